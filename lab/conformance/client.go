@@ -437,6 +437,12 @@ func (c *Client) SwapCredentials(ctx context.Context) (Injection, error) {
 		c.asks(ctx, "swapCredentials", "", nil))
 }
 
+// RenewCA implements CARenewer.
+func (c *Client) RenewCA(ctx context.Context) (Injection, error) {
+	return c.inject("renewing the CA of the cloud's certificate", "the former CA's certificate is back",
+		c.asks(ctx, "renewCA", "", nil))
+}
+
 // inject makes the cloud misbehave. It records that, and later that the injection is lifted.
 func (c *Client) inject(what, lifting string, inject func() (Injection, error)) (Injection, error) {
 	if c.onFault != nil {

@@ -28,9 +28,11 @@ const (
 // not say in which project it looked has neither this one nor FaultForeignNotFound.
 const FaultNotFound FaultKind = "not-found"
 
-// Answers that are true in part, or come late. None of them is in FaultKinds: what
+// Answers that are true in part, or come late, and refusals of changes alone. None of them is in FaultKinds: what
 // each is to prove is a matter of the test that uses it.
 const (
+	FaultConflict     FaultKind = "409"           // what changes something is refused, as another change is under way
+	FaultPrecondition FaultKind = "412"           // what changes something is refused, as something changed meanwhile
 	FaultPartialList  FaultKind = "partial-list"  // success, with lists from which all but the first is missing
 	FaultMissingField FaultKind = "missing-field" // success, without the fields that say what state a thing is in
 	// what is read is as it was when it was first asked for under the fault
@@ -59,7 +61,8 @@ var FaultKinds = []FaultKind{
 // AllFaultKinds lists the doubtful answers and all other faults.
 func AllFaultKinds() []FaultKind {
 	return append(slices.Clone(FaultKinds),
-		FaultNotFound, FaultPartialList, FaultMissingField, FaultStale, FaultSlow, FaultLost, FaultStuck, FaultBuildFails)
+		FaultNotFound, FaultConflict, FaultPrecondition, FaultPartialList, FaultMissingField, FaultStale, FaultSlow,
+		FaultLost, FaultStuck, FaultBuildFails)
 }
 
 // Injection is a fault that is in force.

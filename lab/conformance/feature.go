@@ -57,6 +57,8 @@ const (
 	FeatureAffinityTimeout Feature = "affinity-timeout"
 	// FeatureHealthCheck: balancers check their targets, and can do so over HTTP.
 	FeatureHealthCheck Feature = "health-check"
+	// FeatureBlackholes: a route stays when the instance ends that it leads to.
+	FeatureBlackholes Feature = "blackhole-routes"
 )
 
 // declaredFeatures are those above.
@@ -64,6 +66,7 @@ var declaredFeatures = []Feature{
 	FeatureLoadBalancers, FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
 	FeatureSeveralAddresses, FeatureNodeNames, FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts,
 	FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
+	FeatureBlackholes,
 }
 
 // AllFeatures lists every feature that a cloud can have.
@@ -124,6 +127,9 @@ const (
 	// FeatureExpiry: the CCM's credentials can expire, and be renewed in the place that the
 	// running CCM has them from: the file's content changes, and neither its path nor the process.
 	FeatureExpiry Feature = "credential-expiry"
+	// FeatureCARenewal: the certificate that the CCM is shown can be renewed by a new CA, which
+	// comes in the place that the running CCM has the former CA from, as its {{.CAFile}}.
+	FeatureCARenewal Feature = "ca-renewal"
 	// FeatureOtherProject: the CCM can be given the credentials of another project,
 	// or account.
 	FeatureOtherProject Feature = "other-project"
@@ -257,6 +263,8 @@ const (
 	// CapabilityRenewedCredentials: credentials that are renewed where the CCM has
 	// them are used without a restart.
 	CapabilityRenewedCredentials Capability = "renewed-credentials"
+	// CapabilityRenewedCA: so is the CA that the cloud's certificate is verified with.
+	CapabilityRenewedCA Capability = "renewed-ca"
 	// CapabilityOwnProject: nothing is concluded from what the credentials of
 	// another project, or account, show.
 	CapabilityOwnProject Capability = "own-project"

@@ -172,6 +172,9 @@ var operations = []operation{
 	by("swapCredentials", FeatureOtherProject, func(c CredentialSwapper, r *request) (any, error) {
 		return r.injected(c.SwapCredentials(r.ctx))
 	}),
+	by("renewCA", FeatureCARenewal, func(c CARenewer, r *request) (any, error) {
+		return r.injected(c.RenewCA(r.ctx))
+	}),
 	by("getInjection", "", func(_ Cloud, r *request) (any, error) {
 		held, ok := r.server.heldInjection(r.argument)
 		if !ok {

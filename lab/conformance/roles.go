@@ -177,6 +177,13 @@ type CredentialSwapper interface {
 	SwapCredentials(ctx context.Context) (Injection, error)
 }
 
+// CARenewer shows FeatureCARenewal.
+type CARenewer interface {
+	// RenewCA has the CCM shown a certificate that a new CA signed, and puts that CA where the CCM has the
+	// former one. Open connections break. Hits are connections on which the CCM accepted the new certificate.
+	RenewCA(ctx context.Context) (Injection, error)
+}
+
 // Expiry is an Injection that has the CCM's credentials refused. Hits counts the calls that were refused. Lift
 // gives the CCM its former credentials back, and has them accepted again.
 type Expiry interface {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -55,7 +57,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 	conformance.CapabilityDrift, conformance.CapabilityWaitingNodes, conformance.CapabilityDuplicateNodes,
 	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp, conformance.CapabilityNamesakeClusters,
-	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth,
+	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth, conformance.CapabilityRenewedCA,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more
@@ -162,10 +164,9 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	if networkBalancers {
 		ccm.ConfigTemplate += local.NetworkBalancersConfig
 	}
+	under.Unsupported = conformance.Unsupported{}
 	if command.ClusterCIDR == "" {
-		under.Unsupported = conformance.Unsupported{
-			string(conformance.FeatureRoutes): "the range of the cluster's pods is not known here",
-		}
+		under.Unsupported[string(conformance.FeatureRoutes)] = "the range of the cluster's pods is not known here"
 	}
 	if o.Program == nil {
 		under.Claims = slices.Clone(OwnClaims)
@@ -181,7 +182,14 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 		}
 		under.Name, under.Version = ccm.Name(), cmp.Or(o.CCMVersion, buildVersion(o.Program.Path))
 	}
+	if !ccm.IsTold(".CAFile") || u.Scheme != "https" {
+		under.Unsupported[string(conformance.FeatureCARenewal)] = "the CCM is not given the cloud's CA as {{.CAFile}}"
+	}
 	ccm.Values = ccmValues(l, command, o.Dialect)
+	ccm.Values.CAFile = l.State.Path("conformance-ca.crt")
+	if err := copyFile(ccm.Values.CAFile, cloud.CAFile); err != nil {
+		return none, nil, errors.Join(err, gate.Close())
+	}
 	gated := &ccm.Values.CloudURL
 	if o.Dialect != "" {
 		gated = &ccm.Values.DialectURL
@@ -196,9 +204,18 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 			Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
 			PassThrough: networkBalancers, KubeletProviderIDs: o.KubeletProviderIDs,
 		},
-		TokenFile: cloud.TokenFile(cluster.CallerCCM),
+		TokenFile: cloud.TokenFile(cluster.CallerCCM), CAFile: ccm.Values.CAFile,
 	}
 	return under, gate.Close, nil
+}
+
+// copyFile gives the CCM a file of its own, which tests may change.
+func copyFile(to, from string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(to, content)
 }
 
 // buildVersion is the version of a Go program's main module; "" if it has none.

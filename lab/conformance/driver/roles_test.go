@@ -218,6 +218,10 @@ func (c *fullCloud) SwapCredentials(context.Context) (conformance.Injection, err
 	return fakeExpiry{c}, nil
 }
 
+func (c *fullCloud) RenewCA(context.Context) (conformance.Injection, error) {
+	return fakeExpiry{c}, nil
+}
+
 // fakeExpiry has met seven calls.
 type fakeExpiry struct{ *fullCloud }
 
@@ -354,7 +358,9 @@ func TestRolesOfFaults(t *testing.T) {
 	near := &fullCloud{}
 	far, ctx := connectTo(t, near), t.Context()
 	assert.ElementsMatch(t, near.FaultKinds(), far.FaultKinds())
-	fault := conformance.Fault{Kind: conformance.FaultReset, On: []conformance.Thing{conformance.Balancers}}
+	fault := conformance.Fault{
+		Kind: conformance.FaultReset, On: []conformance.Thing{conformance.Balancers}, Writes: true,
+	}
 	injected, err := far.InjectFault(ctx, fault)
 	require.NoError(t, err)
 	hits, err := injected.Hits(ctx)
@@ -374,7 +380,10 @@ func TestRolesOfFaults(t *testing.T) {
 	swapped, err := far.SwapCredentials(ctx)
 	require.NoError(t, err)
 	require.NoError(t, swapped.Lift(ctx))
-	assert.Equal(t, []any{"fault", fault, "lift", "outage", "a", "lift", "renew", "lift", "lift"}, near.takeQuestions())
+	renewed, err := far.RenewCA(ctx)
+	require.NoError(t, err)
+	require.NoError(t, renewed.Lift(ctx))
+	assert.Equal(t, []any{"fault", fault, "lift", "outage", "a", "lift", "renew", "lift", "lift", "lift"}, near.takeQuestions())
 }
 
 func TestRolesOfCalls(t *testing.T) {

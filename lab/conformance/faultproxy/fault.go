@@ -27,6 +27,8 @@ var statuses = map[conformance.FaultKind]int{
 	conformance.FaultForbidden:       http.StatusForbidden,
 	conformance.FaultForeignNotFound: http.StatusNotFound,
 	conformance.FaultNotFound:        http.StatusNotFound,
+	conformance.FaultConflict:        http.StatusConflict,
+	conformance.FaultPrecondition:    http.StatusPreconditionFailed,
 	conformance.FaultThrottled:       http.StatusTooManyRequests,
 	conformance.FaultServerError:     http.StatusInternalServerError,
 	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
@@ -41,7 +43,7 @@ var alwaysKinds = []conformance.FaultKind{
 	conformance.FaultUnauthorized, conformance.FaultForbidden, conformance.FaultThrottled,
 	conformance.FaultServerError, conformance.FaultUnavailable, conformance.FaultTimeout, conformance.FaultReset,
 	conformance.FaultRefused, conformance.FaultGarbage, conformance.FaultStale, conformance.FaultSlow,
-	conformance.FaultLost,
+	conformance.FaultLost, conformance.FaultConflict, conformance.FaultPrecondition,
 }
 
 // refusalKinds lists the kinds for which a cloud may have answers of its own, for messages.
@@ -124,6 +126,9 @@ func (f *fault) meets(c call, reads bool) bool {
 	if len(f.On) > 0 && (c.rule == nil || !slices.Contains(f.On, c.rule.Thing)) {
 		return false
 	}
+	if f.Writes && reads {
+		return false
+	}
 	switch f.Kind {
 	case conformance.FaultEmptyList, conformance.FaultPartialList:
 		return c.rule != nil && c.rule.List != nil
@@ -131,7 +136,7 @@ func (f *fault) meets(c call, reads bool) bool {
 		return c.rule != nil && reads && len(c.rule.StateFields) > 0
 	case conformance.FaultStale:
 		return reads && c.rule != nil // A stream of events never ends, and is nothing to keep.
-	case conformance.FaultLost:
+	case conformance.FaultLost, conformance.FaultConflict, conformance.FaultPrecondition:
 		return !reads
 	case conformance.FaultNotFound:
 		return c.rule != nil && (c.rule.List != nil || c.id != "")

@@ -5,6 +5,8 @@ package faultproxy
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +25,7 @@ type Gate struct {
 	listener net.Listener // nil while shut
 	open     map[net.Conn]struct{}
 	refusal  *refusal
+	shown    *shownCertificate // nil while the CCM sees the cloud's own
 	running  sync.WaitGroup
 }
 
@@ -66,19 +69,23 @@ func (g *Gate) forwardConn(conn net.Conn) {
 	if !g.addConns(conn, to) {
 		return
 	}
+	near, far, err := g.endTLS(conn, to)
+	if err != nil {
+		return
+	}
 	var both sync.WaitGroup
 	pipe := func(dst, src net.Conn) {
 		if _, err := io.Copy(dst, src); err != nil {
 			// One end broke it off; the other is to see that, and no orderly end.
-			_ = dst.(*net.TCPConn).SetLinger(0)
-			_ = src.(*net.TCPConn).SetLinger(0)
-			g.closeConns(dst, src)
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = to.(*net.TCPConn).SetLinger(0)
+			g.closeConns(conn, to)
 			return
 		}
-		_ = dst.(*net.TCPConn).CloseWrite()
+		_ = dst.(interface{ CloseWrite() error }).CloseWrite()
 	}
-	both.Go(func() { pipe(to, conn) })
-	both.Go(func() { pipe(conn, to) })
+	both.Go(func() { pipe(far, near) })
+	both.Go(func() { pipe(near, far) })
 	both.Wait()
 }
 
@@ -108,9 +115,89 @@ func (g *Gate) stopListening() {
 		_ = g.listener.Close()
 		g.listener = nil
 	}
+	g.breakOff()
+}
+
+// breakOff ends all connections. The caller holds mu.
+func (g *Gate) breakOff() {
 	for c := range g.open {
 		_ = c.Close()
 	}
+}
+
+// shownCertificate is one that the CCM is shown instead of the cloud's: the gate ends TLS, and begins it anew
+// towards the cloud.
+type shownCertificate struct {
+	g             *Gate
+	server, cloud *tls.Config
+
+	hits int // guarded by g.mu
+}
+
+// PresentCertificate shows a certificate to who comes through the gate, instead of the cloud's, until that is
+// lifted. The cloud's own is verified by the CAs in roots, as PEM. Hits counts the connections on which the new
+// one was accepted.
+func (g *Gate) PresentCertificate(certificate tls.Certificate, roots []byte) (conformance.Injection, error) {
+	host, _, err := net.SplitHostPort(g.cloud)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(roots) {
+		return nil, errors.New("the cloud's CA holds no PEM certificate")
+	}
+	s := &shownCertificate{
+		g:      g,
+		server: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
+		cloud:  &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS12},
+	}
+	g.showCertificate(s)
+	return s, nil
+}
+
+// showCertificate has connections begin anew with a certificate; nil for the cloud's own.
+func (g *Gate) showCertificate(s *shownCertificate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shown = s
+	g.breakOff()
+}
+
+// handshakeTimeout bounds how long TLS takes to begin at the gate.
+const handshakeTimeout = 5 * time.Second
+
+// endTLS returns what to pass on between: the connections themselves, or what is in their TLS while the gate
+// shows a certificate.
+func (g *Gate) endTLS(conn, to net.Conn) (near, far net.Conn, err error) {
+	g.mu.Lock()
+	s := g.shown
+	g.mu.Unlock()
+	if s == nil {
+		return conn, to, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	defer cancel()
+	ccm, cloud := tls.Server(conn, s.server), tls.Client(to, s.cloud)
+	if err := ccm.HandshakeContext(ctx); err != nil {
+		return nil, nil, err
+	}
+	g.mu.Lock()
+	s.hits++
+	g.mu.Unlock()
+	return ccm, cloud, cloud.HandshakeContext(ctx)
+}
+
+// Hits implements conformance.Injection.
+func (s *shownCertificate) Hits(context.Context) (int, error) {
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	return s.hits, nil
+}
+
+// Lift implements conformance.Injection.
+func (s *shownCertificate) Lift(context.Context) error {
+	s.g.showCertificate(nil)
+	return nil
 }
 
 // Close ends it.

@@ -2,11 +2,15 @@ package faultproxy
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/pki"
 )
 
 // open is a gate to a server that answers "cloud", and resets whoever asks for
@@ -99,4 +105,54 @@ func TestGateRefuses(t *testing.T) {
 	body, err := get(t, g, "/")
 	require.NoError(t, err)
 	assert.Equal(t, "cloud", body)
+}
+
+// While the gate shows another certificate, only those come through who know its CA, open connections end, and
+// what is lifted is as it was.
+func TestGatePresentsCertificate(t *testing.T) {
+	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "cloud")
+	}))
+	t.Cleanup(cloud.Close)
+	g, err := OpenGate("127.0.0.1", strings.TrimPrefix(cloud.URL, "https://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, g.Close()) })
+	former := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cloud.Certificate().Raw})
+	dir := t.TempDir()
+	authority, err := pki.LoadOrCreate(dir, "ca")
+	require.NoError(t, err)
+	files, err := authority.Ensure(dir, "cloud", pki.Identity{Name: "cloud", Addresses: []string{"127.0.0.1"}})
+	require.NoError(t, err)
+	certificate, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	require.NoError(t, err)
+	renewed, err := os.ReadFile(pki.PairAt(dir, "ca").Cert)
+	require.NoError(t, err)
+	knows := func(ca []byte) *http.Client {
+		pool := x509.NewCertPool()
+		require.True(t, pool.AppendCertsFromPEM(ca))
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	}
+	ask := func(client *http.Client) error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+g.Address(), nil)
+		require.NoError(t, err)
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		assert.Equal(t, "cloud", string(body))
+		return err
+	}
+	before := knows(former)
+	require.NoError(t, ask(before))
+
+	shown, err := g.PresentCertificate(certificate, former)
+	require.NoError(t, err)
+	require.ErrorContains(t, ask(before), "unknown authority", "its open connection has ended")
+	assert.Zero(t, hits(t, shown))
+	require.NoError(t, ask(knows(renewed)))
+	assert.Equal(t, 1, hits(t, shown))
+	require.NoError(t, shown.Lift(t.Context()))
+	require.NoError(t, ask(before))
 }

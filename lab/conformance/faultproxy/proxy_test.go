@@ -345,6 +345,28 @@ func TestLost(t *testing.T) {
 	require.ErrorIs(t, <-answered, context.Canceled)
 }
 
+// Only changes are refused with 409 and 412, and what else is to meet writes alone.
+func TestRefusedChanges(t *testing.T) {
+	for kind, status := range map[conformance.FaultKind]int{
+		conformance.FaultConflict:     http.StatusConflict,
+		conformance.FaultPrecondition: http.StatusPreconditionFailed,
+		conformance.FaultServerError:  http.StatusInternalServerError,
+	} {
+		p, cloud := openToy(t)
+		f, err := p.InjectFault(t.Context(), conformance.Fault{
+			Kind: kind, On: []conformance.Thing{conformance.Instances}, Writes: kind == conformance.FaultServerError,
+		})
+		require.NoError(t, err)
+		read, _ := read(t, p, "/v1/servers")
+		assert.Equal(t, http.StatusOK, read, kind)
+		resp, _, err := request(t, t.Context(), p, http.MethodPost, "/v1/servers", "c")
+		require.NoError(t, err)
+		assert.Equal(t, status, resp.StatusCode)
+		assert.NotContains(t, cloud.list(), "c")
+		assert.Equal(t, 1, hits(t, f), kind)
+	}
+}
+
 func TestPartialAndEmptyLists(t *testing.T) {
 	for kind, want := range map[conformance.FaultKind]string{
 		conformance.FaultEmptyList: `{"servers":[],"meta":{"total":2}}`,
@@ -449,7 +471,8 @@ func TestCallsAreCounted(t *testing.T) {
 func TestFaultKindsFollowFromTheRules(t *testing.T) {
 	p, _ := openToy(t)
 	all := append(slices.Clone(conformance.FaultKinds), conformance.FaultNotFound, conformance.FaultPartialList,
-		conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost)
+		conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost,
+		conformance.FaultConflict, conformance.FaultPrecondition)
 	assert.ElementsMatch(t, all, p.FaultKinds())
 
 	p, err := Open("127.0.0.1", protocol.Proxy{Upstream: p.upstream.String(), Rules: []protocol.ProxyRule{

@@ -72,6 +72,7 @@ var _ interface {
 func (c *Cloud) Features() []conformance.Feature {
 	features := []conformance.Feature{
 		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureUDP,
+		conformance.FeatureBlackholes,
 	}
 	if !c.balancersAreAddresses() { // An address has all ports, and leads to one Node.
 		features = append(features, conformance.FeatureListeners, conformance.FeatureTargets,

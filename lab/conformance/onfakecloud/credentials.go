@@ -1,14 +1,17 @@
 package onfakecloud
 
-// The CCM's token, when it is not what it should be: the file in which the CCM
-// has it is given another one. The cloud's own token of that name stays as it is,
+// The CCM's token, when it is not what it should be, and the CA by which it knows the cloud: the file in
+// which the CCM has it is given another one. The cloud's own token of that name stays as it is,
 // and comes back: it is by its name that faults and calls are the CCM's.
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -17,17 +20,19 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/pki"
 )
 
-// CloudWithToken is a Cloud whose CCM has its token in a file that the suite may change.
+// CloudWithToken is a Cloud whose CCM has its token, and the cloud's CA, in files that the suite may change.
 type CloudWithToken struct {
 	*Cloud
-	TokenFile string
+	TokenFile, CAFile string
 }
 
 var _ interface {
 	conformance.CredentialExpirer
 	conformance.CredentialSwapper
+	conformance.CARenewer
 } = (*CloudWithToken)(nil)
 
 // ExpireCredentials implements conformance.CredentialExpirer.
@@ -75,6 +80,63 @@ func (e *expiry) Lift(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// RenewCA implements conformance.CARenewer. The CCM's file has the former CA beside the new one, as a rotation
+// begins with.
+func (c *CloudWithToken) RenewCA(ctx context.Context) (conformance.Injection, error) {
+	own, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("the cloud's CA: %w", err)
+	}
+	host, _, err := net.SplitHostPort(c.Gate.Address())
+	if err != nil {
+		return nil, err
+	}
+	certificate, ca, err := newCertificate(host)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := c.Gate.PresentCertificate(certificate, own)
+	if err != nil {
+		return nil, err
+	}
+	r := &renewedCA{Injection: changed, file: c.CAFile, own: own}
+	if err := atomicfile.Write(c.CAFile, slices.Concat(ca, own)); err != nil {
+		return nil, errors.Join(err, r.Lift(ctx))
+	}
+	return r, nil
+}
+
+// newCertificate makes a CA, and a certificate of it for a host.
+func newCertificate(host string) (certificate tls.Certificate, ca []byte, err error) {
+	dir, err := os.MkdirTemp("", "ccmlab-renewed-ca-")
+	if err != nil {
+		return certificate, nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	authority, err := pki.LoadOrCreate(dir, "renewed-ca")
+	if err != nil {
+		return certificate, nil, err
+	}
+	files, err := authority.Ensure(dir, "cloud", pki.Identity{Name: "cloud", Addresses: []string{host}})
+	if err != nil {
+		return certificate, nil, err
+	}
+	certificate, err1 := tls.LoadX509KeyPair(files.Cert, files.Key)
+	ca, err2 := os.ReadFile(pki.PairAt(dir, "renewed-ca").Cert)
+	return certificate, ca, errors.Join(err1, err2)
+}
+
+// renewedCA is the new certificate at the gate, and its CA in the CCM's file.
+type renewedCA struct {
+	conformance.Injection
+	file string
+	own  []byte
+}
+
+func (r *renewedCA) Lift(ctx context.Context) error {
+	return errors.Join(r.Injection.Lift(ctx), atomicfile.Write(r.file, r.own))
 }
 
 // SwapCredentials implements conformance.CredentialSwapper.

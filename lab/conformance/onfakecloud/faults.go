@@ -28,6 +28,8 @@ var statuses = map[conformance.FaultKind]int{
 	conformance.FaultForbidden:       http.StatusForbidden,
 	conformance.FaultForeignNotFound: http.StatusNotFound,
 	conformance.FaultNotFound:        http.StatusNotFound, // It names the caller's own project.
+	conformance.FaultConflict:        http.StatusConflict,
+	conformance.FaultPrecondition:    http.StatusPreconditionFailed,
 	conformance.FaultThrottled:       http.StatusTooManyRequests,
 	conformance.FaultServerError:     http.StatusInternalServerError,
 	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
@@ -74,6 +76,9 @@ func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conforman
 	for _, thing := range f.On {
 		rule.Match.Operations = append(rule.Match.Operations, c.operationsUnder(f.Kind, thing)...)
 	}
+	if f.Writes {
+		rule.Match.Operations = slices.DeleteFunc(slices.Clone(rule.Match.Operations), isNoWrite)
+	}
 	if f.Kind == conformance.FaultNotFound {
 		return c.injectDataLoss(ctx, f, rule)
 	}
@@ -116,12 +121,14 @@ func (c *Cloud) operationsUnder(kind conformance.FaultKind, thing conformance.Th
 		return lists[thing]
 	case conformance.FaultStale, conformance.FaultMissingField:
 		return slices.DeleteFunc(slices.Clone(operations), isWrite)
-	case conformance.FaultLost:
-		return slices.DeleteFunc(slices.Clone(operations), func(op string) bool { return !isWrite(op) })
+	case conformance.FaultLost, conformance.FaultConflict, conformance.FaultPrecondition:
+		return slices.DeleteFunc(slices.Clone(operations), isNoWrite)
 	default:
 		return operations
 	}
 }
+
+func isNoWrite(operation string) bool { return !isWrite(operation) }
 
 func isOfAddress(operation string) bool {
 	return strings.HasSuffix(operation, "Address") || strings.HasSuffix(operation, "Addresses")

@@ -28,13 +28,7 @@ var controllersFlagTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			workers := fleet{newWorker(t), newWorker(t)}
 			t.RestartCCM("--controllers=*,-cloud-node-lifecycle-controller")
-			t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
-			for _, w := range workers {
-				t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
-			}
-			notReady := workers[1]
-			notReady.NotReady()
-			awaitOthersWork(t, "Nodes are to be left alone", workers.checkNodesExist)
+			notReady := endInstancesLeftToOthers(t, workers)
 			t.RestartCCM()
 			t.AwaitNoNode(notReady.Name)
 		},
@@ -45,6 +39,19 @@ var controllersFlagTests = []conformance.Test{
 		Needs:    takesFlags, Alone: true,
 		Run: lbControllerSwitchedOff,
 	},
+}
+
+// endInstancesLeftToOthers ends the instances of two workers, of which it returns the one that is not Ready, and
+// checks that the CCM leaves their Nodes to others, while it does what else there is.
+func endInstancesLeftToOthers(t *conformance.T, workers fleet, also ...func(context.Context) error) (notReady worker) {
+	t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
+	for _, w := range workers {
+		t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
+	}
+	notReady = workers[1]
+	notReady.NotReady()
+	awaitOthersWork(t, "Nodes are to be left alone", allHold(append(also, workers.checkNodesExist)...))
+	return notReady
 }
 
 // awaitOthersWork has the CCM initialise a few Nodes, one after the other, while something is to stay

@@ -63,6 +63,7 @@ var foundations = []struct {
 		"resilience-throttled-refresh", "resilience-missing-page", "resilience-missing-field", "resilience-stale-reads",
 	}},
 	{on: endedDeleted, tests: []string{
+		"ha-migration-lease-held",
 		"lifecycle-reappears", "lifecycle-deleted-while-ccm-down", "lifecycle-machine", "lifecycle-terminated-while-ready",
 		"lb-targets-follow-nodes", "route-of-new-instance", "resilience-stale-reads",
 	}},
@@ -111,6 +112,7 @@ var foundations = []struct {
 		// Upstream's route controller deletes a route that leads elsewhere, before it makes it anew.
 		"route-diverted",
 		"route-of-new-instance", "route-of-stranger", "route-of-namesake-cluster", "route-outside-cluster-cidr",
+		"route-of-changed-range", "route-of-foreign-node", "route-of-stranger-to-ended-instance", "route-create-fails",
 		"route-not-ready-is-kept", "route-stopped-is-kept",
 		"route-of-node-deleted-while-ccm-down", "route-refused-is-tried-again", "route-doubt-*",
 	}},

@@ -12,6 +12,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -87,6 +89,14 @@ var haTests = []conformance.Test{
 		Requires: "A CCM that starts does nothing while somebody else holds and renews the Lease, and acts once it has run out.",
 		Needs:    replicas, Alone: true, Bound: 3 * time.Minute,
 		Run: haLeaseHeld,
+	}, {
+		ID: "ha-migration-lease-held", Capability: conformance.CapabilityHA,
+		Source: "KEP-2436 Controller Manager Leader Migration; k8s.io/controller-manager pkg/leadermigration: " +
+			"ControllerMigrated (\"should start this controller with the migration lock\"), config: " +
+			"DefaultLeaderMigrationConfiguration",
+		Requires: "With --enable-leader-migration no Node is deleted while another manager holds the migration lease, though its instance has ended, and other Nodes are initialised; when the lease has run out, the Node goes.",
+		Needs:    takesFlags, Alone: true, Bound: 3 * time.Minute,
+		Run: haMigrationLeaseHeld,
 	},
 }
 
@@ -291,6 +301,67 @@ func haLeaseHeld(t *conformance.T) {
 		checkTimePassed(began, enough, "it has %s left"))
 	release()
 	t.AwaitInitialized(node)
+}
+
+// migrationLease is that of upstream's DefaultLeaderMigrationConfiguration, whose holder runs the
+// cloud-node-lifecycle-controller.
+const migrationLease = "cloud-provider-extraction-migration"
+
+func haMigrationLeaseHeld(t *conformance.T) {
+	workers := fleet{newWorker(t), newWorker(t)}
+	var its lease
+	t.Cleanup(func(ctx context.Context) error { return removeMigrationLease(ctx, t, its) }) // The flag is gone then.
+	main, led := checkLeaseTakenOver(t)
+	t.RestartCCM("--enable-leader-migration")
+	t.Await("the CCM to lead", led)
+	its = lease{main.namespace, migrationLease} // Upstream has both in one namespace.
+	grantMigrationLease(t, its)
+	t.Await("the CCM to take the migration lease", func(ctx context.Context) error {
+		held, err := leaseHolders(ctx, t)
+		if err == nil && (held[its] == "" || held[its] == holder) {
+			err = fmt.Errorf("%q holds Lease %s", held[its], its.name)
+		}
+		return err
+	})
+	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
+	held, release := holdLease(t, its, leaseDuration(t, its))
+	t.Must(t.CCM.Start(t.Context()), "starting the CCM")
+	notReady := endInstancesLeftToOthers(t, workers, held)
+	release()
+	t.AwaitNoNode(notReady.Name)
+}
+
+// grantMigrationLease makes the lease and lets the CCM take it, as the documentation of leader migration has it
+// (Grant access to Migration Lease). Whom the API server takes the CCM for is not known here.
+func grantMigrationLease(t *conformance.T, l lease) {
+	named := metav1.ObjectMeta{Name: l.name, Namespace: l.namespace}
+	_, err1 := t.Kube.CoordinationV1().Leases(l.namespace).
+		Create(t.Context(), &coordinationv1.Lease{ObjectMeta: named}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err1) {
+		err1 = nil
+	}
+	mayTake := rbacv1.PolicyRule{
+		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{l.name},
+		Verbs: []string{"get", "update"},
+	}
+	_, err2 := t.Kube.RbacV1().Roles(l.namespace).
+		Create(t.Context(), &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{mayTake}}, metav1.CreateOptions{})
+	_, err3 := t.Kube.RbacV1().RoleBindings(l.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: l.name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:authenticated"}},
+	}, metav1.CreateOptions{})
+	t.Must(errors.Join(err1, err2, err3), "letting the CCM take Lease %s", l.name)
+}
+
+func removeMigrationLease(ctx context.Context, t *conformance.T, l lease) error {
+	if l.name == "" {
+		return nil
+	}
+	return errors.Join(
+		t.Kube.RbacV1().RoleBindings(l.namespace).Delete(ctx, l.name, metav1.DeleteOptions{}),
+		t.Kube.RbacV1().Roles(l.namespace).Delete(ctx, l.name, metav1.DeleteOptions{}),
+		t.Kube.CoordinationV1().Leases(l.namespace).Delete(ctx, l.name, metav1.DeleteOptions{}),
+	)
 }
 
 // holder is the identity with which the suite holds a Lease.

@@ -173,16 +173,21 @@ func beginInstance(t *conformance.T, name string) (created func() error) {
 }
 
 func foreignProviderID(t *conformance.T) {
+	foreign := newForeignNode(t)
+	foreign.NotReady()
+	holdsWhileOthersStop(t, "Node "+foreign.Name+" is to be left alone", foreign.checkNodeKept)
+}
+
+// newForeignNode returns a Node with another cloud's provider ID, initialised by the CCM there.
+func newForeignNode(t *conformance.T) worker {
 	withoutTaint := func(n *corev1.Node) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool {
 			return taint.Key == cloudproviderapi.TaintExternalCloudProvider
 		})
 	}
-	node := t.NewNode(conformance.NodeSpec{
+	return worker{t: t, StandIn: t.NewNode(conformance.NodeSpec{
 		Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: withoutTaint,
-	})
-	node.NotReady()
-	holdsWhileOthersStop(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.checkNodeKept)
+	})}
 }
 
 func testMachineLifecycle(t *conformance.T) {

@@ -88,6 +88,37 @@ var resilienceClusterTests = []conformance.Test{
 			})
 		},
 	}, {
+		ID: "resilience-renewed-ca", Capability: conformance.CapabilityRenewedCA,
+		Source: "kubernetes.io: ConfigMaps (mounted ConfigMaps are updated automatically), Manual Rotation of CA Certificates " +
+			"(the bundle has both CAs before the certificate changes)",
+		Requires: "When the cloud shows a certificate that a new CA signed, and that CA is beside the former one in the CCM's file, its work goes on without a restart.",
+		Needs:    []conformance.Feature{conformance.FeatureCARenewal}, Alone: true,
+		Incident: &conformance.Incident{
+			Name:  "renewed-ca",
+			Title: "The CA of the cloud's certificate is renewed",
+			Happened: "The CA that signed the certificate of the cloud's API is about to expire. Its successor comes into the bundle of every cluster, " +
+				"beside the former one, and a week later the cloud shows a certificate of the new CA. A careless CCM has read its bundle when it " +
+				"started: from now on each of its calls ends in the TLS handshake.",
+			Danger: "New machines stay tainted, and Services get no address, in all clusters at once, though each has the right bundle. A kubelet that is " +
+				"late meanwhile is asked about in vain.",
+			Watch: "In kubectl get nodes -w: a Node that joins and waits for its instance to be asked for. The cloud's audit has no call of such a CCM any more, " +
+				"as it sees none that ends before it is sent.",
+			Right: "It reads the file again, at each connection or when it has changed, and initialises the Node as ever.",
+			Known: []string{"https://github.com/aws/eks-anywhere/issues/8043"},
+		},
+		Run: func(t *conformance.T) {
+			newWorker(t) // The CCM works, and has its connections.
+			renewed, err := t.Cloud.RenewCA(t.Context())
+			t.Must(err, "renewing the cloud's CA")
+			restartAfterTest(t)
+			t.Cleanup(renewed.Lift)
+			accepted := checkFaultHits(t, renewed, 1)
+			node := newWaitingNode(t)
+			t.HoldsUntil("the CCM is to go on", checkNoCrash(t),
+				"Node "+node+" to be initialised by what the cloud says under its new certificate",
+				allHold(checkNodeInitialized(t, node), accepted))
+		},
+	}, {
 		ID: "resilience-clock-skew", Capability: conformance.CapabilityHA, Source: fromLeaderElection,
 		Requires: "A CCM does nothing while another holder, whose clock is an hour slow, renews the lease; when it is renewed no more, the CCM takes over.",
 		Alone:    true, Bound: incidentBound,

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,6 +125,37 @@ var routeTests = append([]conformance.Test{
 		Requires: "A Node whose range of pods' addresses is outside of the cluster's gets a route for it as others do, and its condition NetworkUnavailable becomes False.",
 		Needs:    someRoutes,
 		Run:      routeOutsideClusterCIDR,
+	}, {
+		ID: "route-of-changed-range", Capability: conformance.CapabilityPodRoutes,
+		Source:   routeController + ": reconcile (a route for each of spec.podCIDRs, and none that no Node wants)",
+		Requires: "When a Node registers again, for the same instance and with another range of pods' addresses, that gets its route, and the route for the former range goes.",
+		Needs:    someRoutes,
+		Run:      routeOfChangedRange,
+	}, {
+		ID: "route-of-foreign-node", Capability: conformance.CapabilityForeignNodes,
+		Source: "kubernetes.io: Node Status, Conditions (NetworkUnavailable: \"True if the network for the node is not correctly configured\"); " +
+			"k8s.io/cloud-provider cloud.go: Route.TargetNode (\"the NodeName of the target instance\")",
+		Requires: "A Node with another cloud's provider ID, to which no route can lead here, does not become NetworkUnavailable.",
+		Needs:    someRoutes,
+		Run: func(t *conformance.T) {
+			r := routedNode{worker: newForeignNode(t)}
+			t.Await("the cluster to give Node "+r.Name+" a range of pods' addresses", r.findRanges)
+			holdsWhileOtherRoutesGo(t, "Node "+r.Name+" is not to become NetworkUnavailable", r.checkNotUnavailable)
+		},
+	}, {
+		ID: "route-of-stranger-to-ended-instance", Capability: conformance.CapabilityPodRoutes,
+		Source:   fromListRoutes + "; " + routeController + ": reconcileNodeRoutes (without a list no route is made or deleted)",
+		Requires: "Somebody else's route to an instance that has ended is left alone, and the cluster's routes are made and deleted as ever.",
+		Needs: []conformance.Feature{
+			conformance.FeatureRoutes, conformance.FeatureStrangerRoutes, conformance.FeatureBlackholes,
+		},
+		Run: routeOfStrangerToEndedInstance,
+	}, {
+		ID: "route-create-fails", Capability: conformance.CapabilityPodRoutes,
+		Source:   routeController + ": reconcile, updateNetworkingCondition; " + fromRoutes + ".CreateRoute",
+		Requires: "A Node whose route is refused with 409, 412 or 500, or is made without an answer, has that route in the end, once, and does not say before that its network is there.",
+		Needs:    slices.Concat(someRoutes, faultFeatures(createFailures...)), Alone: true, Bound: 3 * time.Minute,
+		Run: routeCreateFails,
 	}, {
 		ID: "route-not-ready-is-kept", Capability: conformance.CapabilityPodRoutes,
 		Source:   routeController + ": reconcile (a route goes when no Node wants it)",
@@ -358,6 +390,20 @@ func (r routedNode) networkAvailable(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+// checkNotUnavailable returns an error if the Node says that its network is not there.
+func (r routedNode) checkNotUnavailable(ctx context.Context) error {
+	node, err := r.t.GetNode(ctx, r.Name)
+	if err != nil {
+		return err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			return fmt.Errorf("its condition NetworkUnavailable is True: %s: %s", c.Reason, c.Message)
+		}
+	}
+	return nil
+}
+
 func (r routedNode) checkNetworkAvailable(ctx context.Context) error {
 	ok, err := r.networkAvailable(ctx)
 	if err == nil && !ok {
@@ -432,8 +478,13 @@ func testForeignRoutes(
 		t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, r.ID) })
 		strangers = append(strangers, r)
 	}
-	holdsWhileOtherRoutesGo(t, "somebody else's routes are to be left alone", func(ctx context.Context) error {
-		for _, want := range strangers {
+	holdsWhileOtherRoutesGo(t, "somebody else's routes are to be left alone", checkSameRoutes(t, strangers...))
+}
+
+// checkSameRoutes returns an error once one of these routes is gone or changed.
+func checkSameRoutes(t *conformance.T, routes ...conformance.Route) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, want := range routes {
 			now, there, err := t.Cloud.GetRoute(ctx, want.ID)
 			if err == nil && !there {
 				err = fmt.Errorf("the one for %s is gone", want.Destination)
@@ -446,7 +497,18 @@ func testForeignRoutes(
 			}
 		}
 		return nil
-	})
+	}
+}
+
+func routeOfStrangerToEndedInstance(t *conformance.T) {
+	instance := t.NewInstance(t.Name("ended"))
+	stranger, err := t.Cloud.CreateForeignRoute(t.Context(), "198.18.1.0/24", instance.ID)
+	t.Must(err, "making somebody else's route to instance %s", instance.ID)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, stranger.ID) })
+	t.Must(t.Cloud.TerminateInstance(t.Context(), instance.ID), "terminating instance %s", instance.ID)
+	untouched := checkSameRoutes(t, stranger)
+	t.Must(untouched(t.Context()), "the fault was not made: the route is to stay when its instance has ended")
+	holdsWhileOtherRoutesGo(t, "somebody else's route is to be left alone", untouched)
 }
 
 func routeStoppedIsKept(t *conformance.T) {
@@ -465,10 +527,54 @@ func routeStoppedIsKept(t *conformance.T) {
 // outsideCIDR is a range for documentation (RFC 5737), which no cluster has for its pods.
 const outsideCIDR = "203.0.113.0/24"
 
+// withRange has a Node register with a range of pods' addresses.
+func withRange(cidr string) conformance.NodeSpec {
+	return conformance.NodeSpec{Change: func(n *corev1.Node) {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr}
+	}}
+}
+
+func routeOfChangedRange(t *conformance.T) {
+	const changed = "198.18.2.0/24"
+	before := newRoutedNode(t)
+	deleteNode(t, before.Name)
+	after := before
+	after.StandIn = t.NewNodeOf(before.instance, withRange(changed))
+	after.ranges = []netip.Prefix{netip.MustParsePrefix(changed)}
+	t.AwaitInitialized(after.Name)
+	after.awaitRoutes()
+	t.HoldsUntil("the route for "+changed+" is to stay", after.checkRoutesKept(),
+		"the route for the former range to go", before.checkNoRoute)
+}
+
+// createFailures are what becomes of the call that makes a route.
+var createFailures = []conformance.FaultKind{
+	conformance.FaultConflict, conformance.FaultPrecondition, conformance.FaultServerError, conformance.FaultLost,
+}
+
+func routeCreateFails(t *conformance.T) {
+	var each []func(context.Context) error
+	for _, kind := range createFailures {
+		fault := injectFaultOf(t, "having routes fail with "+string(kind), conformance.Fault{
+			Kind: kind, On: []conformance.Thing{conformance.Routes}, Writes: true,
+		})
+		calls := t.Attempts + 1 // The CCM was told, and has had its time to say of the Node what it should not.
+		if kind == conformance.FaultLost {
+			calls = 1
+		}
+		failed := checkFaultHits(t, fault, calls)
+		r := newNodeWithRange(t)
+		t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+			"the call that makes its route to have failed", failed)
+		liftFault(t, fault)
+		r.awaitNetworkAvailable()
+		each = append(each, r.checkRoutes)
+	}
+	holdsWhileOtherRoutesGo(t, "each Node is to have its route, once", allHold(each...))
+}
+
 func routeOutsideClusterCIDR(t *conformance.T) {
-	r := newNodeOfRoutes(t, t.Name("routed"), conformance.NodeSpec{Change: func(n *corev1.Node) {
-		n.Spec.PodCIDR, n.Spec.PodCIDRs = outsideCIDR, []string{outsideCIDR}
-	}})
+	r := newNodeOfRoutes(t, t.Name("routed"), withRange(outsideCIDR))
 	r.ranges = []netip.Prefix{netip.MustParsePrefix(outsideCIDR)}
 	t.AwaitInitialized(r.Name)
 	r.awaitRoutes()

@@ -191,6 +191,9 @@ type Fault struct {
 
 	// On Only calls about these; all calls, unless said.
 	On []Thing `json:"things,omitempty"`
+
+	// Writes Only calls that create, change or delete something; all calls, unless said.
+	Writes bool `json:"writes,omitempty"`
 }
 
 // ForeignRoute defines model for ForeignRoute.
@@ -313,7 +316,7 @@ type Problem struct {
 // Proxy Asks the suite to stand between the CCM and the cloud, with an HTTP proxy that makes faults and
 // counts calls. The CCM must be given its address, {{.CloudURL}}, and use no other.
 type Proxy struct {
-	// Answers What the cloud answers when it refuses, by the kind of fault: `401`, `403`, `404`, `429`, `500`,
+	// Answers What the cloud answers when it refuses, by the kind of fault: `401`, `403`, `404`, `409`, `412`, `429`, `500`,
 	// `503` and `not-found`. Those that are left out get a status and a sentence. There are no faults
 	// `404`, not found in another project, and `not-found`, lost by our own, but with an answer here:
 	// only the cloud's owner knows what tells one from the other.
