@@ -189,6 +189,9 @@ const (
 	CapabilityUDP Capability = "udp-services"
 	// CapabilitySourceRanges: spec.loadBalancerSourceRanges.
 	CapabilitySourceRanges Capability = "service-source-ranges"
+	// CapabilitySourceRangesAnnotation: the annotation service.beta.kubernetes.io/load-balancer-source-ranges,
+	// which upstream's helper reads where the field has none.
+	CapabilitySourceRangesAnnotation Capability = "source-ranges-annotation"
 	// CapabilityAffinity: spec.sessionAffinity ClientIP.
 	CapabilityAffinity Capability = "service-affinity"
 	// CapabilityHealthCheck: balancers check their targets without being asked to.

@@ -21,9 +21,14 @@ import (
 
 // Namespace is the test's own. It goes with all that is in it after the test.
 func (t *T) Namespace() string {
-	if t.ns != "" {
-		return t.ns
+	if t.ns == "" {
+		t.ns = t.NewNamespace()
 	}
+	return t.ns
+}
+
+// NewNamespace creates another one, which goes likewise.
+func (t *T) NewNamespace() string {
 	name := t.Name(t.test.ID)
 	_, err := t.Kube.CoreV1().Namespaces().Create(t.ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labels.ConformanceSuite: t.runID}},
@@ -32,7 +37,6 @@ func (t *T) Namespace() string {
 	t.Cleanup(func(ctx context.Context) error {
 		return t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	})
-	t.ns = name
 	return name
 }
 

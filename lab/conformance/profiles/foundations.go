@@ -43,7 +43,7 @@ var foundations = []struct {
 		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
 		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
 		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-exclusion-label-*", "lb-autoscaler-taint",
-		"lb-two-nodes-of-one-instance", "lb-traffic-*",
+		"lb-two-nodes-of-one-instance", "lb-cordoned-and-control-plane-nodes", "lb-last-target-goes", "lb-traffic-*",
 		"lb-refused-service-follows-nodes",
 	}},
 	{on: saysWhyAtAll, tests: []string{"node-says-why-once"}},
@@ -76,7 +76,7 @@ var foundations = []struct {
 	}},
 	{on: balancerGone, tests: []string{
 		"lb-finalizer", "lb-two-of-one-service", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated",
-		"lb-many-leave-nothing",
+		"lb-many-leave-nothing", "lb-same-name-in-two-namespaces", "lb-any-name",
 		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create", "lb-load-balancer-ip",
 		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed", "lb-delete-retried-after-restart",
 		"lb-deleted-with-others-credentials",
@@ -89,7 +89,7 @@ var foundations = []struct {
 		"resilience-stale-balancers", "resilience-missing-page-of-balancers",
 	}},
 	{on: portFollows, tests: []string{
-		"lb-health-check", "lb-quota-says-why",
+		"lb-health-check", "lb-quota-says-why", "lb-same-name-in-two-namespaces", "lb-any-name",
 		"lb-changed-while-ccm-down", "lb-create-retried", "lb-deleted-out-of-band-then-changed", "lb-renamed-balancer",
 		"lb-renamed-cluster",
 		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create",
@@ -101,6 +101,7 @@ var foundations = []struct {
 	{on: targetsFollow, tests: []string{
 		"lb-targets-retried", "lb-autoscaler-taint",
 		"lb-exclusion-label-*", "lb-two-nodes-of-one-instance", "lb-refused-service-follows-nodes",
+		"lb-cordoned-and-control-plane-nodes", "lb-last-target-goes",
 	}},
 	{on: trafficFlows, tests: []string{"lb-traffic-*"}},
 	{on: "lb-source-ranges", tests: []string{"lb-traffic-source-ranges"}},

@@ -24,7 +24,7 @@ import (
 )
 
 var loadBalancerTests = slices.Concat(
-	balancerTests, balancerNodeTests, balancerFailureTests, balancerDoubtTests(), balancerOptionTests,
+	balancerTests, balancerNameTests, balancerNodeTests, balancerFailureTests, balancerDoubtTests(), balancerOptionTests,
 	balancerDriftTests, balancerOwnershipTests,
 )
 
@@ -342,10 +342,19 @@ func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(confor
 
 // setExclusionLabel sets the label that excludes the Node from balancers to a JSON value.
 func setExclusionLabel(t *conformance.T, node, value string) {
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
+	t.Must(patchNode(t.Context(), t, node, exclusionPatch(value)), "labelling Node %s", node)
+}
+
+// exclusionPatch sets the label that excludes a Node from balancers to a JSON value.
+func exclusionPatch(value string) string {
+	return fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
+}
+
+// patchNode changes the Node by a merge patch.
+func patchNode(ctx context.Context, t *conformance.T, node, patch string) error {
 	_, err := t.Kube.CoreV1().Nodes().
-		Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	t.Must(err, "labelling Node %s", node)
+		Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
 }
 
 // leadsTo checks that a balancer's targets are the cluster's own and these.

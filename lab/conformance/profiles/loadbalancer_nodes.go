@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -58,7 +60,63 @@ var balancerNodeTests = []conformance.Test{
 		Requires: "Two Nodes with the provider ID of one instance keep no Service from its balancer, of which the instance is a target until the last of them goes.",
 		Needs:    showsTargets, Alone: true,
 		Run: lbTwoNodesOfOneInstance,
+	}, {
+		ID: "lb-cordoned-and-control-plane-nodes",
+		Source: serviceController + ": stableNodeSetPredicates; kubernetes/kubernetes#90823 (v1.19); " +
+			"KEP-1143 (node-role labels change no behaviour)",
+		Requires: "A Node with the role control-plane, by label and taint, is a target, and one that is cordoned stays a target, also of balancers that are made later.",
+		Needs:    showsTargets, Alone: true,
+		Run: lbCordonedAndControlPlaneNodes,
+	}, {
+		ID: "lb-last-target-goes", Source: fromUpdate + "; " + serviceController + ": lockedUpdateLoadBalancerHosts",
+		Requires: "When no Node may be a target any more, a balancer has none, and it is still there: the next Node that may be one becomes its target.",
+		Needs:    showsTargets, Alone: true,
+		Run: lbLastTargetGoes,
 	},
+}
+
+func lbCordonedAndControlPlaneNodes(t *conformance.T) {
+	const role = "node-role.kubernetes.io/control-plane" // As kubeadm has it.
+	controlPlane, _ := t.NewWorker(conformance.NodeSpec{
+		Balanced: true, Labels: map[string]string{role: "", "node-role.kubernetes.io/master": ""},
+		Change: func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: role, Effect: corev1.TaintEffectNoSchedule})
+		},
+	})
+	cordoned, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
+	svc := t.NewService()
+	t.AwaitBalancer(svc, hasTarget(controlPlane), hasTarget(cordoned))
+	t.Must(patchNode(t.Context(), t, node.Name, `{"spec":{"unschedulable":true}}`), "cordoning Node %s", node.Name)
+	watchTargetUntilNextJoins(t, svc, cordoned)
+	t.AwaitBalancer(t.NewService(), hasTarget(controlPlane), hasTarget(cordoned))
+}
+
+func lbLastTargetGoes(t *conformance.T) {
+	instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
+	svc := t.NewService()
+	before := t.AwaitBalancer(svc, hasTarget(instance))
+	excludeAllNodes(t)
+	t.AwaitBalancer(svc, leadsTo(nil), sameBalancer(before))
+	setExclusionLabel(t, node.Name, `null`)
+	t.AwaitBalancer(svc, leadsTo([]string{instance.ID}), sameBalancer(before), listensFor(t, svc))
+}
+
+// excludeAllNodes keeps every Node out of balancers until the test has ended.
+func excludeAllNodes(t *conformance.T) {
+	list, err := t.Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	t.Must(err, "listing the Nodes")
+	for _, n := range list.Items {
+		value, labelled := n.Labels[corev1.LabelNodeExcludeBalancers]
+		if value == "true" {
+			continue
+		}
+		before := "null"
+		if labelled {
+			before = strconv.Quote(value)
+		}
+		t.Cleanup(func(ctx context.Context) error { return patchNode(ctx, t, n.Name, exclusionPatch(before)) })
+		setExclusionLabel(t, n.Name, `"true"`)
+	}
 }
 
 // toBeDeleted is the taint that the cluster autoscaler gives to a Node that it is about to remove.
@@ -89,17 +147,22 @@ func lbTwoNodesOfOneInstance(t *conformance.T) {
 	t.AwaitBalancer(svc, hasTarget(instance), hasTarget(other), listensFor(t, svc))
 
 	deleteNode(t, twin.Name)
-	// When the next one is a target, the CCM knows that the twin has gone.
+	watchTargetUntilNextJoins(t, svc, instance)
+	deleteNode(t, node.Name)
+	t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
+}
+
+// watchTargetUntilNextJoins watches that the instance stays a target of the Service's balancer until a Node that
+// joins now is one, too: by then the CCM knows what has happened to Nodes before.
+func watchTargetUntilNextJoins(t *conformance.T, svc *corev1.Service, i conformance.Instance) {
 	joined, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	t.HoldsUntil("the instance of Node "+node.Name+" is to stay a target", func(ctx context.Context) error {
+	t.HoldsUntil("the instance of Node "+i.NodeName+" is to stay a target", func(ctx context.Context) error {
 		found, err := t.BalancersOf(ctx, svc)
 		for _, b := range found {
-			err = errors.Join(err, hasTarget(instance)(b))
+			err = errors.Join(err, hasTarget(i)(b))
 		}
 		return err
 	}, "the Node that joined to be a target", checkOneBalancer(t, svc, hasTarget(joined)))
-	deleteNode(t, node.Name)
-	t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
 }
 
 // hasTarget checks that the instance is among the balancer's targets, once.

@@ -5,10 +5,12 @@ package profiles
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -61,6 +63,12 @@ var balancerOptionTests = []conformance.Test{
 			}
 		},
 	}, {
+		ID: "lb-source-ranges-annotation", Capability: conformance.CapabilitySourceRangesAnnotation,
+		Source:   "k8s.io/cloud-provider service/helpers: GetLoadBalancerSourceRanges",
+		Requires: "A balancer of a Service without loadBalancerSourceRanges serves the ranges of the annotation service.beta.kubernetes.io/load-balancer-source-ranges only, and everybody without either.",
+		Needs:    []conformance.Feature{conformance.FeatureSourceRanges},
+		Run:      lbSourceRangesAnnotation,
+	}, {
 		ID: "lb-affinity", Capability: conformance.CapabilityAffinity, Source: fromAffinity,
 		Requires: "A balancer keeps a client at the same target with the Service's sessionAffinity ClientIP, for as long as that says where the cloud can be told so, and not at all with None.",
 		Needs:    []conformance.Feature{conformance.FeatureAffinity},
@@ -103,6 +111,38 @@ var balancerOptionTests = []conformance.Test{
 // withSourceRanges lets the balancer serve clients of these ranges only, or everybody when there are none.
 func withSourceRanges(ranges []string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = ranges }
+}
+
+// withSourceRangesAnnotation gives the ranges by upstream's annotation, and takes it away when there are none.
+func withSourceRangesAnnotation(ranges []string) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		if len(ranges) == 0 {
+			delete(s.Annotations, corev1.AnnotationLoadBalancerSourceRangesKey)
+			return
+		}
+		// Upstream's helper takes spaces between them.
+		metav1.SetMetaDataAnnotation(
+			&s.ObjectMeta, corev1.AnnotationLoadBalancerSourceRangesKey, strings.Join(ranges, ", "),
+		)
+	}
+}
+
+func lbSourceRangesAnnotation(t *conformance.T) {
+	one, two, field := []string{"198.51.100.0/24", "192.0.2.0/25"}, []string{"203.0.113.7/32"}, []string{"192.0.2.128/25"}
+	svc := t.NewService(withSourceRangesAnnotation(one))
+	t.AwaitBalancer(svc, servesSourceRanges(one))
+	for _, step := range []struct {
+		change func(*corev1.Service)
+		serves []string
+	}{
+		{withSourceRangesAnnotation(two), two},
+		{withSourceRanges(field), field}, // The field goes before the annotation.
+		{withSourceRanges(nil), two},
+		{withSourceRangesAnnotation(nil), nil},
+	} {
+		t.Change(svc, step.change)
+		t.AwaitBalancer(svc, servesSourceRanges(step.serves))
+	}
 }
 
 func servesSourceRanges(ranges []string) func(conformance.Balancer) error {
