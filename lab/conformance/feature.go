@@ -63,7 +63,8 @@ const (
 var declaredFeatures = []Feature{
 	FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
 	FeatureUnlikeInstances, FeatureSeveralAddresses, FeatureNodeNames, FeatureKubeletProviderIDs, FeatureListeners,
-	FeatureNodePorts, FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
+	FeatureNodePorts, FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout,
+	FeatureHealthCheck,
 }
 
 // AllFeatures lists every feature that a cloud can have.

@@ -328,7 +328,8 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	requireAnswer(t, map[int32]int64{80: 1 << 40, 53: 2})(far.CountConnections(ctx, oddID))
 	assert.Equal(t, []any{
 		"create all", []conformance.InstanceSpec{someSpec, {}}, "terminate all", []string{oddID},
-		"change addresses", oddID, "rename instance", oddID, "new", "reboot", oddID, "rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
+		"change addresses", oddID, "rename instance", oddID, "new", "reboot", oddID,
+		"rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
 		"twin", oddID, "namesake's instance", "same", "limit balancers no more",
 		"release", "connections", oddID,
 	}, near.takeQuestions())

@@ -37,7 +37,8 @@ var foundations = []struct {
 	tests []string
 }{
 	{on: initialized, tests: []string{
-		"node-waits-without-instance", "node-namesake-instance", "node-provider-id", "node-zone-and-region", "node-instance-type", "node-each-its-own",
+		"node-waits-without-instance", "node-namesake-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
+		"node-each-its-own",
 		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-instance", "node-keeps-*",
 		"node-after-restart", "node-provided-ip",
 		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",

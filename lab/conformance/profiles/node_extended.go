@@ -111,7 +111,8 @@ var lifecycleExtendedTests = []conformance.Test{
 		},
 	}, {
 		ID: "lifecycle-ended-before-initialized-by-name", Capability: conformance.CapabilityUninitializedRemoval,
-		Source:   instanceExists + " (\"Use the node.name or node.spec.providerID field\"); kubernetes/cloud-provider-aws#1471",
+		Source: instanceExists + " (\"Use the node.name or node.spec.providerID field\"); " +
+			"kubernetes/cloud-provider-aws#1471",
 		Requires: "A Node without a provider ID that is not Ready, and whose instance ended before it was initialized, is deleted.",
 		Needs:    []conformance.Feature{conformance.FeatureNodeNames}, Alone: true,
 		Run: endedBeforeInitialized,
@@ -127,7 +128,8 @@ var lifecycleExtendedTests = []conformance.Test{
 		},
 	}, {
 		ID: "lifecycle-rebooted-is-kept", Capability: conformance.CapabilityStableNodes,
-		Source:   instanceExists + "; " + instanceShutdown + ": true \"if the instance is shutdown\", which one that boots is not",
+		Source: instanceExists + "; " + instanceShutdown +
+			": true \"if the instance is shutdown\", which one that boots is not",
 		Requires: "A Node whose instance is rebooted, and that is not Ready meanwhile, stays as it is: it is neither deleted nor called shut down, and keeps its provider ID and addresses.",
 		Needs:    []conformance.Feature{conformance.FeatureRebootInstance},
 		Run: func(t *conformance.T) {
