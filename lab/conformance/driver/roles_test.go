@@ -54,7 +54,7 @@ var (
 		ID: oddID, Name: "worker-1", NodeName: "host-1", ProviderID: "nebula:///" + oddID,
 		InternalIPs: []string{"10.0.0.1", "fd00::1"}, ExternalIPs: []string{"192.0.2.1"}, Type: "small", Zone: "a", Region: "north",
 	}
-	someSpec      = conformance.InstanceSpec{Name: "worker-1", Machine: true, Zone: "a", External: true}
+	someSpec      = conformance.InstanceSpec{Name: "worker-1", Machine: true, Zone: "a", External: true, Unlike: "i-2"}
 	someListeners = []conformance.Listener{
 		{Protocol: "TCP", Port: 80, TargetPort: 30080}, {Protocol: "UDP", Port: 53, TargetPort: 30053},
 	}
