@@ -224,7 +224,8 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 
 func endedBeforeInitialized(t *conformance.T) {
 	restart := stopCCM(t)
-	w := newJoiningWorker(t)
+	instance := t.NewInstance(t.Name("ended"))
+	w := worker{StandIn: t.NewNode(conformance.NodeSpec{Name: instance.NodeName}), t: t, instance: instance}
 	// Creation times are cut to seconds: a CCM can tell only then that the Node was there before the end.
 	t.Await("Node "+w.Name+" to be older than a second",
 		checkTimePassed(time.Now(), 2*time.Second, "in another %s"))
