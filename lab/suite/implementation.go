@@ -56,6 +56,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityDrift, conformance.CapabilityWaitingNodes, conformance.CapabilityDuplicateNodes,
 	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp, conformance.CapabilityNamesakeClusters,
 	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth,
+	conformance.CapabilityUninitializedRemoval, conformance.CapabilityStableNodes,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more
