@@ -173,7 +173,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r.recorder = record.Start(kube, r.suite.Cloud.journal(), logs, r.suite.runID)
 	r.recorder.OnStep = o.Step
 	ccm.beginStep = r.recorder.BeginStep
+	watching, stopWatching := context.WithCancel(ctx)
+	go r.standstill.watch(watching, kube)
 	err = r.runQueue(ctx)
+	stopWatching()
 	r.report.Timelines = r.recorder.Close()
 	if err != nil {
 		r.report.Unfinished = err.Error()
@@ -229,6 +232,7 @@ func suiteVersion() string {
 type run struct {
 	Options
 	sole          bool // nobody else runs tests of the queue
+	standstill    standstill
 	ccm           *supervisedCCM
 	suite         *Suite
 	mu            sync.Mutex
@@ -461,7 +465,7 @@ func (r *run) boundOf(test Test) time.Duration {
 	return bound
 }
 
-func (r *run) scaleBound(bound time.Duration) time.Duration { return r.suite.scaleBound(bound) }
+func (r *run) scaleBound(bound time.Duration) time.Duration { return r.suite.ScaleBound(bound) }
 
 // healthBound is how long cluster and cloud may take to answer on a busy machine.
 const healthBound = 20 * time.Second
@@ -558,10 +562,11 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 }
 
 // recordExit records that the CCM has ended by itself, and tells how often it has in a row. That is
-// a crash unless a fault was injected.
+// a crash unless a fault was injected, or the machine stood still for so long that its Lease was lost.
 func (r *run) recordExit() (inARow int) {
 	lines := plaintext.Lines(r.suite.CCM.Log(logLines))
-	if n, excused := r.suite.faults.excuseExit(); excused {
+	n, excused := r.suite.faults.excuseExit()
+	if excused || r.standstill.explains(strings.Join(lines, "\n"), time.Now()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.report.ExitsUnderFault++
