@@ -193,6 +193,17 @@ func (c *Client) ChangeAddresses(ctx context.Context, instanceID string) (Instan
 	return i, err
 }
 
+// RenameInstance implements InstanceRenamer.
+func (c *Client) RenameInstance(ctx context.Context, id, name string) error {
+	what := fmt.Sprintf("renaming instance %s to %s", id, name)
+	return c.do(ctx, what, "renameInstance", id, protocol.Name{Name: name})
+}
+
+// RebootInstance implements InstanceRebooter.
+func (c *Client) RebootInstance(ctx context.Context, id string) error {
+	return c.do(ctx, "rebooting instance "+id, "rebootInstance", id, nil)
+}
+
 // ListBalancers implements Cloud. It records nothing, and learns whose balancers they are by their Services.
 func (c *Client) ListBalancers(ctx context.Context) ([]Balancer, error) {
 	list, err := ask[protocol.BalancerList](ctx, c, "listBalancers", "", nil)

@@ -28,6 +28,9 @@ const (
 	FeatureZones Feature = "zones"
 	// FeatureInstanceTypes: an instance is of a type.
 	FeatureInstanceTypes Feature = "instance-types"
+	// FeatureUnlikeInstances: an instance can be asked to differ from another one in its zone, its type or
+	// both. A cloud with one zone and one type does not have it.
+	FeatureUnlikeInstances Feature = "unlike-instances"
 	// FeatureSeveralAddresses: an instance has more than one internal address.
 	FeatureSeveralAddresses Feature = "several-addresses"
 	// FeatureNodeNames: an instance's Node is called as the instance, by a name that is chosen
@@ -66,7 +69,7 @@ var declaredFeatures = []Feature{
 	FeatureLoadBalancers, FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
 	FeatureSeveralAddresses, FeatureNodeNames, FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts,
 	FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
-	FeatureBlackholes,
+	FeatureBlackholes, FeatureUnlikeInstances,
 }
 
 // AllFeatures lists every feature that a cloud can have.
@@ -92,6 +95,10 @@ const (
 	FeatureChangeBalancer Feature = "change-balancer"
 	// FeatureChangeAddresses: an instance that runs can get other addresses.
 	FeatureChangeAddresses Feature = "change-addresses"
+	// FeatureRenameInstance: an instance that runs can get another name.
+	FeatureRenameInstance Feature = "rename-instance"
+	// FeatureRebootInstance: an instance that runs can be rebooted.
+	FeatureRebootInstance Feature = "reboot-instance"
 	// FeatureReservedAddresses: an address can be kept for a balancer to come.
 	FeatureReservedAddresses Feature = "reserved-addresses"
 	// FeatureStrangers: balancers of other owners can be beside the cluster's.
@@ -150,6 +157,10 @@ const (
 	// HealthServer; a program that one of its templates gives {{.Port}}.
 	FeatureHealthAddress Feature = "health-address"
 )
+
+// FeatureLocalAPIServer: the cluster's API server is reached at a loopback address, so that a test can
+// lead the CCM to it by a way that can be shut. It follows from the cluster.
+const FeatureLocalAPIServer Feature = "local-api-server"
 
 // featuresOfCCM are those that follow from what a CCM implements.
 func featuresOfCCM(ccm CCM) []Feature {
@@ -240,6 +251,12 @@ const (
 	// CapabilityPromptRemoval: a Node goes when its instance has ended, whatever
 	// its kubelet said last.
 	CapabilityPromptRemoval Capability = "prompt-removal"
+	// CapabilityUninitializedRemoval: a Node that has no provider ID yet goes when the instance of its
+	// name has ended.
+	CapabilityUninitializedRemoval Capability = "uninitialized-removal"
+	// CapabilityStableNodes: a Node and its addresses stay as they are when its instance is renamed or
+	// rebooted.
+	CapabilityStableNodes Capability = "stable-nodes"
 	// CapabilityMassDeletionGuard: a cloud that says of most instances at once
 	// that they do not exist is not believed.
 	CapabilityMassDeletionGuard Capability = "mass-deletion-guard"

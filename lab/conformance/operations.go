@@ -74,6 +74,13 @@ var operations = []operation{
 	by("changeAddresses", FeatureChangeAddresses, func(c AddressChanger, r *request) (any, error) {
 		return c.ChangeAddresses(r.ctx, r.argument)
 	}),
+	by("renameInstance", FeatureRenameInstance, withBody(
+		func(c InstanceRenamer, r *request, body protocol.Name) (any, error) {
+			return nil, c.RenameInstance(r.ctx, r.argument, body.Name)
+		})),
+	by("rebootInstance", FeatureRebootInstance, func(c InstanceRebooter, r *request) (any, error) {
+		return nil, c.RebootInstance(r.ctx, r.argument)
+	}),
 	by("renameBalancer", FeatureRenameBalancer, withBody(
 		func(c BalancerRenamer, r *request, body protocol.Name) (any, error) {
 			return nil, c.RenameBalancer(r.ctx, r.argument, body.Name)

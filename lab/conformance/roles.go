@@ -29,6 +29,18 @@ type AddressChanger interface {
 	ChangeAddresses(ctx context.Context, instanceID string) (Instance, error)
 }
 
+// InstanceRenamer shows FeatureRenameInstance.
+type InstanceRenamer interface {
+	// RenameInstance gives a running instance another name.
+	RenameInstance(ctx context.Context, id, name string) error
+}
+
+// InstanceRebooter shows FeatureRebootInstance.
+type InstanceRebooter interface {
+	// RebootInstance returns when the instance runs again.
+	RebootInstance(ctx context.Context, id string) error
+}
+
 // BalancerRenamer shows FeatureRenameBalancer.
 type BalancerRenamer interface {
 	// RenameBalancer gives a balancer another name behind the CCM's back.

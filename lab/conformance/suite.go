@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -148,7 +150,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits, unsupported: o.Implementation.Unsupported,
 			boundsFactor: o.BoundsFactor, removals: new(removals),
-			runID: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64), faults: new(faultMark),
+			APIServer: loopbackAddress(cfg.Host),
+			runID:     rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64), faults: new(faultMark),
 		},
 		report: &Report{
 			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport",
@@ -179,6 +182,15 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		r.report.Unfinished = err.Error()
 	}
 	return r.report, errors.Join(err, r.finishReport())
+}
+
+// loopbackAddress is the host and port of a URL, if that is on the loopback interface, else "".
+func loopbackAddress(server string) string {
+	u, err := url.Parse(server)
+	if err != nil || !net.ParseIP(u.Hostname()).IsLoopback() {
+		return ""
+	}
+	return u.Host
 }
 
 // asProtobuf has the API server spend half of what JSON takes: the suite shares
@@ -281,6 +293,9 @@ func (r *run) skipReason(t Test) string {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
 	have := append(r.suite.Cloud.Features(), featuresOfCCM(r.Implementation.CCM)...)
+	if r.suite.APIServer != "" {
+		have = append(have, FeatureLocalAPIServer)
+	}
 	for _, f := range t.Needs {
 		if r.Implementation.Unsupported.Lacks(f, have) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)

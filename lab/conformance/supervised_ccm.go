@@ -215,6 +215,15 @@ func (t *T) RestartCCM(flags ...string) {
 	t.Must(s.Start(t.Context()), "starting the CCM with %v", flags)
 }
 
+// ShutGate shuts a way that the CCM takes, until that is lifted, at the end of the test at the latest. That the
+// CCM ends meanwhile is no crash.
+func (t *T) ShutGate(way string, gate interface{ Refuse() (Injection, error) }) Injection {
+	shut, err := t.Cloud.inject("shutting "+way, "opening "+way, gate.Refuse)
+	t.Must(err, "shutting %s", way)
+	t.Cleanup(shut.Lift)
+	return shut
+}
+
 // Replica is one of the CCMs, by its number. Number 0 is the CCM, which runs, and
 // does so again after the test; the others are there to be started, and stopped
 // after the test. One of these that crashes fails the test.

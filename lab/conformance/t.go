@@ -48,6 +48,9 @@ type Suite struct {
 	// Attempts is how often the CCM's client sends a call before it gives up on
 	// it.
 	Attempts int
+	// APIServer is the host and port of the cluster's API server, if the cluster has
+	// FeatureLocalAPIServer.
+	APIServer string
 	// Workload is what runs in pods that balancers lead to.
 	Workload Workload
 

@@ -59,6 +59,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp, conformance.CapabilityNamesakeClusters,
 	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth, conformance.CapabilityRenewedCA,
 	conformance.CapabilitySourceRangesAnnotation,
+	conformance.CapabilityUninitializedRemoval, conformance.CapabilityStableNodes,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more

@@ -54,7 +54,7 @@ var (
 		ID: oddID, Name: "worker-1", NodeName: "host-1", ProviderID: "nebula:///" + oddID,
 		InternalIPs: []string{"10.0.0.1", "fd00::1"}, ExternalIPs: []string{"192.0.2.1"}, Type: "small", Zone: "a", Region: "north",
 	}
-	someSpec      = conformance.InstanceSpec{Name: "worker-1", Machine: true, Zone: "a", External: true}
+	someSpec      = conformance.InstanceSpec{Name: "worker-1", Machine: true, Zone: "a", External: true, Unlike: "i-2"}
 	someListeners = []conformance.Listener{
 		{Protocol: "TCP", Port: 80, TargetPort: 30080}, {Protocol: "UDP", Port: 53, TargetPort: 30053},
 	}
@@ -121,6 +121,12 @@ func (c *fullCloud) TerminateInstances(_ context.Context, ids []string) error {
 func (c *fullCloud) ChangeAddresses(_ context.Context, id string) (conformance.Instance, error) {
 	return someInstance, c.record("change addresses", id)
 }
+
+func (c *fullCloud) RenameInstance(_ context.Context, id, name string) error {
+	return c.record("rename instance", id, name)
+}
+
+func (c *fullCloud) RebootInstance(_ context.Context, id string) error { return c.record("reboot", id) }
 
 func (c *fullCloud) RenameBalancer(_ context.Context, id, name string) error {
 	return c.record("rename", id, name)
@@ -308,6 +314,8 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	assert.Equal(t, []conformance.Instance{someInstance}, made, "what was made comes with the error")
 	require.NoError(t, far.TerminateInstances(ctx, []string{oddID}))
 	requireAnswer(t, someInstance)(far.ChangeAddresses(ctx, oddID))
+	require.NoError(t, far.RenameInstance(ctx, oddID, "new"))
+	require.NoError(t, far.RebootInstance(ctx, oddID))
 	require.NoError(t, far.RenameBalancer(ctx, oddID, "other"))
 	require.NoError(t, far.ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
 	requireAnswer(t, someBalancer)(far.CreateForeignBalancer(ctx, "stranger"))
@@ -324,7 +332,8 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	requireAnswer(t, map[int32]int64{80: 1 << 40, 53: 2})(far.CountConnections(ctx, oddID))
 	assert.Equal(t, []any{
 		"create all", []conformance.InstanceSpec{someSpec, {}}, "terminate all", []string{oddID},
-		"change addresses", oddID, "rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
+		"change addresses", oddID, "rename instance", oddID, "new", "reboot", oddID,
+		"rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
 		"twin", oddID, "namesake's instance", "same", "limit balancers no more",
 		"release", "connections", oddID,
 	}, near.takeQuestions())

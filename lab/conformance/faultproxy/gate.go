@@ -17,7 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// Gate forwards connections to the cloud.
+// Gate forwards connections to the cloud, or to another server.
 type Gate struct {
 	address, cloud string
 
@@ -34,7 +34,7 @@ func OpenGate(host, cloud string) (*Gate, error) {
 	g := &Gate{address: net.JoinHostPort(host, "0"), cloud: cloud, open: map[net.Conn]struct{}{}}
 	l, err := net.Listen("tcp", g.address)
 	if err != nil {
-		return nil, fmt.Errorf("opening a gate to the cloud: %w", err)
+		return nil, fmt.Errorf("opening a gate to %s: %w", cloud, err)
 	}
 	g.address = l.Addr().String()
 	g.acceptFrom(l)

@@ -48,6 +48,8 @@ var _ interface {
 	conformance.Cloud
 	conformance.InstanceBatcher
 	conformance.AddressChanger
+	conformance.InstanceRenamer
+	conformance.InstanceRebooter
 	conformance.BalancerRenamer
 	conformance.BalancerChanger
 	conformance.ForeignBalancerCreator
@@ -72,7 +74,7 @@ var _ interface {
 func (c *Cloud) Features() []conformance.Feature {
 	features := []conformance.Feature{
 		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureUDP,
-		conformance.FeatureBlackholes,
+		conformance.FeatureBlackholes, conformance.FeatureUnlikeInstances,
 	}
 	if !c.balancersAreAddresses() { // An address has all ports, and leads to one Node.
 		features = append(features, conformance.FeatureListeners, conformance.FeatureTargets,
@@ -133,7 +135,33 @@ func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSp
 	if spec.Zone != "" {
 		create.Zone = &spec.Zone
 	}
+	if spec.Unlike != "" {
+		if err := c.setUnlike(ctx, &create, spec.Unlike); err != nil {
+			return nil, err
+		}
+	}
 	return c.API.CreateInstance(ctx, create)
+}
+
+// setUnlike asks for another zone, if there is one, and another type than an instance has.
+func (c *Cloud) setUnlike(ctx context.Context, create *api.InstanceCreate, id string) error {
+	other, err := c.API.GetInstance(ctx, id)
+	if err != nil {
+		return err
+	}
+	zones, err := c.ListZones(ctx)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(zones, func(zone string) bool { return zone != other.Zone }); i >= 0 {
+		create.Zone = &zones[i]
+	}
+	unlike := api.InstanceTypeMedium
+	if other.Type == unlike {
+		unlike = api.InstanceTypeSmall
+	}
+	create.Type = &unlike
+	return nil
 }
 
 func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
@@ -226,6 +254,21 @@ func (c *Cloud) ChangeAddresses(ctx context.Context, instanceID string) (conform
 		return conformance.Instance{}, err
 	}
 	return c.instanceOf(i), nil
+}
+
+// RenameInstance implements conformance.InstanceRenamer.
+func (c *Cloud) RenameInstance(ctx context.Context, id, name string) error {
+	_, err := c.API.UpdateInstance(ctx, id, api.ResourceUpdate{Name: &name})
+	return err
+}
+
+// RebootInstance implements conformance.InstanceRebooter.
+func (c *Cloud) RebootInstance(ctx context.Context, id string) error {
+	if _, err := c.API.RebootInstance(ctx, id); err != nil {
+		return err
+	}
+	_, err := c.awaitState(ctx, id, api.InstanceRunning)
+	return err
 }
 
 func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceState) (i *api.Instance, err error) {

@@ -38,6 +38,7 @@ var foundations = []struct {
 }{
 	{on: initialized, tests: []string{
 		"node-waits-without-instance", "node-namesake-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
+		"node-each-its-own",
 		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-instance", "node-keeps-*",
 		"node-after-restart", "node-provided-ip",
 		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
@@ -46,12 +47,13 @@ var foundations = []struct {
 		"lb-two-nodes-of-one-instance", "lb-cordoned-and-control-plane-nodes", "lb-last-target-goes", "lb-traffic-*",
 		"lb-refused-service-follows-nodes",
 	}},
-	{on: saysWhyAtAll, tests: []string{"node-says-why-once"}},
+	{on: saysWhyAtAll, tests: []string{"node-says-why-once", "node-without-taint-says-why"}},
 	{on: lateIsFound, tests: []string{"node-name-is-exact", "node-namesake-instance"}},
 
 	{on: stoppedTainted, tests: []string{
 		"lifecycle-started-again", "lifecycle-not-ready-is-kept", "lifecycle-foreign-provider-id", "lifecycle-machine",
 		"lifecycle-doubt-*", "lifecycle-stopped-while-ready-is-kept", "route-stopped-is-kept",
+		"lifecycle-renamed-is-kept", "lifecycle-rebooted-is-kept",
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-zone-outage",
 		"resilience-empty-instance-list", "resilience-throttled-refresh", "resilience-missing-page",
 		"resilience-missing-field", "resilience-stale-reads", "resilience-slow-api",
@@ -65,20 +67,21 @@ var foundations = []struct {
 	{on: endedDeleted, tests: []string{
 		"ha-migration-lease-held",
 		"lifecycle-reappears", "lifecycle-deleted-while-ccm-down", "lifecycle-machine", "lifecycle-terminated-while-ready",
+		"lifecycle-ended-before-initialized*",
 		"lb-targets-follow-nodes", "route-of-new-instance", "resilience-stale-reads",
 	}},
 
 	{on: balancerMade, tests: []string{
 		"lb-*", "budget-*", "resilience-zone-outage", "resilience-stranger-of-same-name",
 		"ha-one-acts", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
-		"resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",
+		"ha-api-server-away", "resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",
 		"resilience-missing-page-of-balancers",
 	}},
 	{on: balancerGone, tests: []string{
 		"lb-finalizer", "lb-two-of-one-service", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated",
 		"lb-many-leave-nothing", "lb-same-name-in-two-namespaces", "lb-any-name",
 		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create", "lb-load-balancer-ip",
-		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed", "lb-delete-retried-after-restart",
+		"lb-load-balancer-ip-in-use", "lb-load-balancer-ip-freed", "lb-no-address-when-failed", "lb-delete-retried-after-restart",
 		"lb-deleted-with-others-credentials",
 		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
 		"lb-orphan-is-deleted", "lb-renamed-cluster",
@@ -94,7 +97,7 @@ var foundations = []struct {
 		"lb-renamed-cluster",
 		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create",
 		"lb-changed-out-of-band-then-service-changed", "lb-traffic-follows-port-change",
-		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
+		"ha-api-server-away", "budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
 		"resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",
 		"resilience-missing-page-of-balancers",
 	}},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 )
 
 const (
@@ -97,7 +99,75 @@ var haTests = []conformance.Test{
 		Requires: "With --enable-leader-migration no Node is deleted while another manager holds the migration lease, though its instance has ended, and other Nodes are initialised; when the lease has run out, the Node goes.",
 		Needs:    takesFlags, Alone: true, Bound: 3 * time.Minute,
 		Run: haMigrationLeaseHeld,
+	}, {
+		ID: "ha-api-server-away", Capability: conformance.CapabilityHA,
+		Source:   fromLostLease + "; " + fromElection + ": RenewDeadline, LeaseDuration",
+		Requires: "When a CCM that acts cannot reach the API server for longer than its Lease lasts, it may end and be started again: once it reaches it, it holds the Lease again and does what had to wait.",
+		Needs:    []conformance.Feature{conformance.FeatureFlags, conformance.FeatureLocalAPIServer},
+		Alone:    true, Bound: 3 * time.Minute,
+		Run: haAPIServerAway,
 	},
+}
+
+// awaySeconds is how long a Lease lasts that the CCM cannot renew. No other Lease in the cluster lasts as long.
+const awaySeconds = 7
+
+func haAPIServerAway(t *conformance.T) {
+	host, _, err := net.SplitHostPort(t.APIServer)
+	t.Must(err, "the API server's address")
+	gate, err := faultproxy.OpenGate(host, t.APIServer)
+	t.Must(err, "opening a way to the API server")
+	t.Cleanup(func(context.Context) error { return gate.Close() })
+	t.RestartCCM("--master=https://"+gate.Address(), "--leader-elect=true",
+		fmt.Sprintf("--leader-elect-lease-duration=%ds", awaySeconds),
+		"--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s")
+	nodes := newFleet(t, 2)
+	svc, b := newServiceWithListeners(t)
+
+	away := t.ShutGate("the CCM's way to the API server", gate)
+	late := newJoiningWorker(t)
+	changePort(t, svc)
+	t.HoldsUntil("Node "+late.Name+" is to wait", checkStaysUninitialized(t, late.Name),
+		"the CCM to have failed to renew its Lease", allHold(checkFaultHits(t, away, 1), checkLeaseRunOut(t)))
+	before, err := renewalOf(t.Context(), t)
+	t.Must(err, "looking at the Lease")
+	renewed := func(ctx context.Context) error {
+		now, err := renewalOf(ctx, t)
+		if err == nil && now.Equal(before) {
+			err = errors.New("nobody has renewed the Lease")
+		}
+		return err
+	}
+	liftFault(t, away)
+	t.HoldsUntil("Nodes are to be kept", nodes.checkNodesKept,
+		"the CCM to hold the Lease again, and to initialise Node "+late.Name, allHold(renewed, late.checkInitialized))
+	t.AwaitBalancer(svc, listensFor(t, svc), sameBalancer(b))
+}
+
+// renewalOf returns when the Lease was renewed that lasts awaySeconds.
+func renewalOf(ctx context.Context, t *conformance.T) (time.Time, error) {
+	all, err := listLeases(ctx, t)
+	for _, l := range all {
+		if d := l.Spec.LeaseDurationSeconds; d != nil && *d == awaySeconds && l.Spec.RenewTime != nil {
+			return l.Spec.RenewTime.Time, nil
+		}
+	}
+	return time.Time{}, errors.Join(err, fmt.Errorf("no Lease lasts %d s", awaySeconds))
+}
+
+// checkLeaseRunOut returns an error until the Lease was not renewed for as long as it lasts, by our clock.
+func checkLeaseRunOut(t *conformance.T) func(context.Context) error {
+	var last, seen time.Time
+	return func(ctx context.Context) error {
+		now, err := renewalOf(ctx, t)
+		if err != nil {
+			return err
+		}
+		if !now.Equal(last) {
+			last, seen = now, time.Now()
+		}
+		return checkTimePassed(seen, awaySeconds*time.Second, "it lasts for another %s")(ctx)
+	}
 }
 
 // startLeaderAndStandby returns the CCM, which leads, and another one that runs beside it.

@@ -54,6 +54,17 @@ var lifecycleTests = append([]conformance.Test{
 			t.AwaitNoNode(w.Name)
 		},
 	}, {
+		ID:       "lifecycle-ended-before-initialized",
+		Source:   instanceExists + " (\"Use the node.name or node.spec.providerID field\"); " + lifecycleController,
+		Requires: "A Node that is not Ready, registered with its instance's provider ID and was not initialized before the instance ended is deleted.",
+		Run: func(t *conformance.T) {
+			instance := t.NewInstance(t.Name("ended"))
+			t.Must(t.Cloud.TerminateInstance(t.Context(), instance.ID), "terminating instance %s", instance.ID)
+			node := t.NewNode(conformance.NodeSpec{Name: instance.NodeName, ProviderID: instance.ProviderID})
+			node.NotReady()
+			t.AwaitNoNode(node.Name)
+		},
+	}, {
 		ID: "lifecycle-not-ready-is-kept", Source: instanceExists + "; " + instanceShutdown,
 		Requires: "A Node that is not Ready and whose instance runs is neither deleted nor called shut down.",
 		Run: func(t *conformance.T) {
@@ -172,6 +183,13 @@ func beginInstance(t *conformance.T, name string) (created func() error) {
 	return created
 }
 
+// withoutCloudTaint has a Node register as a kubelet without --cloud-provider=external does.
+func withoutCloudTaint(n *corev1.Node) {
+	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == cloudproviderapi.TaintExternalCloudProvider
+	})
+}
+
 func foreignProviderID(t *conformance.T) {
 	foreign := newForeignNode(t)
 	foreign.NotReady()
@@ -180,13 +198,8 @@ func foreignProviderID(t *conformance.T) {
 
 // newForeignNode returns a Node with another cloud's provider ID, initialised by the CCM there.
 func newForeignNode(t *conformance.T) worker {
-	withoutTaint := func(n *corev1.Node) {
-		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool {
-			return taint.Key == cloudproviderapi.TaintExternalCloudProvider
-		})
-	}
 	return worker{t: t, StandIn: t.NewNode(conformance.NodeSpec{
-		Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: withoutTaint,
+		Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: withoutCloudTaint,
 	})}
 }
 

@@ -167,6 +167,12 @@ var balancerDriftTests = []conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
 		Run:      lbLoadBalancerIPInUse,
 	}, {
+		ID: "lb-load-balancer-ip-freed", Capability: conformance.CapabilityLoadBalancerIP,
+		Source:   fromLoadBalancerIP + "; k8s.io/cloud-provider controllers/service: what fails is tried again",
+		Requires: "A Service that waits for its loadBalancerIP, which another one's balancer has, gets it when that one is gone, though nobody touches the Service.",
+		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
+		Run:      lbLoadBalancerIPFreed,
+	}, {
 		ID: "lb-load-balancer-ip-not-there", Capability: conformance.CapabilityLoadBalancerIP,
 		Source:   fromLoadBalancerIP,
 		Requires: "A Service whose loadBalancerIP is no address that the cloud has gets no other address instead, nor a balancer of one; without that field it gets one.",
@@ -278,6 +284,16 @@ func lbLoadBalancerIPInUse(t *conformance.T) {
 	})
 	deleteAndAwaitGone(t, first)
 	touchService(t, second, "the address is free") // Not every CCM sees it: its next try may be minutes away.
+	assert.Equal(t, address, t.AwaitBalancer(second, listensFor(t, second)).Address)
+}
+
+func lbLoadBalancerIPFreed(t *conformance.T) {
+	address := reserveAddress(t)
+	first, b := newServiceWithListeners(t, withLoadBalancerIP(address))
+	assert.Equal(t, address, b.Address, "of the first Service")
+	second := t.NewService(withLoadBalancerIP(address))
+	t.Await("a Warning that the address is in use", checkWarning(t, second, aboutAnything))
+	deleteAndAwaitGone(t, first)
 	assert.Equal(t, address, t.AwaitBalancer(second, listensFor(t, second)).Address)
 }
 

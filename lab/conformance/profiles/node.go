@@ -69,6 +69,12 @@ var nodeTests = []conformance.Test{
 			assert.Equal(t, instance.Type, node.Labels[corev1.LabelInstanceTypeStable])
 		},
 	}, {
+		ID:       "node-each-its-own",
+		Source:   metadata + ", of the given node; cloud.go: InstanceMetadata.Zone, Region, InstanceType; " + wellKnown,
+		Requires: "Of two instances that differ in zone, region or type, each Node has its own instance's in its labels, and keeps its own addresses and host name.",
+		Needs:    []conformance.Feature{conformance.FeatureUnlikeInstances},
+		Run:      eachItsOwn,
+	}, {
 		ID: "node-addresses", Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.NodeAddresses",
 		Requires: "A Node has exactly its instance's internal and external addresses, and keeps the host name that its kubelet gave.",
 		Run: func(t *conformance.T) {
@@ -208,6 +214,42 @@ var nodeTests = []conformance.Test{
 // statusUpdateFrequency is the default of upstream's --node-status-update-frequency
 // (k8s.io/cloud-provider config/v1alpha1/defaults.go).
 const statusUpdateFrequency = 5 * time.Minute
+
+// instanceLabels are the labels that tell what a Node's instance is.
+var instanceLabels = []struct {
+	needs conformance.Feature
+	key   string
+	value func(conformance.Instance) string
+}{
+	{conformance.FeatureZones, corev1.LabelTopologyZone, func(i conformance.Instance) string { return i.Zone }},
+	{conformance.FeatureZones, corev1.LabelTopologyRegion, func(i conformance.Instance) string { return i.Region }},
+	{conformance.FeatureInstanceTypes, corev1.LabelInstanceTypeStable,
+		func(i conformance.Instance) string { return i.Type }},
+}
+
+func eachItsOwn(t *conformance.T) {
+	first := t.NewInstance(t.Name("worker"))
+	second := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("worker"), Unlike: first.ID})
+	nodes := []*conformance.StandIn{
+		t.NewNodeOf(first, conformance.NodeSpec{}), t.NewNodeOf(second, conformance.NodeSpec{}),
+	}
+	differences := 0
+	for i, instance := range []conformance.Instance{first, second} {
+		node := t.AwaitInitialized(nodes[i].Name)
+		for _, l := range instanceLabels {
+			if !t.HasFeature(l.needs) {
+				continue
+			}
+			assert.Equal(t, l.value(instance), node.Labels[l.key], "label %s of Node %s", l.key, node.Name)
+			if l.value(first) != l.value(second) {
+				differences++
+			}
+		}
+		awaitAddresses(t, node.Name, corev1.NodeInternalIP, instance.InternalIPs)
+		awaitAddresses(t, node.Name, corev1.NodeHostName, []string{node.Name})
+	}
+	assert.Positive(t, differences, "the cloud's driver has made two instances that differ in nothing that labels tell")
+}
 
 func keepsForeign(t *conformance.T) {
 	const key, value = "conformance.ccmlab.io/foreign", "kept"

@@ -74,6 +74,11 @@ var nodeExtendedTests = []conformance.Test{
 			awaitWarning(t, node.Name)
 		},
 	}, {
+		ID: "node-without-taint-says-why", Capability: conformance.CapabilityExplains,
+		Source:   fromDebugging + "; " + nodeController + ": only a Node with the taint is initialized",
+		Requires: "A Node that has neither a provider ID nor the taint with which it would get one has a Warning Event that says so, or gets its provider ID all the same.",
+		Run:      withoutTaintSaysWhy,
+	}, {
 		ID: "node-says-why-once", Capability: conformance.CapabilityExplains, Source: fromEvents,
 		Requires: "While a Node waits for its instance, what says why is said once, and not at every retry.",
 		Run:      saysWhyOnce,
@@ -107,6 +112,32 @@ var lifecycleExtendedTests = []conformance.Test{
 			awaitPromptly(t, "Node "+w.Name+" to go", halfAMinute, func(ctx context.Context) error {
 				return t.NoNode(ctx, w.Name)
 			}, joiningNode)
+		},
+	}, {
+		ID: "lifecycle-ended-before-initialized-by-name", Capability: conformance.CapabilityUninitializedRemoval,
+		Source: instanceExists + " (\"Use the node.name or node.spec.providerID field\"); " +
+			"kubernetes/cloud-provider-aws#1471",
+		Requires: "A Node without a provider ID that is not Ready, and whose instance ended before it was initialized, is deleted.",
+		Needs:    []conformance.Feature{conformance.FeatureNodeNames}, Alone: true,
+		Run: endedBeforeInitialized,
+	}, {
+		ID: "lifecycle-renamed-is-kept", Capability: conformance.CapabilityStableNodes,
+		Source:   instanceExists + "; " + metadata + " (\"should always check node.spec.providerID first\")",
+		Requires: "A Node whose instance gets another name once it is initialized, and that is not Ready, stays as it is: it is neither deleted nor called shut down, and keeps its provider ID and addresses.",
+		Needs:    []conformance.Feature{conformance.FeatureRenameInstance},
+		Run: func(t *conformance.T) {
+			staysAsItIs(t, "renaming", func(id string) error {
+				return t.Cloud.RenameInstance(t.Context(), id, t.Name("renamed"))
+			})
+		},
+	}, {
+		ID: "lifecycle-rebooted-is-kept", Capability: conformance.CapabilityStableNodes,
+		Source: instanceExists + "; " + instanceShutdown +
+			": true \"if the instance is shutdown\", which one that boots is not",
+		Requires: "A Node whose instance is rebooted, and that is not Ready meanwhile, stays as it is: it is neither deleted nor called shut down, and keeps its provider ID and addresses.",
+		Needs:    []conformance.Feature{conformance.FeatureRebootInstance},
+		Run: func(t *conformance.T) {
+			staysAsItIs(t, "rebooting", func(id string) error { return t.Cloud.RebootInstance(t.Context(), id) })
 		},
 	},
 }
@@ -201,6 +232,23 @@ func saysWhyOnce(t *conformance.T) {
 	}
 }
 
+// aboutProviderID matches what an Event may say on a Node that nobody initializes.
+var aboutProviderID = regexp.MustCompile(`(?i)provider ?id|initiali[sz]`)
+
+func withoutTaintSaysWhy(t *conformance.T) {
+	instance := t.NewInstance(t.Name("no-taint"))
+	node := t.NewNode(conformance.NodeSpec{Name: instance.NodeName, Change: withoutCloudTaint})
+	t.Await("a Warning on Node "+node.Name+" that it has no provider ID, or the provider ID", eitherHolds(
+		checkEventAbout(t, node.Name, corev1.EventTypeWarning, aboutProviderID),
+		func(ctx context.Context) error {
+			now, err := t.GetNode(ctx, node.Name)
+			if err == nil && now.Spec.ProviderID == "" {
+				err = errors.New("it has no provider ID")
+			}
+			return err
+		}))
+}
+
 func stoppedWhileReadyIsKept(t *conformance.T) {
 	w := newWorker(t)
 	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
@@ -208,6 +256,48 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 	w.NotReady()
 	t.HoldsUntil("Node "+w.Name+" is to be kept", w.checkNodeExists,
 		"Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint)
+}
+
+func endedBeforeInitialized(t *conformance.T) {
+	restart := stopCCM(t)
+	instance := t.NewInstance(t.Name("ended"))
+	w := worker{StandIn: t.NewNode(conformance.NodeSpec{Name: instance.NodeName}), t: t, instance: instance}
+	// Creation times are cut to seconds: a CCM can tell only then that the Node was there before the end.
+	t.Await("Node "+w.Name+" to be older than a second",
+		checkTimePassed(time.Now(), 2*time.Second, "in another %s"))
+	w.terminateInstance()
+	_, err := t.GetNode(t.Context(), w.Name)
+	t.Must(err, "Node %s, while no CCM ran", w.Name)
+	restart()
+	t.AwaitNoNode(w.Name)
+}
+
+// staysAsItIs changes the instance of a Node that is not Ready, and watches that the Node stays as it is, until it
+// is Ready again.
+func staysAsItIs(t *conformance.T, changing string, change func(id string) error) {
+	instance := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("worker"), External: true})
+	w := worker{StandIn: t.NewNodeOf(instance, conformance.NodeSpec{}), t: t, instance: instance}
+	t.AwaitInitialized(w.Name)
+	awaitAddresses(t, w.Name, corev1.NodeInternalIP, instance.InternalIPs)
+	awaitAddresses(t, w.Name, corev1.NodeExternalIP, instance.ExternalIPs)
+	before, err := t.GetNode(t.Context(), w.Name)
+	t.Must(err, "reading Node %s", w.Name)
+	w.NotReady()
+	t.Must(change(instance.ID), "%s instance %s", changing, instance.ID)
+
+	what := "Node " + w.Name + " is to stay as it is"
+	same := func(ctx context.Context) error {
+		now, err := t.GetNode(ctx, w.Name)
+		if err == nil && (now.UID != before.UID || now.Spec.ProviderID != before.Spec.ProviderID ||
+			!slices.Equal(now.Status.Addresses, before.Status.Addresses)) {
+			err = fmt.Errorf("its UID, provider ID and addresses are %s, %s and %v, and were %s, %s and %v", now.UID,
+				now.Spec.ProviderID, now.Status.Addresses, before.UID, before.Spec.ProviderID, before.Status.Addresses)
+		}
+		return err
+	}
+	holdsWhileOthersStop(t, what, allHold(same, w.checkNodeKept))
+	w.Ready()
+	t.HoldsUntil(what, same, "it to be Ready", func(ctx context.Context) error { return t.NodeReady(ctx, w.Name) })
 }
 
 // massNodes is more than the cluster has machines of its own, and so many that no guard may take most of them

@@ -34,7 +34,8 @@ func TestCoreTestsCiteUpstream(t *testing.T) {
 // A driver that is a program names features: a name that no list has would be refused as a mistake.
 func TestEveryNeededFeatureIsListed(t *testing.T) {
 	all := append(conformance.AllFeatures(),
-		conformance.FeatureReplicas, conformance.FeatureRenameCluster, conformance.FeatureFlags, conformance.FeatureHealthAddress)
+		conformance.FeatureReplicas, conformance.FeatureRenameCluster, conformance.FeatureFlags, conformance.FeatureHealthAddress,
+		conformance.FeatureLocalAPIServer)
 	for _, test := range All() {
 		for _, f := range test.Needs {
 			assert.Contains(t, all, f, test.ID)

@@ -277,6 +277,9 @@ type InstanceSpec struct {
 
 	// External It is to have an external address, where the cloud has such a thing; false asks for nothing, and the cloud may give one.
 	External bool `json:"external"`
+
+	// Unlike The ID of an instance from which it is to differ in its zone, its type or both; empty asks for nothing. For `unlike-instances`.
+	Unlike string `json:"unlike,omitempty"`
 }
 
 // InstanceSpecs defines model for InstanceSpecs.
