@@ -330,8 +330,8 @@ func (w *serviceWatch) syncBalancer(
 	}
 	isOutOfBand := len(live) == 0 || len(live) == 1 && w.balancers.areSettingsOfOthers(uid, &live[0])
 	delay := overdueDelay
-	isStatusWiped := d.id != "" && !hasBalancerAddress(svc)
-	if (isOutOfBand || isStatusWiped || d.repaired != "") && d.tried != difference {
+	isStatusOfOthers := d.id != "" && (!hasBalancerAddress(svc) || len(live) == 1 && !hasAddressOf(svc, &live[0], want))
+	if (isOutOfBand || isStatusOfOthers || d.repaired != "") && d.tried != difference {
 		delay = outOfBandDelay
 	}
 	if rest := delay - time.Since(d.since); rest > 0 {

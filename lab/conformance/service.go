@@ -30,7 +30,11 @@ func (t *T) Namespace() string {
 	}, metav1.CreateOptions{})
 	t.Must(err, "creating namespace %s", name)
 	t.Cleanup(func(ctx context.Context) error {
-		return t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+		err := t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) { // The test has deleted it.
+			err = nil
+		}
+		return err
 	})
 	t.ns = name
 	return name

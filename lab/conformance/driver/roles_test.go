@@ -62,7 +62,7 @@ var (
 		ID: oddID, Name: "web", Service: types.UID("uid"), Address: "192.0.2.2", Active: true, Listeners: someListeners,
 		Targets: []string{oddID}, SourceRanges: []string{"10.0.0.0/8"}, Affinity: true,
 		AffinitySeconds: 30, HealthChecked: true, HealthCheckPort: 10256,
-		HostNames: []string{"web.example.com"},
+		HostNames: []string{"web.example.com"}, Tags: []string{"team"},
 	}
 	someRoute = conformance.Route{ID: oddID, Destination: "10.1.0.0/24", InstanceID: oddID}
 	someCalls = conformance.Calls{
@@ -131,6 +131,12 @@ func (c *fullCloud) ChangeBalancer(
 ) error {
 	return c.record("change", id, listeners, targets)
 }
+
+func (c *fullCloud) ResetBalancer(_ context.Context, id string) (conformance.Balancer, error) {
+	return someBalancer, c.record("reset", id)
+}
+
+func (c *fullCloud) TagBalancer(_ context.Context, id, name string) error { return c.record("tag", id, name) }
 
 func (c *fullCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
 	return someBalancer, c.record("foreign balancer", name)
@@ -306,6 +312,8 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	requireAnswer(t, someInstance)(far.ChangeAddresses(ctx, oddID))
 	require.NoError(t, far.RenameBalancer(ctx, oddID, "other"))
 	require.NoError(t, far.ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
+	requireAnswer(t, someBalancer)(far.ResetBalancer(ctx, oddID))
+	require.NoError(t, far.TagBalancer(ctx, oddID, "team"))
 	requireAnswer(t, someBalancer)(far.CreateForeignBalancer(ctx, "stranger"))
 	requireAnswer(t, someBalancer)(far.CreateTwinBalancer(ctx, oddID))
 	requireAnswer(t, someInstance)(far.CreateNamesakeInstance(ctx, "same"))
@@ -320,7 +328,8 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	requireAnswer(t, map[int32]int64{80: 1 << 40, 53: 2})(far.CountConnections(ctx, oddID))
 	assert.Equal(t, []any{
 		"create all", []conformance.InstanceSpec{someSpec, {}}, "terminate all", []string{oddID},
-		"change addresses", oddID, "rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
+		"change addresses", oddID, "rename", oddID, "other", "change", oddID, someListeners, []string{"i"},
+		"reset", oddID, "tag", oddID, "team", "foreign balancer", "stranger",
 		"twin", oddID, "namesake's instance", "same", "limit balancers no more",
 		"release", "connections", oddID,
 	}, near.takeQuestions())

@@ -14,6 +14,7 @@ func TestFeatures(t *testing.T) {
 	always := []conformance.Feature{
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
 		"affinity", "affinity-timeout", "health-check", "rename-balancer", "change-addresses",
+		"reset-balancer", "tag-balancer",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota", "namesake-balancers", "namesake-routes",
 		"twin-balancers", "balancer-quota", "namesake-instances",
