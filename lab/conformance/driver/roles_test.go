@@ -136,7 +136,9 @@ func (c *fullCloud) ResetBalancer(_ context.Context, id string) (conformance.Bal
 	return someBalancer, c.record("reset", id)
 }
 
-func (c *fullCloud) TagBalancer(_ context.Context, id, name string) error { return c.record("tag", id, name) }
+func (c *fullCloud) TagBalancer(_ context.Context, id, name string) error {
+	return c.record("tag", id, name)
+}
 
 func (c *fullCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
 	return someBalancer, c.record("foreign balancer", name)

@@ -98,7 +98,7 @@ var balancerTests = []conformance.Test{
 	}, {
 		ID: "lb-ports-renamed-and-swapped", Source: fromEnsure + "; " + serviceController + ": portEqualForLB",
 		Requires: "When a port of the Service is renamed, when only the second one gets another number, and when two ports swap their numbers or their node ports, the balancer stays and listens as the Service says then.",
-		Needs:    hasListeners, Compares: sendsToNodePorts,
+		Needs:    hasListeners, Compares: []conformance.Feature{conformance.FeatureNodePorts},
 		Run: lbPortsRenamedAndSwapped,
 	}, {
 		ID: "lb-deleted", Source: fromDelete,
