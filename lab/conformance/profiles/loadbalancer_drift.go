@@ -88,7 +88,7 @@ var balancerDriftTests = []conformance.Test{
 		Run:      lbStatusOverwritten,
 	}, {
 		ID: "lb-tags-of-others-stay", Capability: conformance.CapabilityForeignTags,
-		Source:   fromEnsure + " (\"updates the existing one\"); cloud-provider-aws pkg/providers/v1: addLoadBalancerTags, which takes none away",
+		Source:   fromEnsure + " (\"updates the existing one\"); cloud-provider-aws aws_loadbalancer.go: addLoadBalancerTags",
 		Requires: "A tag that somebody else put on a Service's balancer is still there when the CCM has updated the balancer.",
 		Needs:    []conformance.Feature{conformance.FeatureTagBalancer, conformance.FeatureListeners},
 		Run:      lbTagsOfOthersStay,
