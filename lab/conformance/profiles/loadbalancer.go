@@ -113,7 +113,10 @@ var balancerTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			services := newServicesWithBalancers(t, 3)
 			deleteNamespace(t)
-			awaitNamespaceGone(t, services)
+			for _, svc := range services {
+				t.AwaitGone(svc)
+			}
+			awaitNamespaceGone(t)
 		},
 	}, {
 		ID: "lb-finalizer", Source: fromCleanup,
@@ -243,11 +246,8 @@ func deleteNamespace(t *conformance.T) {
 	t.Must(err, "deleting namespace %s", t.Namespace())
 }
 
-// awaitNamespaceGone waits for the Services, their balancers and the test's namespace to be gone.
-func awaitNamespaceGone(t *conformance.T, services []*corev1.Service) {
-	for _, svc := range services {
-		t.AwaitGone(svc)
-	}
+// awaitNamespaceGone waits for the test's namespace to be gone.
+func awaitNamespaceGone(t *conformance.T) {
 	t.Await("namespace "+t.Namespace()+" to be gone", func(ctx context.Context) error {
 		ns, err := t.Kube.CoreV1().Namespaces().Get(ctx, t.Namespace(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
