@@ -45,6 +45,7 @@ There are three kinds of cluster:
   lab up --cluster external --kubeconfig my.yaml
   lab up --name second          # another lab beside the first
   lab up --dialect hcloud --ccm ./hcloud-cloud-controller-manager   # another cloud's CCM, unmodified
+  lab up --kubelet-provider-ids 'mine://{{.ID}}' --ccm ./my-ccm   # a CCM that needs the provider ID
   lab up --without-ccm          # see what waits for a CCM
   lab up --name plain --cloud-provider none   # one that waits for none; then: lab compare plain lab
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
@@ -113,6 +114,11 @@ There are three kinds of cluster:
 	cmd.Flags().StringVar(
 		&opts.CloudProvider, "cloud-provider", "",
 		"embedded: external, or none for a cluster that waits for no CCM and has no use for one (default external, or as before)",
+	)
+	cmd.Flags().StringVar(
+		&opts.KubeletProviderIDs, "kubelet-provider-ids", "",
+		"embedded: what kubelets get as --provider-id, a `TEMPLATE` with {{.ID}}, {{.Name}} and {{.Address}} of the "+
+			"instance, for CCMs that do not find instances by Node name (default none, or as before)",
 	)
 	cmd.Flags().StringVar(
 		&opts.Bundle, "bundle", "",
@@ -185,6 +191,12 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	}
 	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && !kind.CloudProviderOptional {
 		errs = append(errs, usagef("--cloud-provider none is for --cluster embedded only"))
+	}
+	if o.KubeletProviderIDs != "" && o.Cluster != "" && !kind.GivesProviderIDs {
+		errs = append(errs, usagef(
+			"--kubelet-provider-ids is for --cluster embedded only: kind's control plane runs before it has an instance, "+
+				"and nodes of an external cluster run already",
+		))
 	}
 	// Without --cluster an existing lab may be of any kind. It reports by itself which
 	// flags it does not take.

@@ -75,6 +75,11 @@ func TestValidateUp(t *testing.T) {
 			lifecycle.Options{CloudProvider: "aws"}, false,
 			[]string{`--cloud-provider "aws": want one of external, none`},
 		},
+		"provider IDs": {lifecycle.Options{KubeletProviderIDs: "mine://{{.ID}}"}, false, nil},
+		"provider IDs in kind": {
+			lifecycle.Options{Cluster: "kind", KubeletProviderIDs: "mine://{{.ID}}"}, false,
+			[]string{"kind's control plane runs before it has an instance"},
+		},
 		"a lab that is there says": {lifecycle.Options{Name: "there", NodeImage: "i", Kubeconfig: "f"}, false, nil},
 		"unless told another": {
 			lifecycle.Options{Name: "there", Cluster: "embedded", NodeImage: "i"}, false,

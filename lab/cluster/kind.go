@@ -50,6 +50,8 @@ type Kind struct {
 	// CloudProviderOptional tells that there are such clusters without an external cloud
 	// provider.
 	CloudProviderOptional bool
+	// GivesProviderIDs tells that kubelets can be given --provider-id.
+	GivesProviderIDs bool
 	// Hollow tells that nodes simulate their containers: several such clusters beside each
 	// other cost a machine little, and nothing of an image runs on them.
 	Hollow bool
@@ -91,11 +93,11 @@ func KindNames() []string {
 
 // Settings are what a person may choose of a new lab's cluster; "" is the default. Each
 // is for some kinds only.
-type Settings struct{ NodeImage, PodNetwork, Kubeconfig string }
+type Settings struct{ NodeImage, PodNetwork, Kubeconfig, KubeletProviderIDs string }
 
 // RecordedSettings are the settings that a lab's record has.
 func RecordedSettings(lab *state.Lab) Settings {
-	var s Settings
+	s := Settings{KubeletProviderIDs: lab.KubeletProviderIDs}
 	if lab.Kind != nil {
 		s.NodeImage, s.PodNetwork = lab.Kind.Image, lab.Kind.PodNetwork
 	}

@@ -74,7 +74,7 @@ type Answerer struct {
 // ServeHTTP answers a probe, a command or any other request. It does not log probes that
 // succeed: there may be one a second.
 func (a *Answerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if kinds := a.matchProbes(r); len(kinds) > 0 {
+	if kinds := a.matchProbes(r); len(kinds) > 0 || isHealthCheck(r) {
 		a.answerProbe(w, r, kinds)
 		return
 	}
@@ -94,15 +94,43 @@ func (a *Answerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // answerProbe fails a probe if one of the kinds that it may be is to fail.
 func (a *Answerer) answerProbe(w http.ResponseWriter, r *http.Request, kinds []string) {
 	waitUnlessCancelled(r.Context(), a.currentFaults().currentDelay())
-	if i := slices.IndexFunc(kinds, a.currentFaults().isProbeFailing); i >= 0 {
+	i := slices.IndexFunc(kinds, a.currentFaults().isProbeFailing)
+	if i >= 0 {
 		a.Log(fmt.Sprintf("%s %s: the %s probe fails, as it was told to", r.Method, r.URL.RequestURI(), kinds[i]))
+	}
+	switch {
+	case isHealthCheck(r):
+		writeHealth(w, r, i < 0)
+	case i >= 0:
 		http.Error(
 			w, "The "+kinds[i]+" probe fails, as it was told to. POST /recover ends that.",
 			http.StatusServiceUnavailable,
 		)
-		return
+	default:
+		a.writeIdentity(w, r)
 	}
-	a.writeIdentity(w, r)
+}
+
+// HealthCheckURI is where a grpc probe sends its request (grpc_health_v1.Health_Check_FullMethodName).
+const HealthCheckURI = "/grpc.health.v1.Health/Check"
+
+// isHealthCheck reports whether a request is a call of gRPC's health service.
+func isHealthCheck(r *http.Request) bool { return r.ProtoMajor == 2 && r.URL.Path == HealthCheckURI }
+
+// writeHealth answers a call of gRPC's health service with a HealthCheckResponse, whatever the service that
+// it asks about. This module has no gRPC, and needs none for one message: a byte that says that it is not
+// compressed, four with its length, and field 1, which is the status.
+func writeHealth(w http.ResponseWriter, r *http.Request, healthy bool) {
+	const serving, notServing, statusField = 1, 2, 1 << 3
+	status := byte(serving)
+	if !healthy {
+		status = notServing
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Trailer", "Grpc-Status")
+	_, _ = w.Write([]byte{0, 0, 0, 0, 2, statusField, status})
+	w.Header().Set("Grpc-Status", "0")
 }
 
 // writeIdentity answers with the sentence, or with JSON if the request asks for that.

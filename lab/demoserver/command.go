@@ -55,7 +55,7 @@ var failureConsequence = map[string]string{
 
 // Probe is a probe that a container declares.
 type Probe struct {
-	// Port and URI (path and query) are where an HTTP probe sends its request.
+	// Port and URI (path and query) are where a probe sends its request: HealthCheckURI for a grpc probe.
 	Port uint16
 	URI  string
 	// UnfitReason is set for a probe that no command can make fail. It says why, and what to
@@ -63,7 +63,12 @@ type Probe struct {
 	UnfitReason string
 }
 
-func (p Probe) String() string { return fmt.Sprintf("GET %s on port %d", p.URI, p.Port) }
+func (p Probe) String() string {
+	if p.URI == HealthCheckURI {
+		return fmt.Sprintf("grpc on port %d", p.Port)
+	}
+	return fmt.Sprintf("GET %s on port %d", p.URI, p.Port)
+}
 
 // faultState holds the faults that commands have set. updateFaults replaces the map in it, so
 // that a copy never changes.

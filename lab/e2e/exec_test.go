@@ -1,8 +1,7 @@
 package e2e
 
-// What a simulated node answers beyond its pods' ports: kubectl exec, port-forward
-// and cp, and a refusal of attach; exec probes and lifecycle hooks; and who may ask its
-// kubelet.
+// What a simulated node answers beyond the ports that its pods list: kubectl exec, port-forward
+// and cp, and a refusal of attach; probes and lifecycle hooks; and who may ask its kubelet.
 
 import (
 	"bufio"
@@ -41,15 +40,18 @@ func TestSimulatedContainersAnswerExec(t *testing.T) {
 	f.lab("up")
 	out, err := f.kubectlWith(execManifest, "apply", "-f", "-")
 	require.NoError(t, err, out)
-	out, err = f.kubectlWith("", "wait", "--for=condition=Ready", "pod/box", "pod/hooked", "--timeout=60s")
+	out, err = f.kubectlWith(
+		"", "wait", "--for=condition=Ready", "pod/box", "pod/unlisted", "pod/hooked", "--timeout=60s",
+	)
 	require.NoError(t, err, out)
 
-	t.Run("exec sees the environment and the volumes", f.execSees)
+	t.Run("exec runs three commands", f.execRuns)
 	t.Run("cp says why it does not work", f.copyRefuses)
-	t.Run("an exec probe follows a file", f.execProbe)
+	t.Run("exec probes and hooks succeed, and one Event says that nothing was run", f.nothingRun)
+	t.Run("probed ports that are not listed answer", f.unlistedPorts)
 	t.Run("port-forward reaches the pod", f.portForward)
 	t.Run("what needs a process or a terminal is refused with what to do instead", f.refuses)
-	t.Run("hooks run, and a container serves on until preStop has ended", f.hooks)
+	t.Run("hooks ask containers", f.hooks)
 	t.Run("a command ends a container, which is started again", f.exitEndsContainer)
 	t.Run("the kubelet's port answers the API server alone", f.kubeletIsGuarded)
 	t.Run("a node listens nowhere but on loopback", f.nodesListenOnLoopback)
@@ -73,54 +75,39 @@ spec:
     ports: [{containerPort: 18080}]
     env: [{name: GREETING, valueFrom: {configMapKeyRef: {name: app, key: greeting}}}]
     volumeMounts:
-    - {name: app, mountPath: /etc/app}
     - {name: app, mountPath: /etc/key, subPath: greeting}
-    - {name: data, mountPath: /whole}
     - {name: data, mountPath: /part, subPath: deep/part}
-    - {name: machine, mountPath: /machine}
-  volumes: [{name: app, configMap: {name: app}}, {name: data, emptyDir: {}}, {name: machine, hostPath: {path: /etc}}]
+    readinessProbe: {exec: {command: [cat, /tmp/healthy]}, periodSeconds: 1}
+    livenessProbe: {exec: {command: [sh, -c, "exit 1"]}, periodSeconds: 1, failureThreshold: 1}
+  volumes: [{name: app, configMap: {name: app}}, {name: data, emptyDir: {}}]
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: probed}
+metadata: {name: unlisted}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
   - name: main
-    image: probed
-    readinessProbe: {exec: {command: [cat, /tmp/healthy]}, periodSeconds: 1, failureThreshold: 1}
+    image: unlisted
+    startupProbe: {tcpSocket: {port: 18090}, periodSeconds: 1}
+    livenessProbe: {grpc: {port: 18091, service: liveness}, periodSeconds: 1}
+    readinessProbe: {httpGet: {port: 18092, path: /healthz}, periodSeconds: 1}
 ---
 apiVersion: v1
 kind: Pod
 metadata: {name: hooked}
 spec:
   terminationGracePeriodSeconds: 120
-  volumes: [{name: data, emptyDir: {}}]
-  containers:
-  - name: waits
-    image: hooked
-    ports: [{containerPort: 18080}]
-    volumeMounts: [{name: data, mountPath: /data}]
-    lifecycle:
-      postStart: {httpGet: {port: 18080, path: /welcome}}
-      preStop: {exec: {command: [sh, -c, "while [ ! -e /data/go ]; do sleep 0.1; done"]}}
-  - name: asks
-    image: hooked
-    ports: [{containerPort: 18081}]
-    volumeMounts: [{name: data, mountPath: /data}]
-    lifecycle:
-      postStart: {exec: {command: [touch, /data/begun]}}
-      preStop: {httpGet: {port: 18080, path: /goodbye}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: stuck}
-spec:
-  terminationGracePeriodSeconds: 1
   containers:
   - name: main
-    image: stuck
-    lifecycle: {preStop: {exec: {command: [sleep, infinity]}}}
+    image: hooked
+    ports: [{containerPort: 18080}]
+    lifecycle:
+      postStart: {httpGet: {port: 18080, path: /welcome}}
+      preStop: {exec: {command: [sleep, infinity]}}
+  - name: asks
+    image: hooked
+    lifecycle: {preStop: {httpGet: {port: 18080, path: /goodbye}}}
 `
 
 // kubectlWith runs the lab's own kubectl, as the operator.
@@ -143,34 +130,19 @@ func realised(pod *corev1.Pod, port int) string {
 	return fmt.Sprintf("http://127%s:%d", strings.TrimPrefix(pod.Status.PodIP, "10"), port)
 }
 
-func (f *fixture) execSees(t *testing.T) {
+func (f *fixture) execRuns(t *testing.T) {
 	for _, c := range []struct {
-		stdin string
-		argv  []string
-		code  int
-		want  string
+		argv []string
+		code int
+		want string
 	}{
 		{argv: []string{"hostname"}, want: "box\n"},
 		{argv: []string{"env"}, want: "GREETING=good day\n"},
-		{argv: []string{"cat", "/etc/app/greeting"}, want: "good day"},
-		{argv: []string{"ls", "/etc/app"}, want: "greeting\n"},
-		{
-			argv: []string{"sh", "-c", `echo "$GREETING from $1"; exit 4`, "sh", "box"}, want: "good day from box\n",
-			code: 4,
-		},
-		{argv: []string{"sh", "-c", "cd /tmp && echo kept > file && cat file"}, want: "kept\n"},
-		{argv: []string{"sh"}, want: `kubectl exec POD -- sh -c "…" works`, code: 2},
-		{argv: []string{"ls", "/etc/key", "/part"}, want: "/etc/key\n"},
-		{argv: []string{"touch", "/part/file"}},
-		{argv: []string{"ls", "/whole/deep/part"}, want: "file\n"},
-		{argv: []string{"cat"}, stdin: "typed", want: "typed"},
-		{
-			argv: []string{"apt-get", "update"}, want: "this is a simulated container and its image is not run",
-			code: 127,
-		},
-		{argv: []string{"cat", "/machine/passwd"}, want: "a hostPath volume is not opened", code: 1},
+		{argv: []string{"sh"}, want: "sh: not run: this container is simulated", code: 127},
+		{argv: []string{"cat", "/etc/key"}, want: "answers with the files of its ConfigMaps", code: 127},
+		{argv: []string{"exit", "300"}, want: "a number from 0 to 255 is needed", code: 2},
 	} {
-		out, err := f.in(t).kubectlWith(c.stdin, append([]string{"exec", "-i", "box", "--"}, c.argv...)...)
+		out, err := f.in(t).kubectlWith("", append([]string{"exec", "-i", "box", "--"}, c.argv...)...)
 		assert.Contains(t, out, c.want, "%q", c.argv)
 		code := 0
 		var exit interface{ ExitCode() int }
@@ -182,40 +154,29 @@ func (f *fixture) execSees(t *testing.T) {
 }
 
 func (f *fixture) copyRefuses(t *testing.T) {
-	out, err := f.in(t).kubectlWith("", "cp", "box:/etc/app/greeting", filepath.Join(t.TempDir(), "greeting"))
+	out, err := f.in(t).kubectlWith("", "cp", "box:/etc/key", filepath.Join(t.TempDir(), "greeting"))
 	assert.Error(t, err)
-	assert.Contains(t, out, "tar: not found: this is a simulated container")
+	assert.Contains(t, out, "sh and kubectl cp do not work")
 }
 
-// execProbe is the walk-through of Kubernetes' documentation.
-func (f *fixture) execProbe(t *testing.T) {
+func (f *fixture) nothingRun(t *testing.T) {
 	f = f.in(t)
-	ready := func(want corev1.ConditionStatus) {
-		f.await("pod probed to have Ready="+string(want), func(ctx context.Context) error {
-			pod, err := f.kube("operator").CoreV1().Pods("default").Get(ctx, "probed", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			for _, c := range pod.Status.Conditions {
-				if c.Type == corev1.PodReady && c.Status == want && pod.Status.Phase == corev1.PodRunning {
-					return nil
-				}
-			}
-			return fmt.Errorf("it is %s with %+v", pod.Status.Phase, pod.Status.Conditions)
-		})
-	}
-	ready(corev1.ConditionFalse)
-	for _, step := range []struct {
-		command string
-		then    corev1.ConditionStatus
-	}{{"touch", corev1.ConditionTrue}, {"rm", corev1.ConditionFalse}} {
-		out, err := f.kubectlWith("", "exec", "probed", "--", step.command, "/tmp/healthy")
-		require.NoError(t, err, out)
-		ready(step.then)
-	}
-	f.awaitEvent(
-		"Pod", "probed", "Unhealthy", "Readiness probe failed: cat: open /tmp/healthy: no such file or directory",
-	)
+	f.awaitEvent("Pod", "box", "ExecNotRun", "Exec probes and exec hooks of container main succeed, but run nothing")
+	events, err := f.kube("operator").CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
+		FieldSelector: "reason=ExecNotRun,involvedObject.name=box",
+	})
+	require.NoError(t, err)
+	require.Len(t, events.Items, 1)
+	assert.Equal(t, int32(1), events.Items[0].Count)
+	assert.Zero(t, f.pod(t, "box").Status.ContainerStatuses[0].RestartCount)
+}
+
+func (f *fixture) unlistedPorts(t *testing.T) {
+	pod := f.in(t).pod(t, "unlisted")
+	answer, err := fetch(realised(pod, 18092))
+	require.NoError(t, err)
+	assert.Contains(t, answer, "Hello from pod unlisted")
+	assert.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
 }
 
 func (f *fixture) awaitEvent(kind, name, reason, message string) {
@@ -304,7 +265,7 @@ func (f *fixture) portForward(t *testing.T) {
 func (f *fixture) refuses(t *testing.T) {
 	for want, argv := range map[string][]string{
 		"kubectl logs -f --tail=0 does the same": {"attach", "box"},
-		`kubectl exec POD -- sh -c "…" works`:    {"exec", "-it", "box", "--", "sh"},
+		"kubectl exec runs env, hostname":        {"exec", "-it", "box", "--", "sh"},
 	} {
 		out, err := f.in(t).kubectlWith("", argv...)
 		assert.Error(t, err)
@@ -314,36 +275,18 @@ func (f *fixture) refuses(t *testing.T) {
 
 func (f *fixture) hooks(t *testing.T) {
 	f = f.in(t)
-	out, err := f.kubectlWith("", "exec", "hooked", "-c", "asks", "--", "ls", "/data")
+	log := f.kubectlBeside("logs", "-f", "hooked", "-c", "main")
+	f.await("postStart to ask the container", log.contains("GET /welcome from"))
+	out, err := f.kubectlWith("", "delete", "pod", "hooked", "--wait=false")
 	require.NoError(t, err, out)
-	assert.Equal(t, "begun\n", out, "postStart was executed")
-	out, err = f.kubectlWith("", "logs", "hooked", "-c", "waits")
-	require.NoError(t, err, out)
-	assert.Contains(t, out, "GET /welcome from", "postStart asked the container")
-
-	log := f.kubectlBeside("logs", "-f", "hooked", "-c", "waits")
-	pod := f.pod(t, "hooked")
-	out, err = f.kubectlWith("", "delete", "pod", "hooked", "stuck", "--wait=false")
-	require.NoError(t, err, out)
-	f.await("preStop to ask the container", log.contains("GET /goodbye from"))
-	for range 3 {
-		answer, err := fetch(realised(pod, 18080))
-		require.NoError(t, err, "a container serves during its preStop")
-		assert.Contains(t, answer, "Hello from pod hooked")
-	}
-	assert.NotNil(t, f.pod(t, "hooked").DeletionTimestamp)
-	out, err = f.kubectlWith("", "exec", "hooked", "-c", "waits", "--", "touch", "/data/go")
-	require.NoError(t, err, out)
-	// Of stuck, whose preStop never ends, the grace period is what ends it.
-	for _, name := range []string{"hooked", "stuck"} {
-		f.await("pod "+name+" to be gone", func(ctx context.Context) error {
-			_, err := f.kube("operator").CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return errors.Join(errors.New("it is still there"), err)
-		})
-	}
+	f.await("pod hooked to be gone, whatever its preStop says", func(ctx context.Context) error {
+		_, err := f.kube("operator").CoreV1().Pods("default").Get(ctx, "hooked", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is still there"), err)
+	})
+	f.awaitEvent("Pod", "hooked", "ExecNotRun", `"sleep infinity" was the first`)
 }
 
 func (f *fixture) exitEndsContainer(t *testing.T) {
@@ -363,9 +306,6 @@ func (f *fixture) exitEndsContainer(t *testing.T) {
 		}
 		return nil
 	})
-	out, err = f.kubectlWith("", "exec", "box", "--", "ls", "/tmp")
-	require.NoError(t, err)
-	assert.Empty(t, out, "what the earlier container wrote has gone with it")
 }
 
 // kubeletIsGuarded asks node-1's kubelet as everyone who has a certificate of the

@@ -122,6 +122,7 @@ func checkUnchanged(st *state.Lab, o Options) error {
 		{"pod network", has.PodNetwork, wanted.PodNetwork},
 		{"programs of a bundle", st.Bin, o.bin},
 		{"kubeconfig", has.Kubeconfig, wanted.KubeconfigPath()},
+		{"kubelets' provider IDs", has.KubeletProviderIDs, wanted.KubeletProviderIDs},
 	} {
 		if p.want != "" && p.want != p.have {
 			return fmt.Errorf(
@@ -174,6 +175,9 @@ type Options struct {
 	// NodeImage and PodNetwork are for kind, Kubeconfig is for external; "" is
 	// what the lab has, or the default.
 	NodeImage, PodNetwork, Kubeconfig string
+	// KubeletProviderIDs is a template over cluster.Machine, for kinds that give kubelets provider IDs; ""
+	// is what the lab has, or none.
+	KubeletProviderIDs string
 	// StepTimeout is how long each step may take; 0 is what suits the step.
 	StepTimeout time.Duration
 	// Bundle is a file to run from instead of what was built here; bin is where
@@ -201,5 +205,8 @@ func (o Options) cloudProvider() (string, error) {
 
 // settings are those that are for some kinds of clusters only.
 func (o Options) settings() cluster.Settings {
-	return cluster.Settings{NodeImage: o.NodeImage, PodNetwork: o.PodNetwork, Kubeconfig: o.Kubeconfig}
+	return cluster.Settings{
+		NodeImage: o.NodeImage, PodNetwork: o.PodNetwork, Kubeconfig: o.Kubeconfig,
+		KubeletProviderIDs: o.KubeletProviderIDs,
+	}
 }

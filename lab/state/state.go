@@ -36,6 +36,8 @@ type Lab struct {
 	// CloudProvider is the cluster's, external or none. A record without it is of a cluster
 	// with an external provider.
 	CloudProvider string `json:"cloudProvider,omitempty"`
+	// KubeletProviderIDs, unless empty, is the template of what kubelets get as --provider-id.
+	KubeletProviderIDs string `json:"kubeletProviderIDs,omitempty"`
 	// Slot X gives the lab 127.X.0.0/16 for all of its addresses. It is 0 for a lab in containers.
 	Slot int `json:"slot,omitempty"`
 	// Ports by component, on 127.X.0.1.

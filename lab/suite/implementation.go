@@ -195,7 +195,7 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 		Cloud: &onfakecloud.Cloud{
 			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Names: o.CCMNames,
 			Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
-			PassThrough: networkBalancers,
+			PassThrough: networkBalancers, KubeletProviderIDs: o.KubeletProviderIDs,
 		},
 		TokenFile: cloud.TokenFile(cluster.CallerCCM),
 	}

@@ -59,7 +59,10 @@ type Options struct {
 	// RBAC, unless nil, is all that the CCM may do in the cluster.
 	RBAC RBAC
 	// CCMNames are those by which the CCM marks on fakecloud what is its cluster's.
-	CCMNames    onfakecloud.Names
+	CCMNames onfakecloud.Names
+	// KubeletProviderIDs has the lab's kubelets given provider IDs.
+	KubeletProviderIDs bool
+
 	Claims      []conformance.Capability
 	Unsupported conformance.Unsupported
 	Profiles    []conformance.Profile
@@ -242,6 +245,9 @@ func (o Options) runOnLab(
 		up.Nodes = 0 // It has those that it has.
 	case o.Implementation == ImplementationInMemory || o.WithoutMachines || o.Driver != nil && !o.Traffic:
 		up.Nodes = lifecycle.NoNodes
+	}
+	if o.KubeletProviderIDs {
+		up.KubeletProviderIDs = o.CCMNames.KubeletProviderIDs()
 	}
 	if o.Driver != nil {
 		steps.Say("   The cloud that is judged is the driver's; the lab has its own, fakecloud, beside it.")

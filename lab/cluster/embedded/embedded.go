@@ -80,7 +80,12 @@ var Kind = &cluster.Kind{
 	},
 	Programs:              func(nodes int) (own, kube []string) { return OwnPrograms, NeededPrograms(nodes) },
 	CloudProviderOptional: true,
-	Hollow:                true,
+	GivesProviderIDs:      true,
+	Choose: func(_ context.Context, lab *state.Lab, s cluster.Settings, _ cluster.Binaries) error {
+		lab.KubeletProviderIDs = s.KubeletProviderIDs
+		return checkProviderIDs(s.KubeletProviderIDs)
+	},
+	Hollow: true,
 }
 
 // New describes the cluster; nothing is started.

@@ -143,6 +143,24 @@ func TestWithoutCloudProvider(t *testing.T) {
 	}
 }
 
+func TestKubeletProviderIDs(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                    "",
+		"fakecloud://{{.ID}}": "fakecloud://i-1",
+		"mine://{{slice .Name 0 1}}-c2-1/{{.Address}}": "mine://n-c2-1/127.30.16.1",
+	} {
+		require.NoError(t, checkProviderIDs(text))
+		id, err := kubeletProviderID(text, cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"})
+		require.NoError(t, err)
+		assert.Equal(t, want, id)
+	}
+	for text, want := range map[string]string{
+		"{{.InstanceID}}": "can't evaluate field InstanceID", "{{": "unclosed action", "mine://one": "two instances get the same",
+	} {
+		assert.ErrorContains(t, checkProviderIDs(text), want)
+	}
+}
+
 // Flags are those of the processes that run, not those that one would start.
 func TestFlagsAreSeen(t *testing.T) {
 	c := newCluster(t)

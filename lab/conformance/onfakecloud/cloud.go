@@ -39,6 +39,8 @@ type Cloud struct {
 	// Machines, Traffic and PassThrough say what the cluster around it can do. With PassThrough, a
 	// Service without annotations gets a balancer of kind network.
 	Machines, Traffic, PassThrough bool
+	// KubeletProviderIDs tells that the cluster's kubelets are given provider IDs.
+	KubeletProviderIDs bool
 
 	externalAddresses sync.Map // the IDs of reserved addresses, by that of the instance
 }
@@ -85,6 +87,9 @@ func (c *Cloud) Features() []conformance.Feature {
 	}
 	if c.Machines {
 		features = append(features, conformance.FeatureMachines)
+	}
+	if c.KubeletProviderIDs {
+		features = append(features, conformance.FeatureKubeletProviderIDs)
 	}
 	if c.Traffic {
 		features = append(features, conformance.FeatureTraffic)

@@ -79,8 +79,15 @@ func (n Names) providerID(i *api.Instance) string {
 	if n.Dialect != "" {
 		return i.Identities[n.Dialect]
 	}
-	return cmp.Or(n.ProviderIDPrefix, contract.ProviderIDPrefix) + i.ID
+	return n.providerIDPrefix() + i.ID
 }
+
+func (n Names) providerIDPrefix() string {
+	return cmp.Or(n.ProviderIDPrefix, contract.ProviderIDPrefix)
+}
+
+// KubeletProviderIDs is the template of what a lab's kubelets are given as --provider-id.
+func (n Names) KubeletProviderIDs() string { return n.providerIDPrefix() + "{{.ID}}" }
 
 // instanceTags mark an instance as the cluster's, for the CCM and for the lab, which runs a machine
 // for it unless it is to be none.

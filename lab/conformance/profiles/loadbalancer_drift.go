@@ -42,15 +42,14 @@ var balancerDriftTests = []conformance.Test{
 	}, {
 		ID: "lb-changed-out-of-band-is-repaired", Capability: conformance.CapabilityRepair, Source: fromService,
 		Requires: "A balancer whose listeners were changed behind the CCM's back is put right without anybody touching the Service: its metadata and spec stay as they are.",
-		Needs:    changesListeners, Bound: 30 * time.Second, // It is about an outage that lasts.
-		Run: lbChangedOutOfBandIsRepaired,
+		Needs:    changesListeners,
+		Run:      lbChangedOutOfBandIsRepaired,
 	}, {
 		ID: "lb-targets-changed-out-of-band-are-repaired", Capability: conformance.CapabilityRepair,
 		Source:   fromService,
 		Requires: "A balancer whose targets were taken away behind the CCM's back gets them again without anybody touching the Service or a Node.",
 		Needs:    []conformance.Feature{conformance.FeatureChangeBalancer, conformance.FeatureTargets},
 		Alone:    true, // Nobody answers on its Node, and no other Node may come or go.
-		Bound:    time.Minute,
 		Run: func(t *conformance.T) {
 			t.AwaitMachines()
 			instance, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
@@ -59,7 +58,7 @@ var balancerDriftTests = []conformance.Test{
 			require.Contains(t, b.Targets, instance.ID)
 			t.Must(t.Cloud.
 				ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
-			t.AwaitBalancer(svc, leadsTo(b.Targets), listensFor(t, svc))
+			awaitRepaired(t, svc, time.Minute, leadsTo(b.Targets), listensFor(t, svc))
 		},
 	}, {
 		ID: "lb-reset-out-of-band-then-service-changed", Capability: conformance.CapabilityDrift,
@@ -76,15 +75,13 @@ var balancerDriftTests = []conformance.Test{
 		Requires: "A balancer whose health check, source ranges and affinity were taken away behind the CCM's back gets them again without anybody touching the Service.",
 		Needs:    []conformance.Feature{conformance.FeatureResetBalancer},
 		Compares: resettable,
-		Bound:    30 * time.Second, // It is about an outage that lasts.
 		Run: func(t *conformance.T) {
 			svc, before := newServiceWithResetBalancer(t)
-			assert.Equal(t, before.ID, t.AwaitBalancer(svc, hasOptionsOf(before)).ID)
+			awaitRepaired(t, svc, 30*time.Second, sameBalancer(before), hasOptionsOf(before))
 		},
 	}, {
 		ID: "lb-status-overwritten-is-repaired", Capability: conformance.CapabilityRepair, Source: fromPublished,
 		Requires: "A Service whose status somebody wipes, or overwrites with another address, has its balancer's again without anybody touching the Service otherwise.",
-		Bound:    30 * time.Second, // It is about an outage that lasts.
 		Run:      lbStatusOverwritten,
 	}, {
 		ID: "lb-tags-of-others-stay", Capability: conformance.CapabilityForeignTags,
@@ -290,13 +287,13 @@ func lbStatusOverwritten(t *conformance.T) {
 			_, err = t.Kube.CoreV1().Services(svc.Namespace).UpdateStatus(t.Context(), now, metav1.UpdateOptions{})
 			return err
 		}), "writing %v into the status of Service %s", wrong, svc.Name)
-		t.Await("the status to be as before", func(ctx context.Context) error {
+		awaitPromptly(t, "the status to be as before", 30*time.Second, func(ctx context.Context) error {
 			now, err := t.GetService(ctx, svc)
 			if err == nil && !assert.ObjectsAreEqual(right.Status.LoadBalancer, now.Status.LoadBalancer) {
 				err = fmt.Errorf("it was %v and is %v", right.Status.LoadBalancer, now.Status.LoadBalancer)
 			}
 			return err
-		})
+		}, servedService)
 		assert.Equal(t, b.ID, t.AwaitBalancer(svc).ID)
 	}
 }
@@ -315,6 +312,13 @@ func lbTagsOfOthersStay(t *conformance.T) {
 	}
 }
 
+// awaitRepaired waits for the Service's balancer to be put right: an outage is not to last.
+func awaitRepaired(
+	t *conformance.T, svc *corev1.Service, within time.Duration, checks ...func(conformance.Balancer) error,
+) {
+	awaitPromptly(t, "the balancer to be put right", within, checkOneBalancer(t, svc, checks...), servedService)
+}
+
 func lbChangedOutOfBandIsRepaired(t *conformance.T) {
 	svc := t.NewService()
 	right := listensFor(t, svc)
@@ -322,6 +326,7 @@ func lbChangedOutOfBandIsRepaired(t *conformance.T) {
 	before, err := t.GetService(t.Context(), svc)
 	t.Must(err, "reading Service %s", svc.Name)
 	divertBalancer(t, b)
+	awaitRepaired(t, svc, halfAMinute, right)
 	assert.Equal(t, b.ID, t.AwaitBalancer(svc, right).ID)
 	after, err := t.GetService(t.Context(), svc)
 	t.Must(err, "reading Service %s", svc.Name)

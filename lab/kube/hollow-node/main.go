@@ -75,17 +75,14 @@ const longHelp = `hollow-node joins a cluster as one Kubernetes node without Doc
 Its kubelet is Kubernetes' own code. Under it is a simulated runtime: a pod gets
 an address 10.x.y.z from the node's podCIDR, and each port that its containers
 declare is served on 127.x.y.z, TCP by an HTTP server and UDP by an echo, that
-tell which pod, node and zone answered. Images are named but never run, volumes
-are plain directories, and kubectl logs and port-forward work.
+tell which pod, node and zone answered. So is each port that a probe asks, declared
+or not: HTTP, TCP and gRPC health. Images are named but never run, volumes are
+plain directories, and kubectl logs and port-forward work.
 
-kubectl exec, exec probes and exec hooks run a few commands of the simulation's
-own (cat, ls, env, touch, rm, sleep, sh -c and more; "help" lists them). They see
-the container's environment and its pod's volumes, besides an empty file system
-that goes with the container, and never a program or file of the real machine: a
-hostPath volume stays shut, and after 16 MiB the disk is full. Anything else is
-"not found" with code 127; kubectl cp, which needs tar, too. There is no terminal
-(exec -t) and no process to attach to: both are refused with what to do instead.
-"kubectl exec POD -- exit 3" ends the container with that code.
+kubectl exec has three commands: env, hostname, and "exit N", which ends the
+container with that code. Anything else is refused, with code 127, and so are
+kubectl cp, a terminal (exec -t) and attach, each with what to do instead. Exec
+probes and exec hooks succeed, and an Event says that nothing was run.
 
 In place of kube-proxy it serves the node ports and health check node ports of
 Services on its own address, and kube-proxy's /healthz and /livez on port 10256.

@@ -58,6 +58,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 		NodeAddress:    o.Address,
 		Zone:           node.currentZone,
 		Pod:            probes.Pod,
+		Event:          probes.Event,
 		StateDirectory: o.RootDirectory,
 		Log:            newLogger("runtime"),
 	})

@@ -65,6 +65,10 @@ func (n *nodeOptions) addFlags(flags *pflag.FlagSet) {
 		"external, or empty for a node that no cloud controller manager is going to finish: it sets its own address and has no taint",
 	)
 	flags.StringVar(
+		&n.ProviderID, "provider-id", "",
+		"provider `ID` with which the kubelet registers the node; none unless given, as a cloud controller manager sets it",
+	)
+	flags.StringVar(
 		&n.RootDirectory, "root-dir", "", "`directory` for everything that the node writes; made if missing",
 	)
 	flags.DurationVar(

@@ -45,7 +45,7 @@ func kubeletConfiguration(o Options) (*kubeletconfig.KubeletConfiguration, error
 }
 
 func setIdentity(config *kubeletconfig.KubeletConfiguration, o Options) {
-	config.ProviderID = ""
+	config.ProviderID = o.ProviderID
 	config.Address = o.Address.String()
 	config.Port = int32(o.Port)
 	config.ReadOnlyPort = 0

@@ -40,6 +40,8 @@ type Options struct {
 	// CloudProvider is the kubelet's --cloud-provider: CloudProviderExternal, or "" for a node that
 	// no cloud controller manager initializes.
 	CloudProvider string
+	// ProviderID is the kubelet's --provider-id; "" leaves the Node's to a cloud controller manager.
+	ProviderID string
 	// RootDirectory is an absolute path. Nothing is written outside it.
 	RootDirectory string
 	// StatusUpdateFrequency and LeaseDurationSeconds decide how soon the control plane notices that
@@ -85,7 +87,6 @@ func New(
 	deps.Recorder = nil
 	deps.OSInterface = confinedOS{root: o.RootDirectory}
 	deps.HostUtil = fakeHostUtil{hostutil.NewFakeHostUtil(nil)}
-	deps.Subpather = fakeSubpath{confined: confinedOS{root: o.RootDirectory}}
 	deps.VolumePlugins = withoutOwnership(deps.VolumePlugins)
 	deps.ProbeManager = probes
 	deps.Options = append(

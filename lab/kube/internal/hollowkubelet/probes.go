@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/record"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	kubeletpkg "k8s.io/kubernetes/pkg/kubelet"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/prober"
@@ -23,7 +24,7 @@ import (
 
 // ProbeManager is upstream's probe manager, except that it dials the loopback address of a pod
 // (127.x.y.z) instead of the address in the pod's status (10.x.y.z). HTTP, HTTPS, TCP and gRPC
-// probes are genuine; exec probes run commands of the simulated runtime.
+// probes are genuine; exec probes succeed, since the simulated runtime runs nothing.
 //
 // The kubelet calls AddPod for a pod before it creates the pod's containers (Kubelet.SyncPod), and
 // RemovePod when they have ended. So ProbeManager also has the pods' specs, which the runtime does
@@ -31,6 +32,7 @@ import (
 type ProbeManager struct {
 	prober.Manager
 	readiness results.Manager
+	recorder  record.EventRecorderLogger
 
 	mu   sync.RWMutex
 	pods map[types.UID]*v1.Pod
@@ -47,6 +49,21 @@ func (p *ProbeManager) Pod(uid string) *v1.Pod {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.pods[types.UID(uid)]
+}
+
+// Event records an Event about a container of a pod, as the kubelet does about its probes.
+func (p *ProbeManager) Event(podUID, container, reason, message string) {
+	pod := p.Pod(podUID)
+	if pod == nil {
+		return
+	}
+	for c := range podutil.ContainerIter(&pod.Spec, podutil.AllContainers) {
+		if c.Name == container {
+			if ref, err := kubecontainer.GenerateContainerRef(pod, c); err == nil {
+				p.recorder.Event(ref, v1.EventTypeNormal, reason, message)
+			}
+		}
+	}
 }
 
 // AddPod starts the pod's probes.
@@ -109,7 +126,6 @@ func (p *ProbeManager) newProber(k *kubeletpkg.Kubelet) (status.Manager, error) 
 		statuses          status.Manager
 		liveness, startup results.Manager
 		runner            kubecontainer.CommandRunner
-		recorder          record.EventRecorderLogger
 	)
 	for _, field := range []struct {
 		name string
@@ -120,13 +136,13 @@ func (p *ProbeManager) newProber(k *kubeletpkg.Kubelet) (status.Manager, error) 
 		{"readinessManager", &p.readiness},
 		{"startupManager", &startup},
 		{"runner", &runner},
-		{"recorder", &recorder},
+		{"recorder", &p.recorder},
 	} {
 		if err := readField(k, field.name, field.into); err != nil {
 			return nil, err
 		}
 	}
-	p.Manager = prober.NewManager(loopbackStatus{statuses}, liveness, p.readiness, startup, runner, recorder)
+	p.Manager = prober.NewManager(loopbackStatus{statuses}, liveness, p.readiness, startup, runner, p.recorder)
 	return statuses, nil
 }
 

@@ -2,12 +2,10 @@ package hollowkubelet
 
 import (
 	"os"
-	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/volume"
 	"k8s.io/kubernetes/pkg/volume/util/hostutil"
-	"k8s.io/kubernetes/pkg/volume/util/subpath"
 )
 
 // withoutOwnership wraps plugins so that they do not change a volume's owner. For a pod with
@@ -58,25 +56,3 @@ func withoutOwner(args volume.MounterArgs) volume.MounterArgs {
 type fakeHostUtil struct{ *hostutil.FakeHostUtil }
 
 func (fakeHostUtil) GetMode(string) (os.FileMode, error) { return os.ModeDir | 0o755, nil }
-
-// fakeSubpath is upstream's fake, which mounts nothing. It makes the directories that a subPath
-// names, as a kubelet does, but not outside the root directory, in a hostPath volume.
-type fakeSubpath struct {
-	*subpath.FakeSubpath
-	confined confinedOS
-}
-
-func (f fakeSubpath) SafeMakeDir(subdir, base string, perm os.FileMode) error {
-	if !f.confined.isInside(filepath.Clean(base)) {
-		return nil
-	}
-	volume, err := os.OpenRoot(base) // No link in the volume leads out of it.
-	if err != nil {
-		return err
-	}
-	defer func() { _ = volume.Close() }()
-	if _, err := volume.Stat(subdir); err == nil { // A file of a ConfigMap, for example.
-		return nil
-	}
-	return volume.MkdirAll(subdir, perm.Perm())
-}

@@ -44,9 +44,8 @@ type container struct {
 	server *portServer
 	// exited is closed when the container has ended.
 	exited chan struct{}
-	// commands are the exec commands that run in it.
-	commands sync.WaitGroup
-	quota    diskQuota
+	// nothingRun has the first exec probe or hook reported.
+	nothingRun sync.Once
 }
 
 // CreateContainer creates a container. Its ports come from an annotation that the kubelet sets,
@@ -152,9 +151,8 @@ func (r *Runtime) endContainer(c *container, code int32, message string) {
 	r.endContainerLocked(c, code, message)
 }
 
-// endContainerLocked makes a container exited, whether it was started or not, closes its ports and
-// log, and removes its scratch files once its commands have ended. A container that has exited
-// stays as it is. It needs r.mu.
+// endContainerLocked makes a container exited, whether it was started or not, and closes its ports and
+// log. A container that has exited stays as it is. It needs r.mu.
 func (r *Runtime) endContainerLocked(c *container, code int32, message string) {
 	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
 		return
@@ -172,10 +170,6 @@ func (r *Runtime) endContainerLocked(c *container, code int32, message string) {
 		c.log.close()
 	}
 	close(c.exited)
-	r.scratchRemovals.Go(func() {
-		c.commands.Wait()
-		r.removeScratch(c.id)
-	})
 	r.options.Log.Info(
 		"container exited", "pod", c.podName(), "container", c.containerName(), "exitCode", code, "message", message,
 	)

@@ -2,8 +2,11 @@ package runtime
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,6 +22,8 @@ type containerSpec struct {
 	// isInit marks an init container that has to end. A sidecar, which always restarts, does not.
 	isInit bool
 	probes map[string]demoserver.Probe
+	// unlistedPorts are those that the kubelet asks and no container of the pod declares.
+	unlistedPorts []int32
 
 	container v1.Container
 }
@@ -30,58 +35,116 @@ func containerSpecOf(pod *v1.Pod, name string) containerSpec {
 	}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == name {
-			ends := c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways
-			return containerSpec{isInit: ends, probes: demoProbes(c), container: *c}
+			spec := newContainerSpec(pod, c)
+			spec.isInit = c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways
+			return spec
 		}
 	}
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {
-			return containerSpec{probes: demoProbes(c), container: *c}
+			return newContainerSpec(pod, c)
 		}
 	}
 	return containerSpec{} // An ephemeral container has no probes.
 }
 
-// demoProbes returns the probes of a container by their kind.
-func demoProbes(c *v1.Container) map[string]demoserver.Probe {
-	probes := map[string]demoserver.Probe{}
-	for kind, p := range map[string]*v1.Probe{
+func newContainerSpec(pod *v1.Pod, c *v1.Container) containerSpec {
+	spec := containerSpec{container: *c, unlistedPorts: unlistedPorts(pod, c), probes: map[string]demoserver.Probe{}}
+	for kind, p := range probesOf(c) {
+		spec.probes[kind] = spec.demoProbe(p)
+	}
+	return spec
+}
+
+// probesOf returns the probes that a container declares, by their kind.
+func probesOf(c *v1.Container) map[string]*v1.Probe {
+	probes := map[string]*v1.Probe{
 		demoserver.Startup: c.StartupProbe, demoserver.Liveness: c.LivenessProbe,
 		demoserver.Readiness: c.ReadinessProbe,
-	} {
-		if p != nil {
-			probes[kind] = demoProbe(c, p)
+	}
+	maps.DeleteFunc(probes, func(_ string, p *v1.Probe) bool { return p == nil })
+	return probes
+}
+
+// unlistedPorts returns the ports that the kubelet asks in probes and hooks of a container and that no
+// container of the pod declares. A real container may serve them, too: ports in a spec only inform. A
+// handler with a host of its own does not ask the pod.
+func unlistedPorts(pod *v1.Pod, c *v1.Container) (ports []int32) {
+	declared := map[int32]bool{}
+	for _, other := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, p := range other.Ports {
+			declared[p.ContainerPort] = true
 		}
 	}
-	return probes
+	add := func(host string, port int32) {
+		if host == "" && port > 0 && !declared[port] {
+			declared[port] = true
+			ports = append(ports, port)
+		}
+	}
+	addHTTP := func(get *v1.HTTPGetAction) {
+		if get != nil {
+			add(get.Host, int32(get.Port.IntValue()))
+		}
+	}
+	for _, p := range probesOf(c) {
+		addHTTP(p.HTTPGet)
+		if p.TCPSocket != nil {
+			add(p.TCPSocket.Host, int32(p.TCPSocket.Port.IntValue()))
+		}
+		if p.GRPC != nil {
+			add("", p.GRPC.Port)
+		}
+	}
+	if hooks := c.Lifecycle; hooks != nil {
+		for _, hook := range []*v1.LifecycleHandler{hooks.PostStart, hooks.PreStop} {
+			if hook != nil {
+				addHTTP(hook.HTTPGet)
+			}
+		}
+	}
+	slices.Sort(ports)
+	return ports
 }
 
 const unfitProbeText = "cannot be told to fail, because %s. Probe with httpGet, or POST /exit to end the container."
 
 // demoProbe returns what a kubelet's request for the probe looks like (NewRequestForHTTPGetAction
 // in pkg/probe/http), or why commands cannot make the probe fail.
-func demoProbe(c *v1.Container, p *v1.Probe) demoserver.Probe {
+func (c containerSpec) demoProbe(p *v1.Probe) demoserver.Probe {
 	unfit := func(format string, arguments ...any) demoserver.Probe {
 		return demoserver.Probe{UnfitReason: fmt.Sprintf(unfitProbeText, fmt.Sprintf(format, arguments...))}
 	}
+	var port intstr.IntOrString
+	uri := demoserver.HealthCheckURI
 	switch {
 	case p.TCPSocket != nil:
 		return unfit("it is a tcpSocket probe: it succeeds for as long as the port is open")
 	case p.GRPC != nil:
-		return unfit("it is a grpc probe, and this container speaks HTTP/1 only")
+		port = intstr.FromInt32(p.GRPC.Port)
 	case p.HTTPGet == nil:
-		return unfit("it is an exec probe: it asks a command and not this server")
+		return unfit("it is an exec probe: this container runs no command, so that it always succeeds")
 	case p.HTTPGet.Scheme == v1.URISchemeHTTPS:
 		return unfit("it asks by HTTPS, and this container speaks HTTP only: it fails anyway")
+	default:
+		port, uri = p.HTTPGet.Port, requestURI(p.HTTPGet.Path)
 	}
-	port := p.HTTPGet.Port.IntValue()
-	for _, declared := range c.Ports {
-		if p.HTTPGet.Port.Type == intstr.String && declared.Name == p.HTTPGet.Port.StrVal ||
-			int(declared.ContainerPort) == port {
-			return demoserver.Probe{Port: uint16(declared.ContainerPort), URI: requestURI(p.HTTPGet.Path)}
+	if number, served := c.servedPort(port); served {
+		return demoserver.Probe{Port: uint16(number), URI: uri}
+	}
+	return unfit("it asks on port %s, which is not this container's", port.String())
+}
+
+// servedPort returns the number of a probe's port if the container serves it.
+func (c containerSpec) servedPort(port intstr.IntOrString) (int32, bool) {
+	for _, declared := range c.container.Ports {
+		if port.Type == intstr.String && declared.Name == port.StrVal ||
+			int(declared.ContainerPort) == port.IntValue() {
+			return declared.ContainerPort, true
 		}
 	}
-	return unfit("it asks on port %s, which this container does not declare", p.HTTPGet.Port.String())
+	number := int32(port.IntValue())
+	return number, slices.Contains(c.unlistedPorts, number)
 }
 
 // requestURI returns the URI that the kubelet requests for a probe's path.
@@ -110,6 +173,18 @@ func (r *Runtime) publicVolumes(c *container) []demoserver.VolumeMount {
 		}
 	}
 	return volumes
+}
+
+// podRelativePath returns a host path relative to the state directory if it is in the pod's own
+// folder there, and "" otherwise: a hostPath volume can name any path of the machine, that of
+// another pod's volumes too.
+func (r *Runtime) podRelativePath(s *sandbox, hostPath string) string {
+	uid := s.config.GetMetadata().GetUid()
+	relative, err := filepath.Rel(filepath.Join(r.options.StateDirectory, "pods", uid), hostPath)
+	if err != nil || uid == "" || !filepath.IsLocal(relative) {
+		return ""
+	}
+	return filepath.Join("pods", uid, relative)
 }
 
 const (

@@ -8,10 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -47,9 +51,10 @@ func TestDemoProbes(t *testing.T) {
 		"bad escape": {
 			handler: httpGet("/a%zz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/a%25zz"},
 		},
-		"other port": {
-			handler: httpGet("/", intstr.FromInt32(1)),
-			unfit:   "it asks on port 1, which this container does not declare",
+		"not listed": {handler: httpGet("/", intstr.FromInt32(1)), want: demoserver.Probe{Port: 1, URI: "/"}},
+		"another container's": {
+			handler: httpGet("/", intstr.FromInt32(7070)),
+			unfit:   "it asks on port 7070, which is not this container's",
 		},
 		"unknown name": {handler: httpGet("/", intstr.FromString("grpc")), unfit: "it asks on port grpc"},
 		"https": {handler: v1.ProbeHandler{
@@ -60,13 +65,19 @@ func TestDemoProbes(t *testing.T) {
 			handler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}},
 			unfit:   "it is a tcpSocket probe",
 		},
-		"grpc": {handler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 8080}}, unfit: "it is a grpc probe"},
+		"grpc": {
+			handler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 8080}},
+			want:    demoserver.Probe{Port: 8080, URI: demoserver.HealthCheckURI},
+		},
 		"exec": {
 			handler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}, unfit: "it is an exec probe",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := demoProbes(&v1.Container{Ports: ports, LivenessProbe: &v1.Probe{ProbeHandler: test.handler}})
+			got := containerSpecOf(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{
+				{Name: "main", Ports: ports, LivenessProbe: &v1.Probe{ProbeHandler: test.handler}},
+				{Name: "beside", Ports: []v1.ContainerPort{{ContainerPort: 7070}}},
+			}}}, "main").probes
 			if len(got) != 1 {
 				t.Fatalf("got %v", got)
 			}
@@ -80,6 +91,82 @@ func TestDemoProbes(t *testing.T) {
 				t.Errorf("got %+v, want %+v", p, test.want)
 			}
 		})
+	}
+}
+
+func TestUnlistedPorts(t *testing.T) {
+	port := func(number int) intstr.IntOrString { return intstr.FromInt(number) }
+	pod := &v1.Pod{Spec: v1.PodSpec{
+		InitContainers: []v1.Container{{Name: "init", Ports: []v1.ContainerPort{{ContainerPort: 1}}}},
+		Containers: []v1.Container{{
+			Name:           "main",
+			Ports:          []v1.ContainerPort{{ContainerPort: 2}},
+			StartupProbe:   &v1.Probe{ProbeHandler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 5}}},
+			LivenessProbe:  &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: port(4)}}},
+			ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: port(4)}}},
+			Lifecycle: &v1.Lifecycle{
+				PostStart: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: port(6)}},
+				PreStop:   &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: port(7), Host: "192.0.2.1"}},
+			},
+		}, {
+			Name:          "beside",
+			LivenessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: port(2)}}},
+			ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{
+				HTTPGet: &v1.HTTPGetAction{Port: intstr.FromString("unknown")},
+			}},
+		}},
+	}}
+	for name, want := range map[string][]int32{"main": {4, 5, 6}, "beside": nil} {
+		if got := containerSpecOf(pod, name).unlistedPorts; !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
+
+// The probes are those of a kubelet: HTTP, TCP, and gRPC by upstream's own client. A port that is taken is
+// no failure of the container.
+func TestUnlistedPortsAnswerProbes(t *testing.T) {
+	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{
+		Name:           "main",
+		LivenessProbe:  &v1.Probe{ProbeHandler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 18090}}},
+		ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt(18091)}}},
+	}}}}
+	n := newTestNode(t, 14, func(o *Options) { o.Pod = func(string) *v1.Pod { return pod } })
+	sandbox, address := n.runSandbox("web")
+	id := n.startContainer(sandbox, "web")
+	at := loopbackOf(address)
+	if code, _ := mustGet(t, "http://"+at+":18091/"); code != http.StatusOK {
+		t.Errorf("http: %d", code)
+	}
+	healthy := func() healthpb.HealthCheckResponse_ServingStatus {
+		t.Helper()
+		connection, err := grpc.NewClient(at+":18090", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithUserAgent("kube-probe/1.36"))
+		n.mustSucceed(err)
+		defer connection.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		answer, err := healthpb.NewHealthClient(connection).Check(ctx, &healthpb.HealthCheckRequest{Service: "liveness"})
+		n.mustSucceed(err)
+		return answer.GetStatus()
+	}
+	if got := healthy(); got != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("grpc: %s", got)
+	}
+	if code, answer := httpRequest(t, http.MethodPost, "http://"+at+":18091/fail?probe=liveness"); code != http.StatusOK ||
+		!strings.Contains(answer, "The liveness probe (grpc on port 18090) fails") {
+		t.Errorf("told: %d %s", code, answer)
+	}
+	if got := healthy(); got != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("grpc that is to fail: %s", got)
+	}
+	rival := n.startContainer(sandbox, "web")
+	if got := n.containerStatus(rival).GetState(); got != running {
+		t.Errorf("a container whose unlisted ports are taken is %s", got)
+	}
+	n.mustSucceed(n.StopContainer(t.Context(), id, int64(patience/time.Second)))
+	if got := n.containerStatus(id); got.GetExitCode() != 0 {
+		t.Errorf("got %v", got)
 	}
 }
 

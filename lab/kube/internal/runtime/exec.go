@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,38 +15,58 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	remote "k8s.io/cri-client/pkg"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 )
 
-// maxOutput bounds the bytes that ExecSync keeps of a command's output.
-const maxOutput = 1 << 20
+const (
+	// exitCodeUsage and exitCodeNotFound are those of a shell, as exitCodeKilled is.
+	exitCodeUsage    = 2
+	exitCodeNotFound = 127
+)
 
-// ExecSync runs a command for an exec probe or hook. For an exit code other than 0 it returns a
-// k8s.io/utils/exec.CodeExitError, for a timeout ErrCommandTimedOut of k8s.io/cri-client: by these
-// the kubelet's prober distinguishes failures from errors.
-func (r *Runtime) ExecSync(
-	ctx context.Context,
-	id string,
-	argv []string,
-	timeout time.Duration,
-) ([]byte, []byte, error) {
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+const (
+	// knownCommands is the end of each refusal.
+	knownCommands = `kubectl exec runs env, hostname and "exit N", which ends the container`
+
+	// notRunText is what kubectl exec says of any other command, that of kubectl cp (tar) too.
+	notRunText = `%s: not run: this container is simulated and its image is not run. It has no programs and no files, ` +
+		"so sh and kubectl cp do not work; " + knownCommands + ". GET /?format=json on one of its ports answers with " +
+		"the files of its ConfigMaps.\n"
+
+	// ReasonNothingRun is the reason of the Event about exec probes and hooks, and nothingRunText its message.
+	ReasonNothingRun = "ExecNotRun"
+	nothingRunText   = "Exec probes and exec hooks of container %s succeed, but run nothing, because the node is " +
+		"simulated: %q was the first. An httpGet, tcpSocket or grpc probe is answered."
+)
+
+// ExecSync answers an exec probe or hook. A command that is not one of builtinCommand's succeeds, and the
+// first of a container is reported in an Event. For an exit code other than 0 it returns a
+// k8s.io/utils/exec.CodeExitError, by which the kubelet's prober distinguishes failures from errors.
+func (r *Runtime) ExecSync(_ context.Context, id string, argv []string, _ time.Duration) ([]byte, []byte, error) {
+	c, err := r.runningContainer(id)
+	if err != nil {
+		return nil, nil, err
 	}
-	var stdout, stderr limitedBuffer
-	code, err := r.execCommand(ctx, id, argv, nil, &stdout, &stderr)
-	switch {
-	case err != nil:
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		err = fmt.Errorf("%w: %q timed out after %s", remote.ErrCommandTimedOut, strings.Join(argv, " "), timeout)
-	case code != 0:
-		err = newExitError(argv, code, string(stderr.data))
+	var stdout, stderr strings.Builder
+	code, known := r.runBuiltin(c, argv, &stdout, &stderr)
+	if !known {
+		r.reportNothingRun(c, argv)
 	}
-	return stdout.data, stderr.data, err
+	if code != 0 {
+		err = newExitError(argv, code, stderr.String())
+	}
+	return []byte(stdout.String()), []byte(stderr.String()), err
+}
+
+// reportNothingRun has one Event recorded for each start of a container.
+func (r *Runtime) reportNothingRun(c *container, argv []string) {
+	c.nothingRun.Do(func() {
+		r.options.Event(
+			c.sandbox.config.GetMetadata().GetUid(), c.containerName(), ReasonNothingRun,
+			fmt.Sprintf(nothingRunText, c.containerName(), strings.Join(argv, " ")),
+		)
+	})
 }
 
 // newExitError returns the error that the kubelet expects of a command that has failed.
@@ -58,59 +78,56 @@ func newExitError(argv []string, code int, stderr string) error {
 	return utilexec.CodeExitError{Err: errors.New(text), Code: code}
 }
 
-// execCommand runs a command and returns its exit code. The command also ends when ctx is done or
-// the container ends.
-func (r *Runtime) execCommand(
-	ctx context.Context,
-	id string,
-	argv []string,
-	stdin *os.File,
-	stdout, stderr io.Writer,
-) (int, error) {
-	if len(argv) > 0 && path.Base(argv[0]) == "exit" {
-		return r.exitByCommand(id, argv[1:], stdout, stderr)
+// runBuiltin runs one of the few commands that a container has, and returns its exit code. known is false
+// for any other command.
+func (r *Runtime) runBuiltin(c *container, argv []string, stdout, stderr io.Writer) (code int, known bool) {
+	if len(argv) == 0 {
+		return 0, false
 	}
-	r.mu.Lock()
-	c, err := r.runningContainerLocked(id)
-	if err == nil {
-		c.commands.Add(1) // Under r.mu, so that a container that has ended gets no more commands.
+	name := path.Base(argv[0])
+	switch {
+	case name == "exit":
+		return r.exitByCommand(c, argv[1:], stdout, stderr), true
+	case name == "hostname" && len(argv) == 1:
+		_, _ = fmt.Fprintln(stdout, r.hostname(c))
+	case name == "env" && len(argv) == 1:
+		_, _ = fmt.Fprintln(stdout, strings.Join(r.environment(c), "\n"))
+	default:
+		return 0, false
 	}
-	r.mu.Unlock()
-	if err != nil {
-		return 0, err
-	}
-	defer c.commands.Done()
-	ctx, cancel := c.contextWhileRunning(ctx)
-	defer cancel()
-	if stdin != nil {
-		defer context.AfterFunc(ctx, func() { _ = stdin.Close() })()
-	}
-	files, err := r.openRootFS(c)
-	if err != nil {
-		return 0, fmt.Errorf("files of container %s: %w", c.containerName(), err)
-	}
-	defer files.close()
-	p := &process{
-		files: files, hostname: cmp.Or(c.sandbox.config.GetHostname(), r.options.NodeName),
-		directory: path.Clean("/" + c.config.GetWorkingDir()),
-		stdin:     stdin, stdout: stdout, stderr: stderr,
-	}
-	p.environment = []string{"HOME=/", "HOSTNAME=" + p.hostname}
+	return 0, true
+}
+
+func (r *Runtime) hostname(c *container) string {
+	return cmp.Or(c.sandbox.config.GetHostname(), r.options.NodeName)
+}
+
+// environment returns the variables of the container, sorted.
+func (r *Runtime) environment(c *container) []string {
+	list := []string{"HOSTNAME=" + r.hostname(c)}
 	for _, variable := range c.config.GetEnvs() {
-		p.environment = append(p.environment, variable.GetKey()+"="+string(variable.GetValue()))
+		list = append(list, variable.GetKey()+"="+string(variable.GetValue()))
 	}
-	return p.runArgv(ctx, argv), nil
+	slices.Sort(list)
+	return list
+}
+
+// exitByCommand carries out the command exit: it ends the container, as POST /exit does.
+func (r *Runtime) exitByCommand(c *container, operands []string, stdout, stderr io.Writer) int {
+	text := cmp.Or(strings.Join(operands, " "), "0")
+	if code, err := strconv.ParseUint(text, 10, 8); err == nil {
+		_, _ = fmt.Fprintf(stdout, "container %s exits with code %d\n", c.containerName(), code)
+		r.endContainer(c, int32(code), "asked to exit by a command")
+		return 0
+	}
+	_, _ = fmt.Fprintf(stderr, "exit: %q: a number from 0 to 255 is needed\n", text)
+	return exitCodeUsage
 }
 
 // runningContainer returns a container if it runs.
 func (r *Runtime) runningContainer(id string) (*container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.runningContainerLocked(id)
-}
-
-// runningContainerLocked returns a container if it runs. It needs r.mu.
-func (r *Runtime) runningContainerLocked(id string) (*container, error) {
 	c := r.containers[id]
 	if c == nil {
 		return nil, notFound("container", id)
@@ -123,74 +140,54 @@ func (r *Runtime) runningContainerLocked(id string) (*container, error) {
 	return c, nil
 }
 
-// contextWhileRunning returns a context that is done once the container has ended.
-func (c *container) contextWhileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		defer cancel()
-		select {
-		case <-c.exited:
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
+var errTerminal = status.Error(
+	codes.Unimplemented, "exec: a simulated container has no shell and no terminal; without -t, "+knownCommands,
+)
 
-// exitByCommand carries out the command exit: it ends the container, as POST /exit does.
-func (r *Runtime) exitByCommand(id string, argv []string, stdout, stderr io.Writer) (int, error) {
-	c, err := r.runningContainer(id)
+// Exec returns the URL for one command, which streamRuntime.Exec runs.
+func (r *Runtime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if request.GetTty() {
+		return nil, errTerminal
+	}
+	if _, err := r.runningContainer(request.GetContainerId()); err != nil {
+		return nil, err
+	}
+	server, err := r.streamServer()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	text := cmp.Or(strings.Join(argv, " "), "0")
-	if code, err := strconv.ParseUint(text, 10, 8); err == nil {
-		_, _ = fmt.Fprintf(stdout, "container %s exits with code %d\n", c.containerName(), code)
-		r.endContainer(c, int32(code), "asked to exit by a command")
-		return 0, nil
-	}
-	_, _ = fmt.Fprintf(stderr, "exit: %q: a number from 0 to 255 is needed\n", text)
-	return exitCodeUsage, nil
+	return server.GetExec(request)
 }
 
-// limitedBuffer keeps the first maxOutput bytes and drops the rest.
-type limitedBuffer struct{ data []byte }
-
-func (l *limitedBuffer) Write(p []byte) (int, error) {
-	l.data = append(l.data, p[:min(len(p), maxOutput-len(l.data))]...)
-	return len(p), nil
-}
-
-// Exec implements streaming.Runtime for kubectl exec.
+// Exec implements streaming.Runtime for kubectl exec. It refuses what ExecSync lets succeed: a person waits
+// for the output.
 func (s streamRuntime) Exec(
-	ctx context.Context,
+	_ context.Context,
 	id string,
 	argv []string,
-	in io.Reader,
+	_ io.Reader,
 	out, err io.WriteCloser,
 	_ bool,
 	_ <-chan remotecommand.TerminalSize,
 ) error {
-	var stdin *os.File
-	if in != nil {
-		reader, writer, failed := os.Pipe()
-		if failed != nil {
-			return failed
-		}
-		defer func() { _ = reader.Close() }()
-		stdin = reader
-		go func() {
-			_, _ = io.Copy(writer, in)
-			_ = writer.Close()
-		}()
+	c, failed := s.runtime.runningContainer(id)
+	if failed != nil {
+		return failed
 	}
-	code, failed := s.runtime.execCommand(ctx, id, argv, stdin, writerOrDiscard(out), writerOrDiscard(err))
-	if failed == nil && code != 0 {
-		failed = newExitError(argv, code, "")
+	stderr := writerOrDiscard(err)
+	code, known := s.runtime.runBuiltin(c, argv, writerOrDiscard(out), stderr)
+	if !known {
+		code = exitCodeNotFound
+		_, _ = fmt.Fprintf(stderr, notRunText, strings.Join(argv[:min(1, len(argv))], ""))
 	}
-	return failed
+	if code != 0 {
+		return newExitError(argv, code, "")
+	}
+	return nil
 }
 
-func writerOrDiscard(wanted io.Writer) io.Writer {
+// writerOrDiscard returns the stream that the client asked for.
+func writerOrDiscard(wanted io.WriteCloser) io.Writer {
 	if wanted == nil {
 		return io.Discard
 	}

@@ -37,24 +37,29 @@ func declaredPorts(
 type listenEndpoint struct {
 	protocol v1.Protocol
 	address  netip.AddrPort
+	// unlisted tells that the container does not declare the port, but the kubelet asks it.
+	unlisted bool
 }
 
-// listenEndpoints returns where a container must listen: its ports on the pod's address, and host
-// ports on the node's. A host network pod's host ports are its ports, and are listed once. It
+// listenEndpoints returns where a container must listen: its ports on the pod's address, declared or not,
+// and host ports on the node's. A host network pod's host ports are its ports, and are listed once. It
 // needs r.mu.
 func (r *Runtime) listenEndpoints(c *container) []listenEndpoint {
 	podAddress := r.loopbackAddress(c.sandbox)
 	var list []listenEndpoint
-	add := func(protocol v1.Protocol, address netip.Addr, number int32) {
-		at := listenEndpoint{protocol, netip.AddrPortFrom(address, uint16(number))}
+	add := func(protocol v1.Protocol, address netip.Addr, number int32, unlisted bool) {
+		at := listenEndpoint{protocol, netip.AddrPortFrom(address, uint16(number)), unlisted}
 		if number != 0 && address.IsValid() && !slices.Contains(list, at) {
 			list = append(list, at)
 		}
 	}
 	for _, p := range c.ports {
 		protocol := cmp.Or(p.Protocol, v1.ProtocolTCP)
-		add(protocol, podAddress, p.ContainerPort)
-		add(protocol, r.options.NodeAddress, p.HostPort)
+		add(protocol, podAddress, p.ContainerPort, false)
+		add(protocol, r.options.NodeAddress, p.HostPort, false)
+	}
+	for _, number := range c.spec.unlistedPorts {
+		add(v1.ProtocolTCP, podAddress, number, true)
 	}
 	return list
 }

@@ -4,9 +4,9 @@
 // A sandbox is an address of the node's podCIDR. A container is a log file and a server on each of
 // its ports, which answers with its identity, environment and files, and misbehaves as commands
 // say (package demoserver). Nothing of the image runs: the container's command is accepted and
-// ignored, init containers succeed at once, and exec runs a few simulated commands, which see the
-// container's environment and volumes. What the kubelet decides about pods (restarts, back-off,
-// probes, termination) is genuine, because genuine kubelet code decides it.
+// ignored, init containers, exec probes and exec hooks succeed at once, and kubectl exec has three
+// commands. What the kubelet decides about pods (restarts, back-off, probes, termination) is genuine,
+// because genuine kubelet code decides it.
 //
 // All state is in memory. A restarted process has lost its sandboxes, as a rebooted machine has,
 // and the kubelet creates them again.
@@ -51,9 +51,10 @@ type Options struct {
 	// Pod returns a pod of the node by its UID, or nil. CRI does not have all that a pod's spec
 	// says of its containers.
 	Pod func(uid string) *v1.Pod
-	// StateDirectory is an absolute path, reported as the place of the (empty) image store.
-	// Commands in containers open files below it only: the kubelet's volumes, and what containers
-	// write.
+	// Event records an Event about a container of a pod.
+	Event func(podUID, container, reason, message string)
+	// StateDirectory is an absolute path: that of the kubelet's volumes, reported as the place of the
+	// (empty) image store.
 	StateDirectory string
 	// Log is the runtime's own log.
 	Log *slog.Logger
@@ -75,8 +76,6 @@ type Runtime struct {
 	closed     bool
 
 	streams streamServer
-	// scratchRemovals are in progress, for containers that have ended.
-	scratchRemovals sync.WaitGroup
 }
 
 // New returns a runtime whose network is not ready: the kubelet passes the node's podCIDR to
@@ -88,18 +87,19 @@ func New(options Options) *Runtime {
 	if options.Pod == nil {
 		options.Pod = func(string) *v1.Pod { return nil }
 	}
+	if options.Event == nil {
+		options.Event = func(_, _, _, _ string) {}
+	}
 	if options.Log == nil {
 		options.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Runtime{
+	return &Runtime{
 		options:    options,
 		networkErr: fmt.Errorf("the node has no podCIDR yet"),
 		sandboxes:  map[string]*sandbox{},
 		containers: map[string]*container{},
 		images:     map[string]*runtimeapi.Image{},
 	}
-	r.removeScratch("") // Of a process that was killed.
-	return r
 }
 
 // Version names the runtime; the kubelet shows it in the node's status.
@@ -191,7 +191,6 @@ func (r *Runtime) Close(context.Context) error {
 		r.killContainer(c)
 	}
 	r.streams.close()
-	r.scratchRemovals.Wait()
 	return nil
 }
 

@@ -22,12 +22,18 @@ type portServer struct {
 	packetConns []net.PacketConn
 }
 
-// startPorts listens on all of the container's ports, or on none. It needs r.mu, so that
+// startPorts listens on all ports that the container declares, or on none. A port that only a probe names
+// may be another container's: its failure is logged, and the probe decides. It needs r.mu, so that
 // endContainerLocked runs only after it has returned.
 func (r *Runtime) startPorts(c *container) (*portServer, error) {
 	c.log.writeLine(stdout, r.greetingLine(c))
 	answers := r.newAnswerer(c)
+	// A grpc probe speaks HTTP/2 without TLS, from the first byte on.
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
 	server := &portServer{http: &http.Server{
+		Protocols:         protocols,
 		Handler:           answers,
 		ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -39,7 +45,12 @@ func (r *Runtime) startPorts(c *container) (*portServer, error) {
 			))
 			continue
 		}
-		if err := server.listen(at); err != nil {
+		err := server.listen(at)
+		if err != nil && at.unlisted {
+			c.log.writeLine(stderr, fmt.Sprintf("cannot serve port %d, which a probe asks: %v", at.address.Port(), err))
+			continue
+		}
+		if err != nil {
 			server.close()
 			return nil, fmt.Errorf("cannot serve port %d/%s: %w", at.address.Port(), at.protocol, err)
 		}
@@ -76,7 +87,7 @@ func (r *Runtime) greetingLine(c *container) string {
 		where = fmt.Sprintf("%s, realised as %s", c.sandbox.address, r.loopbackAddress(c.sandbox))
 	}
 	idleNote := ""
-	if len(c.ports) == 0 {
+	if len(c.ports) == 0 && len(c.spec.unlistedPorts) == 0 {
 		idleNote = "; it declares no port, so it does nothing until it is told to end"
 	}
 	return fmt.Sprintf("simulated container %s of pod %s on %s (%s): image %s is named, not run%s",

@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"sync"
 	"time"
 
@@ -28,7 +26,6 @@ type streamServer struct {
 	mu       sync.Mutex
 	upstream streaming.Server
 	http     *http.Server
-	cancel   context.CancelFunc
 	closed   bool
 }
 
@@ -59,12 +56,8 @@ func (r *Runtime) streamServer() (streaming.Server, error) {
 		return nil, err
 	}
 	s.upstream = api
-	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
-	s.http = &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
-		ConnContext: func(_ context.Context, c net.Conn) context.Context { return c.(*clientConn).ctx },
-	}
-	go func() { _ = s.http.Serve(clientListener{listener, ctx}) }()
+	s.http = &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0)}
+	go func() { _ = s.http.Serve(listener) }()
 	return api, nil
 }
 
@@ -73,72 +66,13 @@ func (s *streamServer) close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	if s.http != nil {
-		s.cancel()
 		_ = s.http.Close()
 	}
 }
 
-// clientListener accepts connections that end with ctx, and whose own context ends when the client
-// has gone: net/http does not notice that for a connection that has become a stream.
-type clientListener struct {
-	net.Listener
-	ctx context.Context
-}
-
-func (c clientListener) Accept() (net.Conn, error) {
-	accepted, err := c.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	connection := &clientConn{Conn: accepted}
-	connection.ctx, connection.cancel = context.WithCancel(c.ctx)
-	context.AfterFunc(connection.ctx, func() { _ = accepted.Close() })
-	return connection, nil
-}
-
-type clientConn struct {
-	net.Conn
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-func (c *clientConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // net/http's own way to stop reading
-		c.cancel()
-	}
-	return n, err
-}
-
-func (c *clientConn) Close() error {
-	c.cancel()
-	return c.Conn.Close()
-}
-
-// Exec returns the URL for one command, which streamRuntime.Exec runs.
-func (r *Runtime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	if request.GetTty() {
-		return nil, errTerminal
-	}
-	if _, err := r.runningContainer(request.GetContainerId()); err != nil {
-		return nil, err
-	}
-	server, err := r.streamServer()
-	if err != nil {
-		return nil, err
-	}
-	return server.GetExec(request)
-}
-
-var (
-	errAttach = status.Error(
-		codes.Unimplemented,
-		"attach: a simulated container has no process to attach to; kubectl logs -f --tail=0 does the same",
-	)
-	errTerminal = status.Error(
-		codes.Unimplemented,
-		`exec: a simulated container has no terminal; leave out -t: kubectl exec POD -- sh -c "…" works`,
-	)
+var errAttach = status.Error(
+	codes.Unimplemented,
+	"attach: a simulated container has no process to attach to; kubectl logs -f --tail=0 does the same",
 )
 
 // Attach is refused.
