@@ -236,6 +236,19 @@ func (c *Client) ChangeBalancer(ctx context.Context, id string, listeners []List
 		protocol.BalancerChange{Listeners: listed(listeners), Targets: listed(targets)})
 }
 
+// ResetBalancer implements BalancerResetter.
+func (c *Client) ResetBalancer(ctx context.Context, id string) (Balancer, error) {
+	ended := c.trace.Begin("resetting balancer " + id)
+	b, err := ask[Balancer](ctx, c, "resetBalancer", id, nil)
+	ended(err, "")
+	return b, err
+}
+
+// TagBalancer implements BalancerTagger.
+func (c *Client) TagBalancer(ctx context.Context, id, name string) error {
+	return c.do(ctx, "tagging balancer "+id+" with "+name, "tagBalancer", id, protocol.Name{Name: name})
+}
+
 // CreateForeignBalancer implements ForeignBalancerCreator.
 func (c *Client) CreateForeignBalancer(ctx context.Context, name string) (Balancer, error) {
 	return c.createBalancer(ctx, "creating a stranger's balancer "+name, "a stranger's",

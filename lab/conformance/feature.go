@@ -93,6 +93,11 @@ const (
 	// FeatureChangeBalancer: a balancer's listeners and targets can be changed by
 	// others than its owner.
 	FeatureChangeBalancer Feature = "change-balancer"
+	// FeatureResetBalancer: a balancer's health check, source ranges and client affinity, as far as
+	// the cloud has them, can be taken away by others than its owner.
+	FeatureResetBalancer Feature = "reset-balancer"
+	// FeatureTagBalancer: balancers have tags, or labels, and others than their owner can add some.
+	FeatureTagBalancer Feature = "tag-balancer"
 	// FeatureChangeAddresses: an instance that runs can get other addresses.
 	FeatureChangeAddresses Feature = "change-addresses"
 	// FeatureRenameInstance: an instance that runs can get another name.
@@ -220,6 +225,11 @@ const (
 	// CapabilityDrift: what happened to a balancer behind the CCM's back is put right when its
 	// Service changes the next time.
 	CapabilityDrift Capability = "drift"
+	// CapabilityForeignTags: tags that somebody else put on a balancer of the cluster's stay.
+	CapabilityForeignTags Capability = "foreign-tags"
+	// CapabilityIPMode: the Service's status says whether traffic comes to nodes with the balancer's
+	// address as its destination (VIP) or not (Proxy).
+	CapabilityIPMode Capability = "ip-mode"
 	// CapabilityWaitingNodes: a Node without an instance keeps no Service from its balancer.
 	CapabilityWaitingNodes Capability = "waiting-nodes"
 	// CapabilityDuplicateNodes: nor do two Nodes of one instance.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -325,6 +326,7 @@ func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges,
 		Affinity:        lb.ClientAffinitySeconds > 0,
 		AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
+		Tags:            slices.Sorted(maps.Keys(lb.Tags)),
 	}
 	if address, err := netip.ParseAddr(b.Address); err == nil && address.Is4() {
 		byNumber, byParts := dns.NamesOf(address)
@@ -406,6 +408,30 @@ func (c *Cloud) ChangeBalancer(
 		*update.Targets = append(*update.Targets, api.Target{InstanceID: t})
 	}
 	_, err := c.API.UpdateLoadBalancer(ctx, id, update)
+	return err
+}
+
+// ResetBalancer implements conformance.BalancerResetter.
+func (c *Cloud) ResetBalancer(ctx context.Context, id string) (conformance.Balancer, error) {
+	lb, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{
+		HealthCheck:  &api.HealthCheck{Protocol: api.HealthCheckNone},
+		SourceRanges: &api.SourceRanges{}, ClientAffinitySeconds: new(api.ClientAffinitySeconds),
+	})
+	if err != nil {
+		return conformance.Balancer{}, err
+	}
+	return c.balancerOf(lb), nil
+}
+
+// TagBalancer implements conformance.BalancerTagger.
+func (c *Cloud) TagBalancer(ctx context.Context, id, name string) error {
+	lb, err := c.API.GetLoadBalancer(ctx, id)
+	if err != nil {
+		return err
+	}
+	tags := api.Tags{name: "somebody"}
+	maps.Copy(tags, lb.Tags)
+	_, err = c.API.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), id, api.LoadBalancerUpdate{Tags: &tags})
 	return err
 }
 

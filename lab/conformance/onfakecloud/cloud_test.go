@@ -15,6 +15,7 @@ func TestFeatures(t *testing.T) {
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
 		"affinity", "affinity-timeout", "health-check", "rename-balancer", "change-addresses",
 		"unlike-instances", "rename-instance", "reboot-instance",
+		"reset-balancer", "tag-balancer",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota", "namesake-balancers", "namesake-routes",
 		"twin-balancers", "balancer-quota", "namesake-instances",

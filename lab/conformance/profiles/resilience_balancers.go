@@ -331,6 +331,7 @@ func balancerDifference(was, is conformance.Balancer) string {
 		{"seconds of affinity", was.AffinitySeconds, is.AffinitySeconds},
 		{"health check", was.HealthChecked, is.HealthChecked},
 		{"health check's port", was.HealthCheckPort, is.HealthCheckPort},
+		{"tags", was.Tags, is.Tags},
 	} {
 		if !assert.ObjectsAreEqual(part.was, part.is) {
 			all = append(all, fmt.Sprintf("%s %v, now %v", part.what, part.was, part.is))

@@ -67,6 +67,9 @@ type Balancer struct {
 
 	// HostNames Names of the address, of which the Service's status may have one in its place.
 	HostNames []string `json:"hostNames,omitempty"`
+
+	// Tags The names of its tags, or labels, whoever put them there. For `tag-balancer`.
+	Tags []string `json:"tags,omitempty"`
 }
 
 // BalancerChange defines model for BalancerChange.
