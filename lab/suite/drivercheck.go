@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -29,6 +30,8 @@ type Trying struct {
 	Driver *Driver
 	// Values are what its templates can name. There is no lab: most are empty.
 	Values program.Values
+	// Headers are "NAME: VALUE", templates, of the calls of the cloud by which faults are tried: the CCM's credentials.
+	Headers []string
 	// Calls are calls of the cloud, "GET /v1/servers", to be matched with the rules of its proxy, besides one for
 	// each rule.
 	Calls []string
@@ -39,6 +42,8 @@ type TriedDriver struct {
 	Driver protocol.Driver `json:"driver"`
 	// Calls are what the proxy takes calls for.
 	Calls []MatchedCall `json:"calls,omitempty"`
+	// Faults are those that leave something out of an answer, tried with answers of the cloud.
+	Faults []TriedFault `json:"faults,omitempty"`
 	// Lost are the features that there are not.
 	Lost []LostFeature `json:"lost"`
 }
@@ -53,6 +58,17 @@ type MatchedCall struct {
 	Meant int `json:"meant,omitempty"`
 }
 
+// TriedFault is a fault that was tried with an answer of the cloud.
+type TriedFault struct {
+	Call  string                `json:"call"`
+	Rule  int                   `json:"rule"`
+	Fault conformance.FaultKind `json:"fault"`
+	// Made tells whether it has changed the answer; NotMade says why not, and is the rule's mistake unless Unknown.
+	Made    bool   `json:"made"`
+	NotMade string `json:"notMade,omitempty"`
+	Unknown bool   `json:"unknown,omitempty"`
+}
+
 // LostFeature is a feature that a driver does not have, and what is not tested without it.
 type LostFeature struct {
 	Feature  conformance.Feature `json:"feature"`
@@ -60,8 +76,8 @@ type LostFeature struct {
 	Extended int                 `json:"extended"`
 }
 
-// Try greets the driver, has it make an instance and terminate it, and lists the balancers. It says what the driver
-// does not have.
+// Try greets the driver, has it make an instance and terminate it, and lists the balancers. It tries the faults that
+// change answers, and says what the driver does not have.
 func (t Trying) Try(ctx context.Context, steps *ui.Steps) (tried *TriedDriver, err error) {
 	r := &tryRun{Trying: t, stop: func() error { return nil }}
 	if r.dir, err = os.MkdirTemp("", "ccmlab-driver-check-"); err != nil {
@@ -75,8 +91,10 @@ func (t Trying) Try(ctx context.Context, steps *ui.Steps) (tried *TriedDriver, e
 		{"hello", r.sayHello},
 		{"proxy", r.openProxy},
 		{"instance", r.createInstance},
+		{"faults", r.tryFaults},
 		{"termination", r.terminateInstance},
 		{"balancers", r.listBalancers},
+		{"rules", r.checkFaults},
 	} {
 		if err := steps.Do(step.title, func(func(string)) (string, error) { return step.do(ctx) }); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.title, err)
@@ -84,7 +102,7 @@ func (t Trying) Try(ctx context.Context, steps *ui.Steps) (tried *TriedDriver, e
 	}
 	return &TriedDriver{
 		Driver: r.cloud.Described(), Calls: matchCalls(r.proxy, r.cloud.Described().Proxy, t.Calls),
-		Lost: lostFeatures(r.cloud.Features()),
+		Faults: r.faults, Lost: lostFeatures(r.cloud.Features()),
 	}, nil
 }
 
@@ -96,6 +114,9 @@ type tryRun struct {
 	stop  func() error      // ends the program
 	proxy *faultproxy.Proxy // nil if the driver asks for none
 	made  conformance.Instance
+
+	filled []string // Headers
+	faults []TriedFault
 }
 
 func (r *tryRun) sayHello(ctx context.Context) (string, error) {
@@ -114,6 +135,9 @@ func (r *tryRun) openProxy(context.Context) (done string, err error) {
 	if asked == nil {
 		return "it asks for none", nil
 	}
+	if r.filled, err = r.Values.Fill(r.Headers); err != nil {
+		return "", err
+	}
 	r.proxy, err = openProxy(r.cloud, "127.0.0.1")
 	return fmt.Sprintf("for %s, rules: %d", asked.Upstream, len(asked.Rules)), err
 }
@@ -121,6 +145,80 @@ func (r *tryRun) openProxy(context.Context) (done string, err error) {
 func (r *tryRun) createInstance(ctx context.Context) (done string, err error) {
 	r.made, err = r.cloud.CreateInstance(ctx, conformance.InstanceSpec{Name: r.Values.ClusterName + "-check"})
 	return fmt.Sprintf("%s runs, provider ID %s, %s", r.made.ID, r.made.ProviderID, r.made.InternalIPs), err
+}
+
+// tryFaults makes each fault that leaves something out of the answer to a call that reads: of a list, or of the instance
+// that was made. A mistake is told by checkFaults, when the instance is gone.
+func (r *tryRun) tryFaults(ctx context.Context) (string, error) {
+	if r.proxy == nil {
+		return "there is no proxy", nil
+	}
+	for i, rule := range r.cloud.Described().Proxy.Rules {
+		path := rule.Path
+		if rule.Thing == conformance.Instances {
+			path = placeholder.ReplaceAllLiteralString(path, url.PathEscape(r.made.ID))
+		}
+		if rule.Method != http.MethodGet || strings.Contains(path, "{") {
+			continue
+		}
+		for _, kind := range r.proxy.EditingKinds(i + 1) {
+			tried := TriedFault{Call: rule.Method + " " + path, Rule: i + 1, Fault: kind}
+			fault := conformance.Fault{Kind: kind, On: []conformance.Thing{rule.Thing}}
+			tried.NotMade, tried.Unknown = r.tryFault(ctx, fault, path)
+			tried.Made = tried.NotMade == ""
+			if r.faults = append(r.faults, tried); kind == conformance.FaultEmptyList && tried.Unknown {
+				break // There is nothing of which anything could be left out.
+			}
+		}
+	}
+	made := slices.DeleteFunc(slices.Clone(r.faults), func(f TriedFault) bool { return !f.Made })
+	return fmt.Sprintf("in answers: tried %d, made %d", len(r.faults), len(made)), nil
+}
+
+// tryFault returns why the fault does not change the answer to a call; unknown if that need not be a mistake of the rule.
+func (r *tryRun) tryFault(
+	ctx context.Context, fault conformance.Fault, path string,
+) (notMade string, unknown bool) {
+	injection, err := r.proxy.InjectFault(ctx, fault)
+	if err != nil {
+		return err.Error(), false
+	}
+	defer func() { _ = injection.Lift(ctx) }() // It cannot fail.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.proxy.URL()+path, http.NoBody)
+	if err != nil {
+		return err.Error(), false
+	}
+	for _, header := range r.filled {
+		name, value, _ := strings.Cut(header, ":")
+		req.Header.Set(name, strings.TrimSpace(value))
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error(), true
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return "the cloud answers " + resp.Status, true
+	}
+	hits, err := injection.Hits(ctx)
+	switch {
+	case hits > 0:
+		return "", false
+	case err == nil:
+		return "another rule takes the call", false
+	}
+	return err.Error(), fault.Kind == conformance.FaultEmptyList && faultproxy.IsUnchanged(err)
+}
+
+// checkFaults returns an error if a rule says wrongly what its fault is to leave out.
+func (r *tryRun) checkFaults(context.Context) (string, error) {
+	var errs []error
+	for _, f := range r.faults {
+		if !f.Made && !f.Unknown {
+			errs = append(errs, fmt.Errorf("rule %d: %s", f.Rule, f.NotMade))
+		}
+	}
+	return fmt.Sprintf("that leave something out of answers: %d", len(r.faults)), errors.Join(errs...)
 }
 
 // terminateInstance is not interrupted: the instance would be left.

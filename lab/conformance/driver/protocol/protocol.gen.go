@@ -354,6 +354,9 @@ type ProxyRule struct {
 	// Reads Whether it changes nothing. GET and HEAD do not, others do, unless said.
 	Reads *bool `json:"reads,omitempty"`
 
+	// Fields x
+	Fields map[string][]string `json:"fields,omitempty"`
+
 	// StateFields JSON pointers to the fields that say what state a thing is in, from the thing: in each item of a
 	// list, else in the answer.
 	StateFields []string `json:"stateFields,omitempty"`
