@@ -55,7 +55,8 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 	conformance.CapabilityDrift, conformance.CapabilityWaitingNodes, conformance.CapabilityDuplicateNodes,
 	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp, conformance.CapabilityNamesakeClusters,
-	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth,
+	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth, conformance.CapabilityDoubtfulRoutes,
+	conformance.CapabilityRetryAfter,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more
