@@ -34,7 +34,8 @@ func newConformanceDriverCheck() *cobra.Command {
 		Use:   "check [flags] DRIVER",
 		Short: "Try a driver without a CCM and without a lab",
 		Long: `check greets a driver, has it make an instance of your cloud and terminate it, and
-lists the balancers of its cluster. Then it says what the suite's proxy takes calls of
+lists the balancers of its cluster. It sees whether the instance's addresses change when
+they are to, and so with a balancer of nobody's, if the driver can make one. Then it says what the suite's proxy takes calls of
 the cloud for, by the driver's rules: one call for each rule, so that a rule shows that
 an earlier one hides, and those of --call. Of GET calls that list, and of the instance that
 was made, it sees whether the faults that leave something out change the cloud's answer, and

@@ -45,13 +45,13 @@ const (
 // can give, or by ProxyRule.fields where an answer has what is left out.
 const (
 	FaultMissingInstanceAddresses FaultKind = "missing-instance-addresses" // success, without an instance's addresses
-	FaultMissingInstanceZone      FaultKind = "missing-instance-zone"      // success, without an instance's zone and region
-	FaultMissingInstanceType      FaultKind = "missing-instance-type"      // success, without an instance's type
+	FaultMissingInstanceZone      FaultKind = "missing-instance-zone"      // success, without its zone and region
+	FaultMissingInstanceType      FaultKind = "missing-instance-type"      // success, without its type
 	// success, without the tags or labels by which an instance is known to be the cluster's
 	FaultMissingInstanceTags     FaultKind = "missing-instance-tags"
 	FaultMissingBalancerAddress  FaultKind = "missing-balancer-address"   // success, without a balancer's address
 	FaultMissingBalancerListener FaultKind = "missing-balancer-listeners" // success, without a balancer's listeners
-	FaultMissingRouteInstance    FaultKind = "missing-route-instance"     // success, without the instance that a route leads to
+	FaultMissingRouteInstance    FaultKind = "missing-route-instance"     // success, without the instance of a route
 	FaultMissingRouteDestination FaultKind = "missing-route-destination"  // success, without a route's destination
 )
 

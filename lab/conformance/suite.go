@@ -390,7 +390,8 @@ func (r *run) runTest(ctx, alive context.Context, test Test) {
 	}
 }
 
-// lookAt runs a test within bound. notMade says which of its faults met nothing. If the test fails and cluster or cloud do not work, it aborts the run.
+// lookAt runs a test within bound. notMade says which of its faults met nothing. If the test fails and cluster or cloud
+// do not work, it aborts the run.
 func (r *run) lookAt(
 	ctx, alive context.Context,
 	test Test,

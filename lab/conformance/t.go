@@ -218,7 +218,8 @@ func isServerUnavailable(err error) bool {
 		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || errors.As(err, &network)
 }
 
-// AllowUnmet lets the test pass also if nothing meets the injection: a CCM that behaves may do without what it is about.
+// AllowUnmet lets the test pass also if nothing meets the injection: a CCM that behaves may do without what it is
+// about.
 func (t *T) AllowUnmet(i Injection) {
 	if traced, ok := i.(*tracedInjection); ok {
 		traced.evidence = ""

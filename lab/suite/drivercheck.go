@@ -91,10 +91,11 @@ func (t Trying) Try(ctx context.Context, steps *ui.Steps) (tried *TriedDriver, e
 		{"hello", r.sayHello},
 		{"proxy", r.openProxy},
 		{"instance", r.createInstance},
+		{"changes", r.tryChanges},
 		{"faults", r.tryFaults},
 		{"termination", r.terminateInstance},
 		{"balancers", r.listBalancers},
-		{"rules", r.checkFaults},
+		{"made", r.checkMade},
 	} {
 		if err := steps.Do(step.title, func(func(string)) (string, error) { return step.do(ctx) }); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.title, err)
@@ -114,6 +115,10 @@ type tryRun struct {
 	stop  func() error      // ends the program
 	proxy *faultproxy.Proxy // nil if the driver asks for none
 	made  conformance.Instance
+	// balancer is a stranger's; nil if the cloud has none.
+	balancer *conformance.Balancer
+	// mistakes are told by checkMade, when what was made is gone.
+	mistakes []error
 
 	filled []string // Headers
 	faults []TriedFault
@@ -147,8 +152,77 @@ func (r *tryRun) createInstance(ctx context.Context) (done string, err error) {
 	return fmt.Sprintf("%s runs, provider ID %s, %s", r.made.ID, r.made.ProviderID, r.made.InternalIPs), err
 }
 
-// tryFaults makes each fault that leaves something out of the answer to a call that reads: of a list, or of the instance
-// that was made. A mistake is told by checkFaults, when the instance is gone.
+// tryChanges sees whether what tests do behind the CCM's back takes place: everybody passes a test of a change that
+// was not made. A mistake is told by checkMade.
+func (r *tryRun) tryChanges(ctx context.Context) (string, error) {
+	tried := 0
+	try := func(needs conformance.Feature, change func() error) {
+		if slices.Contains(r.cloud.Features(), needs) {
+			tried++
+			if err := change(); err != nil {
+				r.mistakes = append(r.mistakes, fmt.Errorf("%s: %w", needs, err))
+			}
+		}
+	}
+	try(conformance.FeatureChangeAddresses, func() error {
+		now, err := r.cloud.ChangeAddresses(ctx, r.made.ID)
+		if err == nil && slices.Equal(now.InternalIPs, r.made.InternalIPs) &&
+			slices.Equal(now.ExternalIPs, r.made.ExternalIPs) {
+			err = fmt.Errorf("instance %s still has %v and %v", now.ID, now.InternalIPs, now.ExternalIPs)
+		}
+		return err
+	})
+	try(conformance.FeatureStrangers, func() error {
+		made, err := r.cloud.CreateForeignBalancer(ctx, r.Values.ClusterName+"-check")
+		if err == nil {
+			r.balancer = &made
+		}
+		return err
+	})
+	if r.balancer == nil {
+		return fmt.Sprintf("tried: %d", tried), nil
+	}
+	id, name := r.balancer.ID, r.Values.ClusterName+"-renamed"
+	try(conformance.FeatureRenameBalancer, func() error {
+		err := r.cloud.RenameBalancer(ctx, id, name)
+		return r.checkBalancer(ctx, err, func(b conformance.Balancer) bool { return b.Name == name })
+	})
+	try(conformance.FeatureChangeBalancer, func() error {
+		listener := conformance.Listener{Protocol: "TCP", Port: 4242, TargetPort: 30042}
+		err := r.cloud.ChangeBalancer(ctx, id, []conformance.Listener{listener}, []string{r.made.ID})
+		return r.checkBalancer(ctx, err, func(b conformance.Balancer) bool {
+			return len(b.Listeners) == 0 || b.Listeners[0].Port == listener.Port
+		})
+	})
+	return fmt.Sprintf("tried: %d", tried), nil
+}
+
+// checkBalancer returns an error unless a change that returned err has left the balancer as it was asked to.
+func (r *tryRun) checkBalancer(ctx context.Context, err error, is func(conformance.Balancer) bool) error {
+	if err != nil {
+		return err
+	}
+	now, there, err := r.cloud.GetBalancer(ctx, r.balancer.ID)
+	if err == nil && (!there || !is(now)) {
+		err = fmt.Errorf("balancer %s is not as it was asked to be: %+v", r.balancer.ID, now)
+	}
+	return err
+}
+
+// removeBalancer deletes the stranger's balancer, and sees whether it is gone.
+func (r *tryRun) removeBalancer(ctx context.Context) error {
+	if r.balancer == nil {
+		return nil
+	}
+	err := r.cloud.DeleteBalancer(ctx, r.balancer.ID)
+	if _, there, findErr := r.cloud.GetBalancer(ctx, r.balancer.ID); err == nil && findErr == nil && there {
+		err = fmt.Errorf("balancer %s was deleted, and is still there", r.balancer.ID)
+	}
+	return err
+}
+
+// tryFaults makes each fault that leaves something out of the answer to a call that reads: of a list, or of the
+// instance that was made. A mistake is told by checkMade.
 func (r *tryRun) tryFaults(ctx context.Context) (string, error) {
 	if r.proxy == nil {
 		return "there is no proxy", nil
@@ -175,7 +249,7 @@ func (r *tryRun) tryFaults(ctx context.Context) (string, error) {
 	return fmt.Sprintf("in answers: tried %d, made %d", len(r.faults), len(made)), nil
 }
 
-// tryFault returns why the fault does not change the answer to a call; unknown if that need not be a mistake of the rule.
+// tryFault returns why the fault does not change the answer to a call; unknown if that need not be the rule's mistake.
 func (r *tryRun) tryFault(
 	ctx context.Context, fault conformance.Fault, path string,
 ) (notMade string, unknown bool) {
@@ -210,20 +284,21 @@ func (r *tryRun) tryFault(
 	return err.Error(), fault.Kind == conformance.FaultEmptyList && faultproxy.IsUnchanged(err)
 }
 
-// checkFaults returns an error if a rule says wrongly what its fault is to leave out.
-func (r *tryRun) checkFaults(context.Context) (string, error) {
-	var errs []error
+// checkMade returns an error if a change was not made, or a rule says wrongly what its fault is to leave out.
+func (r *tryRun) checkMade(context.Context) (string, error) {
 	for _, f := range r.faults {
 		if !f.Made && !f.Unknown {
-			errs = append(errs, fmt.Errorf("rule %d: %s", f.Rule, f.NotMade))
+			r.mistakes = append(r.mistakes, fmt.Errorf("rule %d: %s", f.Rule, f.NotMade))
 		}
 	}
-	return fmt.Sprintf("that leave something out of answers: %d", len(r.faults)), errors.Join(errs...)
+	return "changes and faults that could be seen", errors.Join(r.mistakes...)
 }
 
 // terminateInstance is not interrupted: the instance would be left.
 func (r *tryRun) terminateInstance(ctx context.Context) (string, error) {
-	return r.made.ID + " has ended", r.cloud.TerminateInstance(context.WithoutCancel(ctx), r.made.ID)
+	ctx = context.WithoutCancel(ctx)
+	r.mistakes = append(r.mistakes, r.removeBalancer(ctx))
+	return r.made.ID + " has ended", r.cloud.TerminateInstance(ctx, r.made.ID)
 }
 
 func (r *tryRun) listBalancers(ctx context.Context) (string, error) {

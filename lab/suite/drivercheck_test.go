@@ -142,9 +142,38 @@ func TestTryDriverWithWrongFields(t *testing.T) {
 
 	cloud := &smallCloud{}
 	_, err = tryCloudAt(t, nebula.URL, cloud, nil, rules("/state")...)
-	require.EqualError(t, err, "rules: rule 2: fault missing-field was not made: the answer to GET /servers/kitchen-check: "+
+	require.EqualError(t, err, "made: rule 2: fault missing-field was not made: the answer to GET /servers/kitchen-check: "+
 		"it has nothing of what is to be left out")
 	assert.Equal(t, cloud.running, cloud.terminated)
+}
+
+// idleCloud says that it has changed what it has not.
+type idleCloud struct{ *smallCloud }
+
+func (idleCloud) ChangeAddresses(_ context.Context, id string) (conformance.Instance, error) {
+	return conformance.Instance{ID: id, ProviderID: "nebula://" + id, InternalIPs: []string{"10.0.0.1"}}, nil
+}
+
+func (idleCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
+	return conformance.Balancer{ID: "b-1", Name: name}, nil
+}
+
+func (idleCloud) RenameBalancer(context.Context, string, string) error { return nil }
+
+func (idleCloud) DeleteBalancer(context.Context, string) error { return nil }
+
+func (idleCloud) GetBalancer(_ context.Context, id string) (conformance.Balancer, bool, error) {
+	return conformance.Balancer{ID: id, Name: "kitchen-check"}, true, nil
+}
+
+func TestTryDriverThatChangesNothing(t *testing.T) {
+	_, err := tryCloud(t, idleCloud{&smallCloud{}}, nil)
+	for _, mistake := range []string{
+		"change-addresses: instance kitchen-check still has [10.0.0.1]",
+		"rename-balancer: balancer b-1 is not as it was asked to be", "balancer b-1 was deleted, and is still there",
+	} {
+		assert.ErrorContains(t, err, mistake)
+	}
 }
 
 func TestTryDriverThatFails(t *testing.T) {

@@ -20,33 +20,35 @@ var missingFieldTests = []conformance.Test{
 	{
 		ID: "lifecycle-doubt-missing-fields", Capability: conformance.CapabilityDoubtfulInstances,
 		Source: instanceExists + ": what is not known is an error; " + metadata,
-		Requires: "While the cloud's answers leave out an instance's addresses, zone, type or tags, no Node is deleted or loses what it has, " +
-			"whether the CCM starts or runs; one that joins meanwhile is initialised with all of it in the end.",
+		Requires: "While the cloud's answers leave out an instance's addresses, zone, type or tags, no Node is deleted or " +
+			"loses what it has, whether the CCM starts or runs; one that joins meanwhile is initialised with all of it in the end.",
 		Needs:    faultFeatures(conformance.FaultMissingInstanceAddresses),
 		Compares: faultFeatures(conformance.MissingFieldKinds(conformance.Instances)...),
 		Alone:    true, Bound: 3 * time.Minute,
 		Run: missingInstanceFields,
 	}, {
 		ID: "lb-doubt-missing-fields", Capability: conformance.CapabilityDoubtfulBalancers,
-		Source: fromEnsure + "; k8s.io/cloud-provider cloud.go: LoadBalancer.GetLoadBalancer (exists is false only if it does not)",
-		Requires: "While the cloud's answers leave out a balancer's address or listeners, a Service keeps its balancer and its address and gets no " +
-			"second one, whether the CCM starts or runs; a change is followed in the end.",
+		Source: fromEnsure + "; k8s.io/cloud-provider cloud.go: LoadBalancer.GetLoadBalancer " +
+			"(\"whether the specified load balancer exists, and if so, what its status is\")",
+		Requires: "While the cloud's answers leave out a balancer's address or listeners, a Service keeps its balancer and " +
+			"its address and gets no second one, whether the CCM starts or runs; a change is followed in the end.",
 		Needs:    faultFeatures(conformance.FaultMissingBalancerAddress),
 		Compares: faultFeatures(conformance.MissingFieldKinds(conformance.Balancers)...),
 		Alone:    true, Bound: 3 * time.Minute,
 		Run: missingBalancerFields,
 	}, {
 		ID: "route-doubt-missing-fields", Capability: conformance.CapabilityDoubtfulRoutes, Source: fromListRoutes,
-		Requires: "While the cloud's answers leave out a route's instance or destination, no route is deleted or made twice, " +
-			"whether the CCM starts or runs; a Node that joins meanwhile gets its route in the end.",
+		Requires: "While the cloud's answers leave out a route's instance or destination, no route is deleted or made " +
+			"twice, whether the CCM starts or runs; a Node that joins meanwhile gets its route in the end.",
 		Needs:    append(faultFeatures(conformance.FaultMissingRouteDestination), someRoutes...),
 		Compares: faultFeatures(conformance.MissingFieldKinds(conformance.Routes)...), Alone: true, Bound: 3 * time.Minute,
 		Run: missingRouteFields,
 	},
 }
 
-// forEachMissingField calls round for each group of fields of a thing that the cloud can leave out: first while the CCM
-// is stopped, and then while it runs, where it may remember all that it needs. round calls restart, and lifts the fault.
+// forEachMissingField calls round for each group of fields of a thing that the cloud can leave out: first while the
+// CCM is stopped, and then while it runs, where it may remember all that it needs. round calls restart, and lifts the
+// fault.
 func forEachMissingField(t *conformance.T, thing conformance.Thing, round func(conformance.Injection, func())) {
 	for _, starts := range []bool{true, false} {
 		for _, kind := range conformance.MissingFieldKinds(thing) {
@@ -153,7 +155,8 @@ func missingBalancerFields(t *conformance.T) {
 		follows := checkOneBalancer(t, svc, listensFor(t, svc))
 		restart()
 		const what = "the Service is to keep its balancer and its address, and to get no other"
-		t.HoldsUntil(what, holds, "the CCM to have followed a change, or to have failed to", eitherHolds(asked, warned, follows))
+		t.HoldsUntil(what, holds, "the CCM to have followed a change, or to have failed to",
+			eitherHolds(asked, warned, follows))
 		liftFault(t, fault)
 		promptReconcile(t, svc)
 		t.HoldsUntil(what, holds, "the change to be followed", follows)

@@ -16,8 +16,8 @@ const fromRetryAfter = "RFC 9110, 10.2.3 (Retry-After) and 15.6.4 (503); RFC 658
 var retryAfterTests = []conformance.Test{
 	{
 		ID: "node-retry-after", Capability: conformance.CapabilityRetryAfter, Source: fromRetryAfter,
-		Requires: "A CCM that is refused with 429 or 503 and Retry-After makes no such call again before that time has passed, " +
-			"not even for a Node that joins meanwhile; afterwards its work goes on.",
+		Requires: "A CCM that is refused with 429 or 503 and Retry-After makes no such call again before that time has " +
+			"passed, not even for a Node that joins meanwhile; afterwards its work goes on.",
 		Needs: faultFeatures(conformance.FaultThrottledFor, conformance.FaultUnavailableFor), Alone: true,
 		Run: func(t *conformance.T) {
 			// Too many calls are those of the account. What is not there for the moment may be a part of the cloud.
@@ -61,7 +61,8 @@ type retryAfterWatch struct {
 	provoked bool      // a Node has joined since
 }
 
-// check returns an error until the CCM has stayed away, though a Node joined. It ends the test if a call came too early.
+// check returns an error until the CCM has stayed away, though a Node joined. It ends the test at a call that came too
+// early.
 func (w *retryAfterWatch) check(ctx context.Context) error {
 	before := w.polled
 	w.polled = time.Now()
