@@ -363,7 +363,7 @@ func (c *Client) LimitBalancers(ctx context.Context) (lift func(context.Context)
 }
 
 func (c *Client) limitQuota(ctx context.Context, what, operation string) (lift func(context.Context) error, err error) {
-	limit, err := c.inject("limiting "+what, "limiting "+what+" no more", c.asks(ctx, operation, "", nil))
+	limit, err := c.inject("limiting "+what, "limiting "+what+" no more", "", c.asks(ctx, operation, "", nil))
 	if err != nil {
 		return nil, err
 	}
