@@ -35,14 +35,14 @@ var statuses = map[conformance.FaultKind]int{
 	conformance.FaultUnavailableFor:  http.StatusServiceUnavailable,
 }
 
-// omittedFields are those that a fault leaves out. An attached address, which is some CCMs' balancer, has an ip.
+// omittedFields are those that a fault leaves out.
 var omittedFields = map[conformance.FaultKind][]string{
 	conformance.FaultMissingField:             {"state"},
 	conformance.FaultMissingInstanceAddresses: {"addresses"},
 	conformance.FaultMissingInstanceZone:      {"zone", "region"},
 	conformance.FaultMissingInstanceType:      {"type"},
 	conformance.FaultMissingInstanceTags:      {"tags"},
-	conformance.FaultMissingBalancerAddress:   {"address", "ip"},
+	conformance.FaultMissingBalancerAddress:   {"address"},
 	conformance.FaultMissingBalancerListener:  {"listeners"},
 	conformance.FaultMissingRouteInstance:     {"instanceId"},
 	conformance.FaultMissingRouteDestination:  {"destination"},
@@ -87,6 +87,9 @@ func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conforman
 	}
 	rule := api.FaultCreate{Match: api.FaultMatch{Token: c.Token}, Effect: effectOf(f.Kind)}
 	rule.Effect.DelayMilliseconds += f.DelayMilliseconds
+	if f.Kind == conformance.FaultMissingBalancerAddress && c.balancersAreAddresses() {
+		rule.Effect.OmitFields = []string{"ip"}
+	}
 	for _, thing := range f.On {
 		rule.Match.Operations = append(rule.Match.Operations, c.operationsUnder(f.Kind, thing)...)
 	}
