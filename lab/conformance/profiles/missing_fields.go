@@ -132,36 +132,50 @@ func (w worker) checkLabels(node *corev1.Node) error {
 	return nil
 }
 
+// missingBalancerFields reconciles one Service for which there is nothing to change: what the CCM knows of its balancer
+// is what it has read. Another one's port changes, which shows that the CCM has come so far.
 func missingBalancerFields(t *conformance.T) {
-	svc := t.NewService()
-	ids := map[string]string{svc.Name: t.AwaitBalancer(svc, listensFor(t, svc)).ID}
-	before, err := t.GetService(t.Context(), svc)
-	t.Must(err, "reading Service %s", svc.Name)
-	holds := func(ctx context.Context) error {
-		now, err := t.GetService(ctx, svc)
-		if err == nil && !assert.ObjectsAreEqual(before.Status.LoadBalancer, now.Status.LoadBalancer) {
-			err = fmt.Errorf("service %s had the status %v, and has %v", svc.Name, before.Status.LoadBalancer,
-				now.Status.LoadBalancer)
-		}
-		if err != nil {
-			return err
-		}
-		return checkBalancersKept(ctx, t, ids, []*corev1.Service{svc})
+	services, ids := []*corev1.Service{t.NewService(), t.NewService()}, map[string]string{}
+	before := map[string]corev1.LoadBalancerStatus{}
+	for _, svc := range services {
+		ids[svc.Name] = t.AwaitBalancer(svc, listensFor(t, svc)).ID
+		now, err := t.GetService(t.Context(), svc)
+		t.Must(err, "reading Service %s", svc.Name)
+		before[svc.Name] = now.Status.LoadBalancer
 	}
+	holds := func(ctx context.Context) error {
+		for _, svc := range services {
+			now, err := t.GetService(ctx, svc)
+			if err == nil && !assert.ObjectsAreEqual(before[svc.Name], now.Status.LoadBalancer) {
+				err = fmt.Errorf("service %s had %v, and has %v", svc.Name, before[svc.Name], now.Status.LoadBalancer)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return checkBalancersKept(ctx, t, ids, services)
+	}
+	same, changed := services[0], services[1]
 	forEachMissingField(t, conformance.Balancers, func(fault conformance.Injection, restart func()) {
-		asked := checkFaultHits(t, fault, t.Attempts+1)
-		warned := checkNewWarning(t, svc)
-		changePort(t, svc)
-		follows := checkOneBalancer(t, svc, listensFor(t, svc))
-		restart()
-		const what = "the Service is to keep its balancer and its address, and to get no other"
-		t.HoldsUntil(what, holds, "the CCM to have followed a change, or to have failed to",
-			eitherHolds(asked, warned, follows))
+		const what = "each Service is to keep its balancer and its address, and to get no other"
+		promptReconcile(t, same)
+		var follows func(context.Context) error
+		for range 2 { // The second time it has been about the other Service, too.
+			asked, warned := checkFaultHits(t, fault, t.Attempts+1), checkNewWarning(t, changed)
+			changePort(t, changed)
+			follows = checkOneBalancer(t, changed, listensFor(t, changed))
+			restart()
+			t.HoldsUntil(what, holds, "the CCM to have followed a change, or to have failed to",
+				eitherHolds(asked, warned, follows))
+			restart = func() {}
+		}
 		liftFault(t, fault)
-		promptReconcile(t, svc)
+		promptReconcile(t, changed)
 		t.HoldsUntil(what, holds, "the change to be followed", follows)
 	})
-	deleteAndAwaitGone(t, svc)
+	for _, svc := range services {
+		deleteAndAwaitGone(t, svc)
+	}
 }
 
 func missingRouteFields(t *conformance.T) {
