@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"slices"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/process"
@@ -61,6 +64,34 @@ func (l *Lab) ReplaceableCCM() (cluster.CCMCommand, error) {
 func (l *Lab) OwnCCM() (bool, error) {
 	used, err := local.Site{Lab: l.State}.ProgramInUse()
 	return used == nil, err
+}
+
+// OtherCCM is the path of the program that is the lab's CCM in place of its own, or "".
+func (l *Lab) OtherCCM() (string, error) {
+	used, err := local.Site{Lab: l.State}.ProgramInUse()
+	if used == nil {
+		return "", err
+	}
+	return used.Path, nil
+}
+
+// CCMRefusal says why the cloud refuses the calls of the lab's CCM: by the token that the CCM is given, and by its
+// newest call. It is "" if the cloud does not, or cannot be asked. Calls with a token that the cloud does not know are
+// in no audit. Looking is no call of the CCM's: the audit leaves itself out, and faults leave it alone.
+func (l *Lab) CCMRefusal(ctx context.Context) string {
+	cloud := l.Cluster.Cloud()
+	ccm, err := cloud.Client(cluster.CallerCCM)
+	if err != nil {
+		return err.Error()
+	}
+	newest, err := ccm.ListAudit(ctx, client.AuditFilter{Token: cluster.CallerCCM}, 1)
+	switch {
+	case client.HasCode(err, api.Unauthenticated):
+		return fmt.Sprintf("it does not accept the token in %s", cloud.TokenFile(cluster.CallerCCM))
+	case err == nil && len(newest) == 1 && newest[0].Status == http.StatusUnauthorized:
+		return fmt.Sprintf("it answered 401 to the newest call, of %s", newest[0].Operation)
+	}
+	return ""
 }
 
 // CCMWanted tells whether the lab keeps a CCM running: not so after `lab ccm stop`.

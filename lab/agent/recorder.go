@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/follow"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -50,6 +53,7 @@ func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Rec
 			r.knownEvents[e.EventKey] = true
 		case timeline.SourceLab:
 			r.components[e.Subject] = e
+			r.knownSubjects[e.Subject] = e.Failed
 		default:
 			r.knownSubjects[e.Subject] = true
 		}
@@ -112,6 +116,37 @@ func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error
 	}
 	<-ctx.Done()
 	factory.Shutdown()
+	return nil
+}
+
+// refusalPollInterval is how long it may go unseen that the cloud refuses the CCM.
+const refusalPollInterval = 2 * time.Second
+
+// CCMRefusals records, until ctx ends, when the cloud begins to refuse the CCM, and when it no longer does. refusal
+// returns why it does, or "".
+func (r *Recorder) CCMRefusals(ctx context.Context, refusal func(context.Context) string) error {
+	refused := r.knownSubjects[labscene.RefusedCCM("").ID]
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		why := refusal(ctx)
+		if ctx.Err() != nil || (why != "") == refused {
+			return
+		}
+		refused = why != ""
+		t := labscene.RefusedCCM(why)
+		c := timeline.Change{Source: timeline.SourceLab, Subject: t.ID, What: "accepted", Detail: "by the cloud again"}
+		if refused {
+			c.What, c.Detail, c.Failed = "refused", "the cloud refuses the CCM: "+why, true
+		}
+		r.Record(c)
+		if r.Picture == nil {
+			return
+		}
+		if refused {
+			r.Picture.setThing(t)
+		} else {
+			r.Picture.removeThing(t.ID)
+		}
+	}, refusalPollInterval)
 	return nil
 }
 

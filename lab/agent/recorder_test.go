@@ -46,6 +46,35 @@ func record(t *testing.T, log timeline.Log, do func(context.Context, *Recorder) 
 	}
 }
 
+// The CCM's lock-out is told of once, after a restart of the agent too, and so is its end.
+func TestCCMRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
+		picture, err := NewPicture(filepath.Join(t.TempDir(), "scene.jsonl"), slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		var why atomic.Value
+		run := func(refusal string, isPictured bool, want ...string) {
+			t.Helper()
+			why.Store(refusal)
+			stop := record(t, log, func(ctx context.Context, r *Recorder) error {
+				r.Picture = picture
+				return r.CCMRefusals(ctx, func(context.Context) string { return why.Load().(string) })
+			})
+			time.Sleep(3 * refusalPollInterval)
+			stop()
+			assert.Equal(t, want, readTimeline(t, log))
+			thing, there := picture.Get("token/ccm")
+			assert.Equal(t, isPictured, there)
+			assert.True(t, !isPictured || strings.Contains(thing.Reason, refusal), thing.Reason)
+		}
+		run("", false, []string{}...)
+		run("no such token", true, "lab token/ccm refused")
+		run("no such token", true, "lab token/ccm refused")
+		run("", false, "lab token/ccm refused", "lab token/ccm accepted")
+		run("", false, "lab token/ccm refused", "lab token/ccm accepted")
+	})
+}
+
 // An agent that starts again records what has happened since, and nothing twice.
 func TestWatchAfterRestart(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}

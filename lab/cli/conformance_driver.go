@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/lab/conformance/driver"
 	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -16,12 +18,45 @@ import (
 func newConformanceDriver() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "driver",
-		Short:   "Look at a driver of another cloud",
-		Example: "  lab conformance driver check ./nebula-driver",
+		Short:   "Write a driver of another cloud, and look at it",
+		Example: "  lab conformance driver new --language go nebula-driver\n  lab conformance driver check ./nebula-driver",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newConformanceDriverCheck())
+	cmd.AddCommand(newConformanceDriverCheck(), newConformanceDriverNew())
+	return cmd
+}
+
+// newConformanceDriverNew returns the command `lab conformance driver new`.
+func newConformanceDriverNew() *cobra.Command {
+	var language string
+	cmd := &cobra.Command{
+		Use:   "new --language LANGUAGE DIR",
+		Short: "Write a driver to start from",
+		Long: `new writes a driver into a folder that is new or empty. It answers the suite's first
+request, and says of all else that it is not written yet: comments say where to begin.
+It needs nothing but what comes with its language.`,
+		Example: "  lab conformance driver new --language python nebula-driver",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkChoice("language", language, driver.StarterLanguages()); err != nil {
+				return err
+			}
+			build, program, err := driver.WriteStarter(language, args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			if build != "" {
+				build = fmt.Sprintf("(cd %s && %s) && ", args[0], build)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "Try it, and go on from what it says is missing:\n  %s%s conformance driver check %s\n",
+				build, invokedAs(), filepath.Join(args[0], program))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&language, "language", "", "`LANGUAGE` of the driver: "+
+		strings.Join(driver.StarterLanguages(), ", "))
+	completeValues(cmd, "language", driver.StarterLanguages()...)
 	return cmd
 }
 
@@ -33,9 +68,10 @@ func newConformanceDriverCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [flags] DRIVER",
 		Short: "Try a driver without a CCM and without a lab",
-		Long: `check greets a driver, has it make an instance of your cloud and terminate it, and
-lists the balancers of its cluster. It sees whether the instance's addresses change when
-they are to, and so with a balancer of nobody's, if the driver can make one. Then it says what the suite's proxy takes calls of
+		Long: `check greets a driver, fills in the templates by which it starts the CCM, has it make
+an instance of your cloud and terminate it, and lists the balancers of its cluster. It sees
+whether the instance's addresses change when they are to, and so with a balancer of
+nobody's, if the driver can make one. Then it says what the suite's proxy takes calls of
 the cloud for, by the driver's rules: one call for each rule, so that a rule shows that
 an earlier one hides, and those of --call. Of GET calls that list, and of the instance that
 was made, it sees whether the faults that leave something out change the cloud's answer, and
@@ -77,6 +113,12 @@ DRIVER is a program, or an address of one that runs, as for lab conformance --dr
 // printTriedDriver prints what became of each call, and what is lost.
 func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
 	var rows []string
+	for _, name := range tried.Unknown {
+		rows = append(rows, name+"\t"+driver.UnknownFeature)
+	}
+	if len(rows) > 0 {
+		rows = append([]string{"LEFT ASIDE\tWHY"}, append(rows, "")...)
+	}
 	if len(tried.Calls) > 0 {
 		rows = append(rows, "CALL\tIS ABOUT\tBY RULE")
 	}
@@ -90,7 +132,7 @@ func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
 		}
 		rows = append(rows, c.Call+"\t"+thing+"\t"+rule)
 	}
-	if len(rows) > 0 {
+	if len(tried.Calls) > 0 {
 		rows = append(rows, "")
 	}
 	if len(tried.Faults) > 0 {

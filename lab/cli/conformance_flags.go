@@ -139,7 +139,8 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl.StringSliceVar(&f.claims, "claim", nil, "`CAPABILITY` that the CCM has: its tests are required; can be repeated")
 	fl.StringArrayVar(
 		&f.unsupported, "unsupported", nil,
-		"`FEATURE=REASON` for what cloud or CCM does not have: its tests are skipped; can be repeated",
+		"`NAME=REASON` for a feature, a capability or a profile that cloud or CCM does not have: "+
+			"its tests are skipped; can be repeated",
 	)
 	fl.IntVar(
 		&f.opts.Attempts, "attempts", 0,
@@ -287,12 +288,15 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 	}
 	for _, u := range f.unsupported {
 		name, reason, _ := strings.Cut(u, "=")
+		if p, err := conformance.ProfileNamed(name); err == nil {
+			name = string(p)
+		}
 		switch {
 		case reason == "":
-			errs = append(errs, usagef("--unsupported %q: want FEATURE=REASON; the reason goes into the report", u))
+			errs = append(errs, usagef("--unsupported %q: want NAME=REASON; the reason goes into the report", u))
 		case !slices.Contains(features, name):
 			errs = append(errs, usagef(
-				"--unsupported %q: no test needs that; features and capabilities are %s", name,
+				"--unsupported %q: no test needs that; features, capabilities and profiles are %s", name,
 				strings.Join(features, ", "),
 			))
 		case slices.Contains(f.claims, name):
@@ -307,9 +311,10 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 }
 
 // capabilitiesAndFeatures returns the capabilities that the tests are about, and all
-// features whose lack skips tests. The capabilities are among the features.
+// features whose lack skips tests. The capabilities and the profiles are among the features.
 func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features []string) {
 	for _, t := range tests {
+		features = append(features, string(t.Profile))
 		if t.Capability != "" {
 			capabilities = append(capabilities, string(t.Capability))
 			features = append(features, string(t.Capability))

@@ -51,7 +51,10 @@ func printReport(w io.Writer, r *conformance.Report) error {
 		)
 	}
 	if n := r.ExitsUnderFault; n > 0 {
-		p("while the suite made the cloud misbehave, the CCM ended by itself, times: %d; that fails nothing", n)
+		p(
+			"while the suite made the cloud misbehave, or the machine stood still, the CCM ended by itself, times: %d; "+
+				"that fails nothing", n,
+		)
 	}
 	p("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
 	return t.Flush()

@@ -61,7 +61,7 @@ func TestConformanceFlags(t *testing.T) {
 	f := newConformanceFlags(func(f *conformanceFlags) {
 		f.profiles, f.focus = []string{"node", "LOADBALANCER"}, "a$"
 		f.ccm, f.config, f.env = "/bin/true", config, []string{"A={{.Project}}"}
-		f.claims, f.unsupported = []string{"udp-services"}, []string{"targets=they are = secret"}
+		f.claims, f.unsupported = []string{"udp-services"}, []string{"targets=they are = secret", "node=kubelets do it"}
 		f.reportDir = filepath.Join(dir, "new", "reports")
 	})
 	tests, err := f.completeOptions(conformanceTable, []string{"--kubeconfig={{.Kubeconfig}}"})
@@ -71,7 +71,9 @@ func TestConformanceFlags(t *testing.T) {
 	assert.Equal(t, "a$", f.opts.Focus.String())
 	assert.Equal(t, []conformance.Capability{conformance.CapabilityUDP}, f.opts.Claims)
 	assert.Equal(
-		t, conformance.Unsupported{string(conformance.FeatureTargets): "they are = secret"}, f.opts.Unsupported,
+		t, conformance.Unsupported{
+			string(conformance.FeatureTargets): "they are = secret", string(conformance.Node): "kubelets do it",
+		}, f.opts.Unsupported,
 	)
 	assert.Equal(t, "/bin/true", f.opts.Program.Path)
 	assert.Equal(t, []string{"--kubeconfig={{.Kubeconfig}}"}, f.opts.Program.Args)
@@ -128,8 +130,8 @@ func TestConformanceUsageErrors(t *testing.T) {
 			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`,
 			"--focus: error parsing regexp",
 			`--claim "quick": no test is about that; capabilities are udp-services`,
-			`--unsupported "targets": want FEATURE=REASON`,
-			`--unsupported "slow": no test needs that; features and capabilities are targets, udp-services`,
+			`--unsupported "targets": want NAME=REASON`,
+			`--unsupported "slow": no test needs that; features, capabilities and profiles are LoadBalancer, Node, targets, udp-services`,
 			"/none: no such file", "/none.conf: no such file", `environment "A={{.B}}"`, "argument 1",
 		}},
 		"nothing matches": {func(f *conformanceFlags) { f.profiles, f.focus = []string{"Node"}, "lb" }, nil,
@@ -412,4 +414,46 @@ func TestConformanceDriverCheckOfTheExample(t *testing.T) {
 		assert.NotEmpty(t, call.Thing, call.Call)
 		assert.Zero(t, call.Meant, "a rule of the example hides another: %s", call.Call)
 	}
+}
+
+// What `driver new` writes can be built and started, and says itself what is to be written first.
+func TestConformanceDriverNew(t *testing.T) {
+	for language, program := range map[string]string{"go": "driver", "python": "driver.py"} {
+		t.Run(language, func(t *testing.T) {
+			if _, err := exec.LookPath(language + map[string]string{"python": "3"}[language]); err != nil {
+				t.Skip(err)
+			}
+			folder := filepath.Join(t.TempDir(), "Milky Way-driver")
+			printed, err := executeCommand(t, "conformance", "driver", "new", "--language", language, folder)
+			require.NoError(t, err, printed)
+			assert.Contains(t, printed, " conformance driver check "+filepath.Join(folder, program))
+			_, err = executeCommand(t, "conformance", "driver", "new", "--language", language, folder)
+			require.ErrorContains(t, err, "has files in it")
+			if language == "go" {
+				for _, args := range [][]string{{"vet", "."}, {"build", "-o", program, "."}} {
+					build := exec.CommandContext(t.Context(), "go", args...)
+					build.Dir = folder
+					out, err := build.CombinedOutput()
+					require.NoError(t, err, "%s", out)
+				}
+			}
+			_, err = executeCommand(t, "conformance", "driver", "check", filepath.Join(folder, program))
+			require.ErrorContains(t, err, "is not written yet")
+			require.ErrorContains(t, err, "instance: the driver, POST /v1/instances", "it greets, and its templates are right")
+			source, err := os.ReadFile(filepath.Join(folder, map[string]string{"go": "main.go", "python": program}[language]))
+			require.NoError(t, err)
+			assert.Contains(t, string(source), `"name": "milky-way"`)
+		})
+	}
+	_, err := executeCommand(t, "conformance", "driver", "new", "--language", "cobol", t.TempDir())
+	require.ErrorContains(t, err, `--language "cobol": want one of go, python`)
+}
+
+// A driver that starts as a copy of the example needs nothing but Go's own packages.
+func TestExampleDriverNeedsNoModule(t *testing.T) {
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".")
+	list.Dir = filepath.Join("..", "conformance", "driver", "example")
+	out, err := list.Output()
+	require.NoError(t, err)
+	assert.Equal(t, "github.com/ccmlab/ccmlab/lab/conformance/driver/example", strings.TrimSpace(string(out)))
 }

@@ -46,6 +46,9 @@ func printStatus(w io.Writer, st *status.Status) error {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
 	p("lab %s (%s) is %s", st.Name, st.Cluster, st.State)
 	p("cloud %s", st.CloudURL)
+	for _, problem := range st.Problems {
+		p("problem: %s", problem)
+	}
 	p("\nCOMPONENT\tPID\tSTATE")
 	for _, c := range st.Components {
 		pid := "-"
@@ -71,9 +74,6 @@ func printStatus(w io.Writer, st *status.Status) error {
 			"%s/%s\t%s\t%d\t%s\t%s", s.Namespace, s.Name, dashIfEmpty(s.Address), s.Port, dashIfEmpty(s.BalancerID),
 			state,
 		)
-	}
-	for _, problem := range st.Problems {
-		p("\nproblem: %s", problem)
 	}
 	return t.Flush()
 }

@@ -120,10 +120,11 @@ var Providers = []string{ProviderExternal, ProviderNone}
 // may have the name and address of an old one.
 type Machine struct{ ID, Name, Address string }
 
-// IsProviderIDOf tells whether a provider ID is an instance's: what the lab's own CCM calls it,
-// or the CCM of another cloud whose dialect the lab's cloud speaks.
+// IsProviderIDOf tells whether a provider ID is an instance's: what any CCM of the lab's cloud calls it
+// (nebula://i-1, nebula:///zone/i-1), or the CCM of another cloud whose dialect the lab's cloud speaks.
 func IsProviderIDOf(providerID string, i api.Instance) bool {
-	return providerID == contract.ProviderID(i.ID) ||
+	scheme, path, _ := strings.Cut(providerID, "://")
+	return scheme != "" && path[strings.LastIndex(path, "/")+1:] == i.ID && i.ID != "" ||
 		slices.Contains(slices.Collect(maps.Values(i.Identities)), providerID)
 }
 

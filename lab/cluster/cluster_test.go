@@ -18,7 +18,12 @@ func TestProviderIDsOfAnyCCM(t *testing.T) {
 		"hcloud://42":      {true, true},
 		"hcloud://43":      {true, false},
 		"hcloud://none":    {false, false},
-		"aws:///a/i-01":    {false, false},
+		// A CCM whose scheme the lab does not know has the instance's ID in it, too.
+		"nebula://i-01":    {false, true},
+		"nebula:///a/i-01": {false, true},
+		"nebula:///a/i-02": {false, false},
+		"nebula:///i-01/a": {false, false},
+		"i-01":             {false, false},
 	} {
 		assert.Equal(t, want.ours, cluster.IsOfThisCloud(providerID), providerID)
 		assert.Equal(t, want.its, cluster.IsProviderIDOf(providerID, i), providerID)

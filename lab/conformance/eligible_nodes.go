@@ -57,7 +57,7 @@ func (e *eligibleNodes) ensure(ctx context.Context) error {
 	if err := e.replaceMissing(ctx); err != nil {
 		return err
 	}
-	bound := e.keeper.scaleBound(eligibleNodeBound)
+	bound := e.keeper.ScaleBound(eligibleNodeBound)
 	if e.late {
 		bound = pollEvery // Once is enough.
 	}

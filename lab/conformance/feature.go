@@ -10,6 +10,9 @@ type Feature string
 
 // Features of a cloud, and of the cluster in it, that no role shows: a driver declares them.
 const (
+	// FeatureLoadBalancers: the cloud has load balancers. A driver need not name it: it is there unless
+	// `unsupported` says why not, and then GET /v1/balancers answers an empty list.
+	FeatureLoadBalancers Feature = "load-balancers"
 	// FeatureMachines: an instance that is asked to be a machine boots and joins the cluster.
 	FeatureMachines Feature = "machines"
 	// FeatureTraffic: pods run, and what a balancer accepts reaches them over
@@ -58,7 +61,7 @@ const (
 
 // declaredFeatures are those above.
 var declaredFeatures = []Feature{
-	FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
+	FeatureLoadBalancers, FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
 	FeatureSeveralAddresses, FeatureNodeNames, FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts,
 	FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
 }
@@ -269,6 +272,12 @@ const (
 	CapabilityHA Capability = "high-availability"
 )
 
-// Unsupported says of features and capabilities, by name, why they are missing. Their tests are
-// skipped with that reason.
+// Unsupported says of features, capabilities and profiles, by name, why they are missing. Their tests
+// are skipped with that reason.
 type Unsupported map[string]string
+
+// Lacks tells whether a feature is missing: it is declared, or not among those that are there.
+func (u Unsupported) Lacks(f Feature, have []Feature) bool {
+	_, declared := u[string(f)]
+	return declared || f != FeatureLoadBalancers && !slices.Contains(have, f)
+}

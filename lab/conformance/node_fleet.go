@@ -55,6 +55,7 @@ type NodeFleet struct {
 
 	mu          sync.Mutex
 	initialized map[string]bool
+	routed      map[string]bool // the Nodes of which a route controller says that they have a route
 	lost        map[string]bool // the Nodes that are not Ready
 	lostCount   int             // how often one was seen to become so
 }
@@ -64,7 +65,7 @@ type NodeFleet struct {
 func (t *T) NewNodeFleet(size int) *NodeFleet {
 	f := &NodeFleet{
 		t: t, name: t.Name("crowd"), slots: make(chan struct{}, maxUninitialized), allInitialized: make(chan struct{}),
-		initialized: map[string]bool{}, lost: map[string]bool{},
+		initialized: map[string]bool{}, routed: map[string]bool{}, lost: map[string]bool{},
 	}
 	f.kubelets = &fakekubelet.Kubelets{
 		Kube: t.Kube, Message: standInMessage, RenewalPeriod: fleetRenewalPeriod,
@@ -240,16 +241,36 @@ func (f *NodeFleet) observeNode(object any) {
 		}
 	}
 	for _, condition := range node.Status.Conditions {
-		if condition.Type != corev1.NodeReady {
-			continue
-		}
-		if condition.Status == corev1.ConditionTrue {
+		switch {
+		case condition.Type == corev1.NodeNetworkUnavailable:
+			f.routed[node.Name] = condition.Status == corev1.ConditionFalse
+		case condition.Type != corev1.NodeReady:
+		case condition.Status == corev1.ConditionTrue:
 			delete(f.lost, node.Name)
-		} else if !f.lost[node.Name] {
+		case !f.lost[node.Name]:
 			f.lost[node.Name] = true
 			f.lostCount++
 		}
 	}
+}
+
+// AwaitRoutes waits for all Nodes to have a route to their pods. A route controller says so in the condition
+// NetworkUnavailable (k8s.io/cloud-provider controllers/route).
+func (f *NodeFleet) AwaitRoutes() {
+	f.t.Await("routes to the pods of all Nodes", func(context.Context) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		missing := 0
+		for _, name := range f.Names {
+			if !f.routed[name] {
+				missing++
+			}
+		}
+		if missing > 0 {
+			return fmt.Errorf("%d of %d Nodes have none", missing, len(f.Names))
+		}
+		return nil
+	})
 }
 
 // LostCount is how often kube-controller-manager took a Node for lost, on a machine that is too busy

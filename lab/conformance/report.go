@@ -53,8 +53,9 @@ type Report struct {
 	Profiles    []ProfileReport `json:"profiles"`
 	// Crashes are the ends that the CCM came to by itself, without a fault that could excuse it.
 	Crashes []string `json:"crashes,omitempty"`
-	// ExitsUnderFault is how often it ended by itself while the suite made the cloud misbehave, or
-	// before it had worked again since. They fail nothing: exiting on a bad start is upstream's idiom.
+	// ExitsUnderFault is how often it ended by itself while the suite made the cloud misbehave, or before it had
+	// worked again since, or because it lost its Lease on a machine that stood still. They fail nothing: exiting on
+	// a bad start is upstream's idiom.
 	ExitsUnderFault int          `json:"exitsUnderFault,omitempty"`
 	Tests           []TestReport `json:"tests"`
 	// Budget is what the CCM's work cost in calls of the cloud's API.

@@ -232,7 +232,4 @@ func FeaturesOf(c Cloud) []Feature {
 }
 
 // HasFeature tells whether the cloud has a feature, and nobody has declared it unsupported.
-func (s *Suite) HasFeature(f Feature) bool {
-	_, declared := s.unsupported[string(f)]
-	return !declared && slices.Contains(s.Cloud.Features(), f)
-}
+func (s *Suite) HasFeature(f Feature) bool { return !s.unsupported.Lacks(f, s.Cloud.Features()) }

@@ -50,6 +50,9 @@ func (t *T) Port() int32 {
 // with one TCP port unless with says otherwise. After the test it is deleted,
 // and so are balancers that the CCM leaves behind.
 func (t *T) NewService(with ...func(*corev1.Service)) *corev1.Service {
+	if why, declared := t.unsupported[string(FeatureLoadBalancers)]; declared {
+		t.Fatalf("there are no load balancers (%s): the test would have to need %s", why, FeatureLoadBalancers)
+	}
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: t.Name("service"), Namespace: t.Namespace()},
 		Spec: corev1.ServiceSpec{

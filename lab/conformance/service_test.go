@@ -32,3 +32,13 @@ func TestIsFor(t *testing.T) {
 		assert.Equal(t, want, isFor(Balancer{Service: said}, svc), said)
 	}
 }
+
+// A test that makes a Service where there are no load balancers fails at once: it would have to need them.
+func TestServiceWithoutLoadBalancers(t *testing.T) {
+	report := runTests(t, Options{Tests: []Test{core("a", func(t *T) {
+		t.unsupported = Unsupported{string(FeatureLoadBalancers): "it has none"}
+		t.NewService()
+	})}})
+	assert.Equal(t, []string{"there are no load balancers (it has none): the test would have to need load-balancers"},
+		reasons(report, "a"))
+}

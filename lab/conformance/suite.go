@@ -95,7 +95,7 @@ type Implementation struct {
 	Attempts int
 	// Claims are capabilities that the CCM has: their tests are required.
 	Claims []Capability
-	// Unsupported are capabilities and features that it does not have.
+	// Unsupported are capabilities, features and whole profiles that it does not have.
 	Unsupported Unsupported
 }
 
@@ -170,7 +170,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r.recorder = record.Start(kube, r.suite.Cloud.journal(), logs, r.suite.runID)
 	r.recorder.OnStep = o.Step
 	ccm.beginStep = r.recorder.BeginStep
+	watching, stopWatching := context.WithCancel(ctx)
+	go r.standstill.watch(watching, kube)
 	err = r.runQueue(ctx)
+	stopWatching()
 	r.report.Timelines = r.recorder.Close()
 	if err != nil {
 		r.report.Unfinished = err.Error()
@@ -217,6 +220,7 @@ func suiteVersion() string {
 type run struct {
 	Options
 	sole          bool // nobody else runs tests of the queue
+	standstill    standstill
 	ccm           *supervisedCCM
 	suite         *Suite
 	mu            sync.Mutex
@@ -268,7 +272,7 @@ func endedEarly(ctx context.Context) error {
 
 // skipReason says why a test cannot be run; "" when it can.
 func (r *run) skipReason(t Test) string {
-	for _, name := range append(namesOf(capabilitiesOf(t)), namesOf(t.Needs)...) {
+	for _, name := range slices.Concat([]string{string(t.Profile)}, namesOf(capabilitiesOf(t)), namesOf(t.Needs)) {
 		if why, declared := r.Implementation.Unsupported[name]; declared && name != "" {
 			return fmt.Sprintf("%s is not supported: %s", name, why)
 		}
@@ -278,7 +282,7 @@ func (r *run) skipReason(t Test) string {
 	}
 	have := append(r.suite.Cloud.Features(), featuresOfCCM(r.Implementation.CCM)...)
 	for _, f := range t.Needs {
-		if !slices.Contains(have, f) {
+		if r.Implementation.Unsupported.Lacks(f, have) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)
 		}
 	}
@@ -449,7 +453,7 @@ func (r *run) boundOf(test Test) time.Duration {
 	return bound
 }
 
-func (r *run) scaleBound(bound time.Duration) time.Duration { return r.suite.scaleBound(bound) }
+func (r *run) scaleBound(bound time.Duration) time.Duration { return r.suite.ScaleBound(bound) }
 
 // healthBound is how long cluster and cloud may take to answer on a busy machine.
 const healthBound = 20 * time.Second
@@ -546,10 +550,11 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 }
 
 // recordExit records that the CCM has ended by itself, and tells how often it has in a row. That is
-// a crash unless a fault was injected.
+// a crash unless a fault was injected, or the machine stood still for so long that its Lease was lost.
 func (r *run) recordExit() (inARow int) {
 	lines := plaintext.Lines(r.suite.CCM.Log(logLines))
-	if n, excused := r.suite.faults.excuseExit(); excused {
+	n, excused := r.suite.faults.excuseExit()
+	if excused || r.standstill.explains(strings.Join(lines, "\n"), time.Now()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.report.ExitsUnderFault++

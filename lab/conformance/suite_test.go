@@ -275,6 +275,21 @@ func TestSkips(t *testing.T) {
 	assert.Equal(t, Partial, report.Profiles[0].Core.Result)
 	assert.True(t, report.Passed())
 
+	// Every cloud has load balancers unless somebody says that it has none.
+	balanced := needs(core("balanced", passes), FeatureLoadBalancers)
+	routed := core("routed", passes)
+	routed.Profile = Routing
+	without := Options{Tests: []Test{core("node", passes), balanced, routed}}
+	assert.Equal(t, map[string]Result{"node": Passed, "balanced": Passed, "routed": Passed},
+		results(runTests(t, without)))
+	without.Implementation.Unsupported = Unsupported{
+		string(FeatureLoadBalancers): "it has none", string(Routing): "pods have an overlay",
+	}
+	report = runTests(t, without)
+	assert.Equal(t, map[string]Result{"node": Passed, "balanced": Skipped, "routed": Skipped}, results(report))
+	assert.Equal(t, []string{"load-balancers is not supported: it has none"}, reasons(report, "balanced"))
+	assert.Equal(t, []string{"Route is not supported: pods have an overlay"}, reasons(report, "routed"))
+
 	only := Options{
 		RequiredOnly: true, Tests: []Test{core("core", passes), extended("unclaimed", CapabilityUDP, passes)},
 	}

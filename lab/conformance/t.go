@@ -64,8 +64,8 @@ type Suite struct {
 	crashes *atomic.Int64
 }
 
-// scaleBound is a bound in this run, in which all may be so many times as long.
-func (s *Suite) scaleBound(bound time.Duration) time.Duration {
+// ScaleBound returns a bound as it is in this run, in which all may be so many times as long.
+func (s *Suite) ScaleBound(bound time.Duration) time.Duration {
 	return time.Duration(float64(bound) * cmp.Or(s.boundsFactor, 1))
 }
 
@@ -287,7 +287,7 @@ func (t *T) runGuarded(ctx context.Context, what string, run func()) {
 const defaultCleanupBound = 30 * time.Second
 
 // cleanupBound is defaultCleanupBound, as scaled in this run.
-func (s *Suite) cleanupBound() time.Duration { return s.scaleBound(defaultCleanupBound) }
+func (s *Suite) cleanupBound() time.Duration { return s.ScaleBound(defaultCleanupBound) }
 
 // removals counts the tests' Services that the CCM has taken away in time, and the others. No verdict depends on
 // it.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -118,6 +119,7 @@ func TestExplain(t *testing.T) {
 			f.explains("node/node-1", explain.Ready, "Node node-1 is ready.", "")
 			f.explains("service/web", explain.Ready, "/TCP.", "")
 		}},
+		{"a CCM whose token is spoiled", (*fixture).explainsSpoiledToken},
 		{"a stopped instance", (*fixture).explainsStopped},
 		{"a port that somebody has", (*fixture).explainsOccupied},
 		{"a port below 1024", (*fixture).explainsLowPort},
@@ -187,6 +189,29 @@ func TestExplain(t *testing.T) {
 			return // What follows builds upon it.
 		}
 	}
+}
+
+// explainsSpoiledToken has everything that a person may ask say that the CCM is locked out, while all else is well.
+func (f *fixture) explainsSpoiledToken() {
+	file := filepath.Join(f.dir(), "cloud", "ccm.token")
+	token, err := os.ReadFile(file)
+	require.NoError(f.t, err)
+	require.NoError(f.t, os.WriteFile(file, []byte("spoiled"), 0o600))
+	const refused = "the cloud refuses the CCM"
+	f.explains("node/node-1", explain.Degraded, refused+"'s token.", "lab up")
+	f.explains("service/web", explain.Degraded, refused+"'s token.", "lab up")
+	out, err := f.command("lab", "status").Output()
+	require.Error(f.t, err)
+	assert.Contains(f.t, strings.Split(string(out), "\n\n")[0], refused)
+	f.await("the timeline to tell of it", func(context.Context) error {
+		if story := f.lab("watch", "--follow=false"); !strings.Contains(story, refused) {
+			return errors.New(story)
+		}
+		return nil
+	})
+	require.NoError(f.t, os.WriteFile(file, token, 0o600))
+	f.explains("node/node-1", explain.Ready, "Node node-1 is ready.", "")
+	f.lab("status")
 }
 
 func (f *fixture) explainsNames() {

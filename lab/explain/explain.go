@@ -232,6 +232,12 @@ func newSource(ctx context.Context, l *lab.Lab) (Source, error) {
 		return source, err
 	}
 	source.Processes = runningProcesses(l)
+	if source.OtherCCM, err = l.OtherCCM(); err != nil {
+		source.Missing = append(source.Missing, fmt.Sprintf("%s: which program is the CCM: %v", Lab, err))
+	}
+	if !source.NoProvider {
+		source.CCMRefusal = l.CCMRefusal(bounded)
+	}
 	if source.Kube, err = l.Cluster.Observer(); err != nil {
 		return source, err
 	}

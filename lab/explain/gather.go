@@ -57,6 +57,8 @@ type CloudReader interface {
 type Source struct {
 	LabName    string
 	NoProvider bool
+	OtherCCM   string
+	CCMRefusal string
 	Components []cluster.Component
 	Processes  map[string]Process
 	Kube       kubernetes.Interface
@@ -104,8 +106,9 @@ func (a *LabFacts) setClusterError(err error) {
 
 func (s Source) beginQueries(a *LabFacts) *factQueries {
 	*a = LabFacts{
-		LabName: s.LabName, NoProvider: s.NoProvider, Now: time.Now(), Components: s.Components, Processes: s.Processes,
-		Missing: slices.Clone(s.Missing),
+		LabName: s.LabName, NoProvider: s.NoProvider, OtherCCM: s.OtherCCM, CCMRefusal: s.CCMRefusal,
+		Now:        time.Now(),
+		Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing),
 	}
 	return &factQueries{labFacts: a}
 }

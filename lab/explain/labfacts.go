@@ -34,6 +34,10 @@ type LabFacts struct {
 	LabName string
 	// NoProvider tells that the cluster has no external cloud provider, so no CCM.
 	NoProvider bool
+	// OtherCCM is the program that is the lab's CCM in place of its own; "" if it is its own.
+	OtherCCM string
+	// CCMRefusal says why the cloud refuses the CCM's calls; "" if it does not.
+	CCMRefusal string
 	Now        time.Time
 	// Project is the ID of the lab's project in the cloud, "" if unknown.
 	Project string
@@ -220,6 +224,9 @@ func (a LabFacts) findCCMTrouble(of callScope, events []corev1.Event) *finding {
 	if f := a.findFaultsOnCalls(of); f != nil {
 		return f
 	}
+	if f := a.findRefusedCCM(); f != nil {
+		return f
+	}
 	if f := a.findFailedCalls(of); f != nil {
 		return f
 	}
@@ -229,6 +236,28 @@ func (a LabFacts) findCCMTrouble(of callScope, events []corev1.Event) *finding {
 	}
 	return newFinding(NotReady, "%s", cloudReasonText[e.Reason]).addEvent(a.Now, e).
 		addStep("see what the CCM says", "%s", a.labCommand("logs ccm --tail 30"))
+}
+
+// findRefusedCCM reports that the cloud refuses all of the CCM's calls; nil while no CCM works, or no cloud.
+func (a LabFacts) findRefusedCCM() *finding {
+	if a.CCMRefusal == "" || a.findIdleCCM() != nil || a.haltReason(componentCloud) != "" {
+		return nil
+	}
+	return newFinding(NotReady, "the cloud refuses the CCM's token").addFact(Cloud, "%s", a.CCMRefusal).
+		addStep("see what the CCM says", "%s", a.labCommand("logs ccm --tail 30")).
+		addStep("put its token back, or end the lab, whose state stays", "%s", a.labCommand("down --keep-state")).
+		addWait("delete the token's file: the cloud makes a new one").
+		addStep("go on", "%s", a.labCommand("up"))
+}
+
+// findLockedOut reports about an object that is well that the CCM does not follow it any more.
+func (a LabFacts) findLockedOut() *finding {
+	refused := a.findRefusedCCM()
+	if refused == nil {
+		return nil
+	}
+	return newFinding(Degraded, "is as the CCM left it, and the CCM does not follow it any more: %s", refused.verdict).
+		addCause(refused)
 }
 
 // findFaultsOnCalls reports fault rules that have hit the CCM's calls in scope.

@@ -53,7 +53,7 @@ func Node(f NodeFacts) Explanation {
 		return x.conclude(f.LabFacts, gone)
 	}
 	findings := []*finding{
-		f.findForeignProviderID(), f.findInstanceDown(), f.findUninitialized(), f.findNotReady(), f.findStaleLease(),
+		f.findLockedOut(), f.findForeignProviderID(), f.findInstanceDown(), f.findUninitialized(), f.findNotReady(), f.findStaleLease(),
 		f.findShutdownTaint(), f.findNoRoute(), f.findCordon(), f.findUnknownInstance(),
 	}
 	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil }) {
@@ -74,7 +74,7 @@ func (f NodeFacts) callScope() callScope {
 // matchingInstance is the Node's instance by provider ID, or, before it has one, the
 // only live instance of its name.
 func (f NodeFacts) matchingInstance() *api.Instance {
-	if f.Instance != nil || f.Node != nil && f.Node.Spec.ProviderID != "" {
+	if f.Instance != nil || f.Node != nil && f.Node.Spec.ProviderID != "" && f.OtherCCM == "" {
 		return f.Instance
 	}
 	if live := f.liveInstances(); len(live) == 1 {
@@ -223,9 +223,10 @@ func (f NodeFacts) addRestart(to *finding, i *api.Instance) *finding {
 	return f.addLifecycleFaults(to, f.callScope())
 }
 
-// isOfThisCloud tells whether the provider ID is one of fakecloud's.
+// isOfThisCloud tells whether the provider ID is one that a CCM of the lab's cloud has given. Which scheme
+// another CCM than the lab's own has is not known: it shows by the instance's ID in it.
 func (f NodeFacts) isOfThisCloud() bool {
-	return cluster.IsOfThisCloud(f.Node.Spec.ProviderID)
+	return f.Instance != nil || cluster.IsOfThisCloud(f.Node.Spec.ProviderID)
 }
 
 // findGoneInstance says why a Node still exists whose instance is terminated or
@@ -281,6 +282,9 @@ func (f NodeFacts) findForeignProviderID() *finding {
 	if f.Node.Spec.ProviderID == "" || f.isOfThisCloud() {
 		return nil
 	}
+	if f.OtherCCM != "" {
+		return f.findUnknownProviderID()
+	}
 	state := Degraded
 	if kubediff.IsUninitialized(f.Node) {
 		state = NotReady
@@ -296,9 +300,22 @@ func (f NodeFacts) findForeignProviderID() *finding {
 		)
 }
 
+// findUnknownProviderID reports a provider ID from which nobody but the CCM in use can tell the instance. With a
+// live instance of the Node's name, nothing is wrong.
+func (f NodeFacts) findUnknownProviderID() *finding {
+	if len(f.liveInstances()) > 0 || f.CloudError != "" {
+		return nil
+	}
+	return f.addNamedInstances(newFinding(Degraded, "has no instance that the lab can tell: the cloud has none of "+
+		"its name that lives, and its provider ID has none's ID")).
+		addFact(Cluster, "its provider ID is %s", f.Node.Spec.ProviderID).
+		addFact(Lab, "the CCM is %s", f.OtherCCM).
+		addStep("see what the CCM says of it", "%s", f.labCommand("logs ccm --tail 30"))
+}
+
 // findUninitialized says why no CCM has initialised the Node.
 func (f NodeFacts) findUninitialized() *finding {
-	if !kubediff.IsUninitialized(f.Node) || f.Node.Spec.ProviderID != "" && !f.isOfThisCloud() {
+	if !kubediff.IsUninitialized(f.Node) || f.Node.Spec.ProviderID != "" && !f.isOfThisCloud() && f.OtherCCM == "" {
 		return nil
 	}
 	const stays = "is not initialised: "

@@ -626,6 +626,58 @@ func TestNodes(t *testing.T) {
 				[]Fact{{Cluster, "its provider ID is kind://docker/a/b"}}, []string{"kubectl delete node node-1"},
 			},
 		},
+		"initialised by another CCM": {
+			func(f *NodeFacts) { f.OtherCCM, f.Node.Spec.ProviderID = "/bin/nebula-ccm", "nebula:///a/i-1" },
+			saidCase{
+				Ready, "Node node-1 is ready.", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is running"}}, nil,
+			},
+		},
+		"another CCM whose IDs nobody else can read": {
+			func(f *NodeFacts) {
+				f.OtherCCM, f.Node.Spec.ProviderID, f.Instance = "/bin/nebula-ccm", "nebula://42", nil
+			},
+			saidCase{
+				Ready, "Node node-1 is ready.", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is running"}}, nil,
+			},
+		},
+		"another CCM, and no instance": {
+			func(f *NodeFacts) {
+				f.OtherCCM, f.Node.Spec.ProviderID, f.Instance, f.Named = "/bin/nebula-ccm", "nebula://42", nil, nil
+			},
+			saidCase{
+				Degraded, "Node node-1 has no instance that the lab can tell: the cloud has none of its name that lives, " +
+					"and its provider ID has none's ID.",
+				[]Fact{{Cluster, "its provider ID is nebula://42"}, {Lab, "the CCM is /bin/nebula-ccm"}},
+				[]string{"lab logs ccm --tail 30"},
+			},
+		},
+		"another CCM that has not got to it": {
+			func(f *NodeFacts) {
+				tainted(f)
+				f.OtherCCM, f.Node.Spec.ProviderID = "/bin/nebula-ccm", "nebula://42"
+			},
+			saidCase{
+				NotReady, "Node node-1 is not initialised: the CCM has not got to it yet.",
+				[]Fact{{Cluster, uninitialized}}, []string{"lab logs ccm --tail 30"},
+			},
+		},
+		"the CCM is locked out": {
+			func(f *NodeFacts) { f.CCMRefusal = "it does not accept the token in ccm.token" },
+			saidCase{
+				Degraded, "Node node-1 is as the CCM left it, and the CCM does not follow it any more: " +
+					"the cloud refuses the CCM's token.",
+				[]Fact{{Cloud, "it does not accept the token in ccm.token"}},
+				[]string{"lab logs ccm --tail 30", "lab down --keep-state", "lab up"},
+			},
+		},
+		"the CCM is locked out, and the Node waits": {
+			func(f *NodeFacts) { tainted(f); f.CCMRefusal = "it does not accept the token in ccm.token" },
+			saidCase{
+				NotReady, "Node node-1 is not initialised: the cloud refuses the CCM's token.",
+				[]Fact{{Cloud, "it does not accept the token in ccm.token"}, {Cluster, uninitialized}},
+				[]string{"lab logs ccm --tail 30", "lab down --keep-state", "lab up"},
+			},
+		},
 		"lingers: no CCM": {
 			func(f *NodeFacts) { f.state(api.InstanceTerminated); f.ccmOff() },
 			saidCase{NotReady, "Node node-1 lingers: its instance is gone, and no cloud controller manager runs that would delete it.",

@@ -66,6 +66,9 @@ func Service(f ServiceFacts) Explanation {
 		return x.conclude(f.LabFacts, f.describeOtherType(), f.findLeftoverBalancer(), f.findNoEndpoints())
 	}
 	var findings []*finding
+	if f.isManagedByCCM() {
+		findings = append(findings, f.findLockedOut())
+	}
 	if why := f.haltReason(componentCloud); f.isManagedByCCM() && why != "" {
 		findings = append(
 			findings,

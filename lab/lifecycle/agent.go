@@ -94,6 +94,16 @@ func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, 
 		group.Go(func() error { return picture.FollowContainers(ctx, l.Cluster.Components) })
 	}
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
+	if !l.Cluster.Traits().NoCloudProvider {
+		group.Go(func() error {
+			return recorder.CCMRefusals(ctx, func(ctx context.Context) string {
+				if !isWanted(l, local.ComponentCCM) {
+					return ""
+				}
+				return l.CCMRefusal(ctx)
+			})
+		})
+	}
 	group.Go(func() error { return picture.Follow(ctx, picturedCloud{cloud, operator}, kube) })
 	group.Go(func() error {
 		if err := console.Serve(ctx, l, picture, guide, log); err != nil { // Machines go on without a page.

@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -68,6 +69,11 @@ func Of(ctx context.Context, l *lab.Lab) (*Status, error) {
 	if err != nil {
 		st.Problems = append(st.Problems, strings.Split(err.Error(), "\n")...)
 	}
+	if isRunning(st.Components, local.ComponentCCM) {
+		if why := l.CCMRefusal(ctx); why != "" { // Whatever else is wrong may come of it.
+			st.Problems = slices.Insert(st.Problems, 0, "the cloud refuses the CCM: "+why)
+		}
+	}
 	if st.Problems = append(l.PausedProcesses(), st.Problems...); len(st.Problems) > 0 {
 		st.State = lab.StateIncomplete
 	}
@@ -77,6 +83,12 @@ func Of(ctx context.Context, l *lab.Lab) (*Status, error) {
 		)
 	}
 	return st, nil
+}
+
+func isRunning(components []cluster.Component, name string) bool {
+	return slices.ContainsFunc(components, func(c cluster.Component) bool {
+		return c.Name == name && c.State == cluster.StateRunning
+	})
 }
 
 // addCluster adds the Nodes and the Services. Its error names each thing that could not be

@@ -71,6 +71,9 @@ func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implemen
 		Name: described.Name, Version: described.Version, Cloud: cloud, CCM: ccm, Attempts: described.Attempts,
 		Unsupported: o.unsupportedByDriver(described, values),
 	}
+	for _, name := range cloud.UnknownFeatures() {
+		under.Unsupported[name] = driver.UnknownFeature // So that the report shows it.
+	}
 	for _, claim := range described.Claims {
 		under.Claims = append(under.Claims, conformance.Capability(claim))
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -40,6 +39,8 @@ type Trying struct {
 // TriedDriver is what was seen of a driver.
 type TriedDriver struct {
 	Driver protocol.Driver `json:"driver"`
+	// Unknown are features that the driver names and this suite does not know: mistyped, or of a later release.
+	Unknown []string `json:"unknown,omitempty"`
 	// Calls are what the proxy takes calls for.
 	Calls []MatchedCall `json:"calls,omitempty"`
 	// Faults are those that leave something out of an answer, tried with answers of the cloud.
@@ -90,6 +91,7 @@ func (t Trying) Try(ctx context.Context, steps *ui.Steps) (tried *TriedDriver, e
 	}{
 		{"hello", r.sayHello},
 		{"proxy", r.openProxy},
+		{"ccm", r.checkCCM},
 		{"instance", r.createInstance},
 		{"changes", r.tryChanges},
 		{"faults", r.tryFaults},
@@ -101,9 +103,10 @@ func (t Trying) Try(ctx context.Context, steps *ui.Steps) (tried *TriedDriver, e
 			return nil, fmt.Errorf("%s: %w", step.title, err)
 		}
 	}
+	described := r.cloud.Described()
 	return &TriedDriver{
-		Driver: r.cloud.Described(), Calls: matchCalls(r.proxy, r.cloud.Described().Proxy, t.Calls),
-		Faults: r.faults, Lost: lostFeatures(r.cloud.Features()),
+		Driver: described, Unknown: r.cloud.UnknownFeatures(), Calls: matchCalls(r.proxy, described.Proxy, t.Calls),
+		Faults: r.faults, Lost: lostFeatures(r.cloud.Features(), described.Unsupported),
 	}, nil
 }
 
@@ -145,6 +148,19 @@ func (r *tryRun) openProxy(context.Context) (done string, err error) {
 	}
 	r.proxy, err = openProxy(r.cloud, "127.0.0.1")
 	return fmt.Sprintf("for %s, rules: %d", asked.Upstream, len(asked.Rules)), err
+}
+
+// checkCCM looks at how the CCM is to be started, as far as the driver says it.
+func (r *tryRun) checkCCM(context.Context) (string, error) {
+	said := r.cloud.Described().CCM
+	if said == nil {
+		return "it names none: --ccm of lab conformance says how it is started", nil
+	}
+	ccm := program.CCM{Path: said.Path, Args: said.Args, Env: said.Env, ConfigTemplate: said.Config}
+	if said.Path == "" {
+		return fmt.Sprintf("--ccm names the program; arguments: %d", len(said.Args)), ccm.CheckTemplates()
+	}
+	return fmt.Sprintf("%s, arguments: %d", said.Path, len(said.Args)), ccm.Check()
 }
 
 func (r *tryRun) createInstance(ctx context.Context) (done string, err error) {
@@ -355,10 +371,10 @@ func methodFor(proxy *faultproxy.Proxy, rule protocol.ProxyRule, path string, nu
 }
 
 // lostFeatures are those that a cloud lacks, if a test needs them.
-func lostFeatures(have []conformance.Feature) (lost []LostFeature) {
+func lostFeatures(have []conformance.Feature, unsupported conformance.Unsupported) (lost []LostFeature) {
 	for _, f := range conformance.AllFeatures() {
 		core, extended := profiles.TestsThatNeed(f)
-		if !slices.Contains(have, f) && len(core)+extended > 0 {
+		if unsupported.Lacks(f, have) && len(core)+extended > 0 {
 			lost = append(lost, LostFeature{f, core, extended})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -59,6 +60,13 @@ func tryCloudAt(
 	if len(rules) > 0 {
 		described.Proxy = &protocol.Proxy{Upstream: upstream, Rules: rules}
 	}
+	return tryDescribed(t, cloud, described, calls)
+}
+
+// tryDescribed tries a driver of a cloud that says this of itself.
+func tryDescribed(
+	t *testing.T, cloud conformance.Cloud, described protocol.Driver, calls []string,
+) (*TriedDriver, error) {
 	server := httptest.NewServer(driver.NewHandler(described,
 		func(context.Context, protocol.Hello) (conformance.Cloud, error) { return cloud, nil }))
 	t.Cleanup(server.Close)
@@ -179,4 +187,36 @@ func TestTryDriverThatChangesNothing(t *testing.T) {
 func TestTryDriverThatFails(t *testing.T) {
 	_, err := tryCloud(t, &smallCloud{}, nil, protocol.ProxyRule{Path: "servers", Thing: conformance.Instances})
 	assert.ErrorContains(t, err, "proxy: the driver nebula: its proxy: rule 1, servers: the path does not begin with /")
+}
+
+// A mistake in how the driver starts the CCM is found without a lab.
+func TestTryDriverWithMistakesOfItsCCM(t *testing.T) {
+	for _, said := range []protocol.CCM{
+		{Args: []string{"--cloud={{.CloudURI}}"}},
+		{Config: "url = {{.CloudURL"},
+		{Env: []string{"{{.Project}}"}},
+		{Path: "nebula-ccm", Args: []string{"--kubeconfig={{.Kubeconfig}}"}},
+	} {
+		_, err := tryDescribed(t, &smallCloud{}, protocol.Driver{Name: "nebula", CCM: &said}, nil)
+		assert.ErrorContains(t, err, "ccm: ", "%v", said)
+	}
+	_, err := tryDescribed(t, &smallCloud{}, protocol.Driver{
+		Name: "nebula", CCM: &protocol.CCM{Args: []string{"--cloud={{.CloudURL}}"}, Config: "{{readFile .TokenFile}}"},
+	}, nil)
+	assert.NoError(t, err)
+}
+
+// What a driver says that its cloud does not have is among what is lost.
+func TestTryDriverWithoutLoadBalancers(t *testing.T) {
+	for why, wanted := range map[string]bool{"": false, "nebula has none": true} {
+		described := protocol.Driver{Name: "nebula"}
+		if wanted {
+			described.Unsupported = map[string]string{string(conformance.FeatureLoadBalancers): why}
+		}
+		tried, err := tryDescribed(t, &smallCloud{}, described, nil)
+		require.NoError(t, err)
+		assert.Equal(t, wanted, slices.ContainsFunc(tried.Lost, func(l LostFeature) bool {
+			return l.Feature == conformance.FeatureLoadBalancers && slices.Contains(l.Core, "resilience-lost-create")
+		}))
+	}
 }

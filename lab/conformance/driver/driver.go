@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -71,13 +72,37 @@ type remoteDriver struct {
 	described protocol.Driver
 }
 
-// Features implements conformance.Driver.
-func (r *remoteDriver) Features() []conformance.Feature {
-	features := make([]conformance.Feature, len(r.described.Features))
-	for i, name := range r.described.Features {
-		features[i] = conformance.Feature(name)
+// knownFeatures are all that a driver can name.
+func knownFeatures() (names []string) {
+	for _, f := range append(conformance.AllFeatures(), conformance.RoleInstanceBatches, conformance.RoleCallJournal) {
+		names = append(names, string(f))
+	}
+	return names
+}
+
+// Features implements conformance.Driver. What a driver of a later release can do beyond what this suite knows
+// is not among them.
+func (r *remoteDriver) Features() (features []conformance.Feature) {
+	for _, name := range r.described.Features {
+		if slices.Contains(knownFeatures(), name) {
+			features = append(features, conformance.Feature(name))
+		}
 	}
 	return features
+}
+
+// UnknownFeature says why a feature is left aside.
+const UnknownFeature = "this suite does not know it: it is mistyped, or of a later release"
+
+// UnknownFeatures are those that the driver names, or has an answer of its proxy for, and this suite does not know.
+func (c *Cloud) UnknownFeatures() []string {
+	named := slices.Clone(c.Described().Features)
+	if proxy := c.Described().Proxy; proxy != nil {
+		for _, kind := range slices.Sorted(maps.Keys(proxy.Answers)) {
+			named = append(named, string(conformance.FaultFeature(conformance.FaultKind(kind))))
+		}
+	}
+	return slices.DeleteFunc(named, func(name string) bool { return slices.Contains(knownFeatures(), name) })
 }
 
 // startBound is how long a driver may take until it listens.
@@ -90,7 +115,7 @@ func Connect(ctx context.Context, a Address, hello protocol.Hello, ended func() 
 		ended = func() error { return nil }
 	}
 	d := &remoteDriver{connection: newConnection(a, ended)}
-	hello.Protocols = []string{protocol.Version}
+	hello.Protocols, hello.Features = []string{protocol.Version}, knownFeatures()
 	bounded, cancel := context.WithTimeoutCause(
 		ctx, startBound, fmt.Errorf("the driver does not listen on %s after %s", a.target, startBound))
 	defer cancel()
@@ -120,30 +145,14 @@ func Connect(ctx context.Context, a Address, hello protocol.Hello, ended func() 
 // connectInterval is how often a driver that does not listen yet is tried.
 const connectInterval = 50 * time.Millisecond
 
-// checkDescription returns all that is wrong with what a driver says of itself.
+// checkDescription returns an error when the driver's version of the protocol is another one.
 func checkDescription(d protocol.Driver) error {
 	if d.Protocol != protocol.Version {
 		return fmt.Errorf(
 			"the driver %s speaks version %q of the protocol, and this suite %q: one of them must be of another release",
 			d.Name, d.Protocol, protocol.Version)
 	}
-	known := append(conformance.AllFeatures(), conformance.RoleInstanceBatches, conformance.RoleCallJournal)
-	var errs []error
-	for _, name := range d.Features {
-		if !slices.Contains(known, conformance.Feature(name)) {
-			errs = append(errs, fmt.Errorf("the driver %s has a feature %q, which there is not: features are %s",
-				d.Name, name, joined(known)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func joined[S ~string](all []S) string {
-	texts := make([]string, len(all))
-	for i, s := range all {
-		texts[i] = string(s)
-	}
-	return strings.Join(texts, ", ")
+	return nil
 }
 
 // Described is what the driver says of itself.

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -72,9 +73,42 @@ func TestUnknownVersionIsTold(t *testing.T) {
 		`one of them must be of another release`)
 }
 
-func TestUnknownFeatureIsTold(t *testing.T) {
-	_, err := connect(t, sayingHello(t, `{"protocol": "v1", "name": "nebula", "features": ["zone", "udp"]}`, nil))
-	assert.ErrorContains(t, err, `the driver nebula has a feature "zone", which there is not: features are machines,`)
+// A driver of a later release names what this suite does not know: that is left aside.
+func TestDriverOfALaterRelease(t *testing.T) {
+	c, err := connect(t, sayingHello(t, `{"protocol": "v1", "name": "nebula", "claims": ["levitation"],
+		"features": ["wormholes", "udp", "fault-supernova"], "orbit": {"radius": 7}, "proxy": {"upstream": "http://127.0.0.1:1",
+		"rules": [{"path": "/v1/servers", "thing": "instances"}], "answers": {"503": {}, "nova": {}}}}`, nil))
+	require.NoError(t, err)
+	assert.Equal(t, []conformance.Feature{conformance.FeatureUDP}, c.Features())
+	assert.Equal(t, []string{"wormholes", "fault-supernova", "fault-nova"}, c.UnknownFeatures())
+	proxy, err := faultproxy.Open("127.0.0.1", *c.Described().Proxy)
+	require.NoError(t, err)
+	assert.NoError(t, proxy.Close())
+}
+
+// A driver serves suites of two releases: each is told of what it knows.
+func TestSuiteOfAnotherRelease(t *testing.T) {
+	h := NewHandler(protocol.Driver{}, func(context.Context, protocol.Hello) (conformance.Cloud, error) {
+		return &fullCloud{}, nil
+	})
+	for hello, want := range map[string]string{
+		`{"protocols": ["v1"], "features": ["udp", "fault-slow", "fault-supernova", "call-journal", "wormholes"]}`: `
+			"features":["udp","fault-slow","call-journal"]`,
+		`{"protocols": ["v1"]}`: `"listeners","node-ports","targets","udp"`,
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/hello", strings.NewReader(hello)))
+		assert.Contains(t, w.Body.String(), strings.TrimSpace(want))
+	}
+	var asked protocol.Hello
+	_, err := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&asked))
+		sayingHello(t, plainHello, nil).ServeHTTP(w, r)
+	}))
+	require.NoError(t, err)
+	for _, name := range []string{"udp", "fault-503", "instance-batches", "call-journal", "load-balancers"} {
+		assert.Contains(t, asked.Features, name)
+	}
 }
 
 // Whoever writes a driver reads where its answer is wrong.

@@ -84,7 +84,10 @@ func (h *handler) hello(ctx context.Context, body []byte) (any, error) {
 	described := h.described
 	described.Protocol, described.Features = protocol.Version, []string{}
 	for _, f := range server.Features() {
-		described.Features = append(described.Features, string(f))
+		// A suite of an earlier release may not know all, and one of the first ones does not say.
+		if len(hello.Features) == 0 || slices.Contains(hello.Features, string(f)) {
+			described.Features = append(described.Features, string(f))
+		}
 	}
 	return described, nil
 }

@@ -86,6 +86,11 @@ func restAtLeast(nodes int) time.Duration {
 // CCM has looked at all its Nodes again: an event may have had it refresh what it
 // remembers.
 func countCallsAtRest(t *conformance.T, crowd *conformance.NodeFleet) {
+	// Routes come one by one, long after their Nodes. Only a CCM that has asked for routes makes any.
+	calls := awaitSettledCalls(t)
+	if calls.Of[conformance.Routes].Reads > 0 && t.HasFeature(conformance.FeatureRoutes) {
+		crowd.AwaitRoutes()
+	}
 	crowd.AwaitNodeSweeps(looksAtRest)
 	countCalls(t, crowd, conformance.PhaseRest, len(crowd.Names), func() {
 		over := checkTimePassed(time.Now(), restAtLeast(len(crowd.Names)), "that is in %s")

@@ -120,7 +120,8 @@ var foundations = []struct {
 	}},
 }
 
-// withFoundations adds to tests what they build on. No test builds on itself: a pattern may match it.
+// withFoundations adds to tests what they build on, and that they need load balancers if that is a Service's. No
+// test builds on itself: a pattern may match it.
 func withFoundations(tests []conformance.Test) []conformance.Test {
 	for i := range tests {
 		test := &tests[i]
@@ -129,6 +130,9 @@ func withFoundations(tests []conformance.Test) []conformance.Test {
 			if f.on != test.ID && !slices.Contains(test.BuildsOn, f.on) && matchesAny(f.tests, test.ID) {
 				test.BuildsOn = append(test.BuildsOn, f.on)
 			}
+		}
+		if test.ID == balancerMade || slices.Contains(test.BuildsOn, balancerMade) {
+			test.Needs = append([]conformance.Feature{conformance.FeatureLoadBalancers}, test.Needs...)
 		}
 	}
 	return tests

@@ -165,10 +165,10 @@ var balancerFailureTests = []conformance.Test{
 	}, {
 		ID: "lb-deleted-out-of-band-comes-back", Capability: conformance.CapabilityRepair, Source: fromService,
 		Requires: "A balancer that was deleted behind the CCM's back is replaced without anybody touching the Service.",
-		Bound:    30 * time.Second, // It is about an outage that lasts.
 		Incident: deletedByHandIncident,
 		Run: func(t *conformance.T) {
 			svc, old := newServiceWithoutBalancer(t)
+			awaitRepaired(t, svc, halfAMinute)
 			b := t.AwaitBalancer(svc)
 			assert.NotEqual(t, old.ID, b.ID)
 		},

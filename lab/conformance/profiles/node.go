@@ -85,7 +85,11 @@ var nodeTests = []conformance.Test{
 		Requires: "When the addresses of a Node's instance change, the Node's follow, at the latest after the CCM's --node-status-update-frequency.",
 		Needs:    []conformance.Feature{conformance.FeatureChangeAddresses},
 		Bound:    statusUpdateFrequency + conformance.DefaultBound, Priority: conformance.Early,
+		Alone: true, // The CCM is restarted.
 		Run: func(t *conformance.T) {
+			if t.HasFeature(conformance.FeatureFlags) { // By default, it would be a wait of minutes.
+				t.RestartCCM("--node-status-update-frequency=2s")
+			}
 			instance, node := newInitializedNode(t)
 			changed, err := t.Cloud.ChangeAddresses(t.Context(), instance.ID)
 			t.Must(err, "changing the addresses of instance %s", instance.ID)

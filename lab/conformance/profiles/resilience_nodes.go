@@ -309,9 +309,14 @@ func newFleet(t *conformance.T, size int) fleet {
 	for i := range f {
 		f[i] = newJoiningWorker(t)
 	}
-	for _, w := range f {
-		t.AwaitInitialized(w.Name)
-	}
+	t.Await(fmt.Sprintf("%d Nodes to be initialised", size), func(ctx context.Context) error {
+		for i, w := range f {
+			if _, err := t.Initialized(ctx, w.Name); err != nil {
+				return fmt.Errorf("%d are; then %w", i, err)
+			}
+		}
+		return nil
+	})
 	return f
 }
 

@@ -85,6 +85,12 @@ func (c *CCM) Check() error {
 	if err := CheckExecutable(c.Path); err != nil {
 		errs = append(errs, fmt.Errorf("the CCM: %w", err))
 	}
+	return errors.Join(append(errs, c.CheckTemplates())...)
+}
+
+// CheckTemplates says all that is wrong with the arguments, the environment and the configuration.
+func (c *CCM) CheckTemplates() error {
+	var errs []error
 	for name, text := range c.allTemplates() {
 		if err := CheckTemplate(text); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))

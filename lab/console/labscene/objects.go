@@ -147,6 +147,14 @@ func OfLease(l *coordinationv1.Lease) scene.Thing {
 	return t
 }
 
+// RefusedCCM is the CCM's token while the cloud refuses it. It is in the picture only meanwhile.
+func RefusedCCM(why string) scene.Thing {
+	return scene.Thing{
+		ID: "token/ccm", Kind: KindComponent, Name: "the CCM's token", State: "refused by the cloud", Level: scene.LevelBad,
+		Reason: "The cloud refuses the CCM: " + why + ". Nothing that changes from now on is followed.",
+	}
+}
+
 // OfComponent is one of the lab's processes. running is false for one that has ended, or was never started.
 func OfComponent(name, detail string, running bool) scene.Thing {
 	t := scene.Thing{ID: "component/" + name, Kind: KindComponent, Name: name, State: "runs", Level: scene.LevelOK}

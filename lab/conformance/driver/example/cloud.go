@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -76,15 +77,17 @@ func (c client) project(ctx context.Context) (id string, err error) {
 	return p.ID, err
 }
 
-func (c client) createInstance(ctx context.Context, name string, tags map[string]string) (i instance, err error) {
-	err = c.call(ctx, http.MethodPost, "/v1/instances", object{"name": name, "tags": tags}, &i)
+func (c client) createInstance(ctx context.Context, name string, tags map[string]string) (instance, error) {
+	var made apiInstance
+	err := c.call(ctx, http.MethodPost, "/v1/instances", object{"name": name, "tags": tags}, &made)
 	if err != nil {
-		return i, err
+		return instance{}, err
 	}
-	return c.awaitState(ctx, i.ID, "running")
+	made, err = c.awaitState(ctx, made.ID, "running")
+	return made.toProtocol(), err
 }
 
-func (c client) awaitState(ctx context.Context, id, state string) (i instance, err error) {
+func (c client) awaitState(ctx context.Context, id, state string) (i apiInstance, err error) {
 	return i, await(ctx, func() (bool, error) {
 		err := c.call(ctx, http.MethodGet, "/v1/instances/"+url.PathEscape(id), nil, &i)
 		return i.State == state, err
@@ -102,8 +105,10 @@ func (c client) changeInstance(ctx context.Context, id, action string) error {
 
 func balancerPath(id string) string { return "/v1/load-balancers/" + url.PathEscape(id) }
 
-func (c client) getBalancer(ctx context.Context, id string) (b balancer, err error) {
-	return b, c.call(ctx, http.MethodGet, balancerPath(id), nil, &b)
+func (c client) getBalancer(ctx context.Context, id string) (balancer, error) {
+	var b apiBalancer
+	err := c.call(ctx, http.MethodGet, balancerPath(id), nil, &b)
+	return b.toProtocol(), err
 }
 
 // listBalancers lists those of Services, page by page. The project has one cluster, whose name may change.
@@ -111,13 +116,13 @@ func (c client) listBalancers(ctx context.Context) (all []balancer, err error) {
 	query := url.Values{"tag": {"kubernetes-service-uid"}}
 	for {
 		var page struct {
-			Items         []balancer
+			Items         []apiBalancer
 			NextPageToken string
 		}
 		if err := c.call(ctx, http.MethodGet, "/v1/load-balancers?"+query.Encode(), nil, &page); err != nil {
 			return nil, err
 		}
-		all = append(all, page.Items...)
+		all = append(all, toProtocol(page.Items)...)
 		if page.NextPageToken == "" {
 			return all, nil
 		}
@@ -131,7 +136,7 @@ func (c client) deleteBalancer(ctx context.Context, id string) error {
 	}
 	return await(ctx, func() (bool, error) {
 		_, err := c.getBalancer(ctx, id)
-		return isNotFound(err), ignoreNotFound(err)
+		return errors.Is(err, errNotFound), ignoreNotFound(err)
 	})
 }
 

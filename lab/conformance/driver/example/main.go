@@ -1,8 +1,9 @@
-// A driver for the conformance suite, as small as one can be: what every driver answers, three features
+// A driver for the conformance suite, as small as one can be: what every driver answers (serve.go), three features
 // more that core tests need, and rules for the suite's proxy, which makes all faults. Its cloud is behind
 // REST, fakecloud (cloud.go), or with -memory a fake in the same process (memory.go). Whoever has another
-// cloud replaces one of the two files, deletes the other and what newDriver does with it, and changes the
-// rules, the features and the CCM's arguments in hello.
+// cloud replaces one of the two files, deletes the other and what newExample does with it, and changes the
+// rules, the features and the CCM's arguments in describe. It shares no code with this repository, and needs
+// nothing but Go's own packages: all that it knows is the protocol, and the API of the cloud.
 package main
 
 import (
@@ -11,17 +12,12 @@ import (
 	"errors"
 	"flag"
 	"log"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 )
-
-// object is JSON that this driver writes, without a type for each kind.
-type object = map[string]any
 
 func main() {
 	log.SetFlags(0)
@@ -35,25 +31,15 @@ func main() {
 	}
 }
 
-// run serves the protocol until ctx ends.
 func run(ctx context.Context, inMemory bool, getenv func(string) string) error {
-	d, err := newDriver(ctx, inMemory, getenv)
+	e, err := newExample(ctx, inMemory, getenv)
 	if err != nil {
 		return err
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "unix", getenv("CCMLAB_DRIVER_SOCKET"))
-	if err != nil {
-		return err
-	}
-	server := &http.Server{Handler: d.handler(), ReadHeaderTimeout: time.Minute}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return serve(ctx, e.paths())
 }
 
-// cloud is what the driver needs of a cloud. What changes something returns when the cloud says that it is so.
+// cloud is what the example needs of a cloud.
 type cloud interface {
 	apiURL() string // of the API that the CCM calls
 	project(ctx context.Context) (id string, err error)
@@ -70,59 +56,34 @@ type connectionCounter interface {
 	countConnections(ctx context.Context, id string) ([]portConnections, error)
 }
 
-// driver answers the suite.
-type driver struct {
-	cloud     cloud
+// example is a driver of either cloud.
+type example struct {
+	cloud
 	tokenFile string
 	caFile    string // Go's HTTP client reads it by itself; the suite's proxy is told.
 	cluster   string // its name, from the suite's first request
 }
 
-func newDriver(ctx context.Context, inMemory bool, getenv func(string) string) (*driver, error) {
+func newExample(ctx context.Context, inMemory bool, getenv func(string) string) (*example, error) {
 	if inMemory {
 		m, err := startMemory(ctx)
-		return &driver{cloud: m, tokenFile: "{{.TokenFile}}"}, err // Any token will do.
+		return &example{cloud: m, tokenFile: "{{.TokenFile}}"}, err // Any token will do.
 	}
-	d := &driver{tokenFile: getenv("FAKECLOUD_TOKEN_FILE"), caFile: getenv("SSL_CERT_FILE")}
-	if d.tokenFile == "" || getenv("FAKECLOUD_URL") == "" {
+	e := &example{tokenFile: getenv("FAKECLOUD_TOKEN_FILE"), caFile: getenv("SSL_CERT_FILE")}
+	if e.tokenFile == "" || getenv("FAKECLOUD_URL") == "" {
 		return nil, errors.New("FAKECLOUD_URL and FAKECLOUD_TOKEN_FILE are to say where the cloud is; with -memory there is one in memory")
 	}
-	token, err := os.ReadFile(d.tokenFile)
-	d.cloud = client{url: getenv("FAKECLOUD_URL"), token: string(token)}
-	return d, err
+	token, err := os.ReadFile(e.tokenFile)
+	e.cloud = client{url: getenv("FAKECLOUD_URL"), token: string(token)}
+	return e, err
 }
 
-// handler has the paths of the protocol that the features below ask for.
-func (d *driver) handler() http.Handler {
-	mux := http.NewServeMux()
-	handle := func(pattern string, answer func(*http.Request) (any, error)) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			v, err := answer(r)
-			write(w, v, err)
-		})
-	}
-	handle("POST /hello", d.hello)
-	handle("POST /v1/instances", d.createInstance)
-	handle("POST /v1/instances/{id}/stop", func(r *http.Request) (any, error) {
-		return nil, d.cloud.changeInstance(r.Context(), r.PathValue("id"), "stop")
-	})
-	handle("POST /v1/instances/{id}/start", func(r *http.Request) (any, error) {
-		return nil, d.cloud.changeInstance(r.Context(), r.PathValue("id"), "start")
-	})
-	handle("DELETE /v1/instances/{id}", func(r *http.Request) (any, error) {
-		return nil, ignoreNotFound(d.cloud.changeInstance(r.Context(), r.PathValue("id"), "terminate"))
-	})
-	handle("GET /v1/balancers", d.listBalancers)
-	handle("GET /v1/balancers/{id}", func(r *http.Request) (any, error) {
-		b, err := d.cloud.getBalancer(r.Context(), r.PathValue("id"))
-		return b.toProtocol(), err
-	})
-	handle("DELETE /v1/balancers/{id}", func(r *http.Request) (any, error) {
-		return nil, ignoreNotFound(d.cloud.deleteBalancer(r.Context(), r.PathValue("id")))
-	})
-	handle("POST /v1/balancers/{id}/change", d.changeBalancer)
-	if counter, ok := d.cloud.(connectionCounter); ok {
-		handle("GET /v1/balancers/{id}/connections", func(r *http.Request) (any, error) {
+// paths has those of every driver, and those that the features ask for.
+func (e *example) paths() http.Handler {
+	mux := pathsOf(e)
+	handle(mux, "POST /v1/balancers/{id}/change", e.answerChange)
+	if counter, ok := e.cloud.(connectionCounter); ok {
+		handle(mux, "GET /v1/balancers/{id}/connections", func(r *http.Request) (any, error) {
 			ports, err := counter.countConnections(r.Context(), r.PathValue("id"))
 			return object{"ports": ports}, err
 		})
@@ -130,52 +91,22 @@ func (d *driver) handler() http.Handler {
 	return mux
 }
 
-// write writes an answer: a document, nothing, or the problem.
-func write(w http.ResponseWriter, v any, err error) {
-	status, contentType := http.StatusOK, "application/json"
-	if err != nil {
-		status, contentType, v = http.StatusInternalServerError, "application/problem+json", object{"detail": err.Error()}
-		if isNotFound(err) {
-			status = http.StatusNotFound
-		}
-	}
-	if v == nil {
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-	w.Header().Set("Content-Type", contentType)
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // The suite has gone, and sees that itself.
-}
-
-// ignoreNotFound is for what is to be gone.
-func ignoreNotFound(err error) error {
-	if isNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// hello says what the cloud can do, which of its paths are what, and how its CCM is started.
-func (d *driver) hello(r *http.Request) (any, error) {
-	var asked struct{ ClusterName string }
-	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
-		return nil, err
-	}
-	d.cluster = asked.ClusterName
+// describe says what the cloud can do, which of its paths are what, and how its CCM is started.
+func (e *example) describe(ctx context.Context, clusterName string) (object, error) {
+	e.cluster = clusterName
 	features := []string{
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", // what answers have
 		"change-balancer", // what there is one more path for
 	}
-	if _, ok := d.cloud.(connectionCounter); ok {
+	if _, ok := e.cloud.(connectionCounter); ok {
 		features = append(features, "machines", "traffic")
 	}
-	project, err := d.cloud.project(r.Context())
+	project, err := e.project(ctx)
 	return object{
-		"protocol": "v1", "name": "example", "version": "v0.1.0", "features": features,
+		"name": "example", "version": "v0.1.0", "features": features,
 		"proxy": object{
-			"upstream": d.cloud.apiURL(),
-			"caFile":   d.caFile,
+			"upstream": e.apiURL(),
+			"caFile":   e.caFile,
 			"rules":    rules,
 			"answers": object{
 				// Whose project was looked at tells a CCM whether a 404 is about its own instances.
@@ -190,7 +121,7 @@ func (d *driver) hello(r *http.Request) (any, error) {
 				"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 				"--node-monitor-period=1s",
 			},
-			"config": "url: {{.CloudURL}}\ntokenFile: " + d.tokenFile + "\nproject: " + project + "\n" +
+			"config": "url: {{.CloudURL}}\ntokenFile: " + e.tokenFile + "\nproject: " + project + "\n" +
 				// Tests beside each other end many instances, for which the CCM is not to keep their Nodes.
 				"massDeletion: {minimum: 10, window: 30s, hold: 10m}\n",
 		},
@@ -236,45 +167,36 @@ func rulesOf(thing, path string) []object {
 	}
 }
 
-func (d *driver) createInstance(r *http.Request) (any, error) {
-	var spec struct {
-		Name    string
-		Machine bool
-	}
-	if err := json.NewDecoder(r.Body).Decode(&spec); err != nil {
-		return nil, err
-	}
-	tags := map[string]string{"kubernetes-cluster": d.cluster}
+func (e *example) createInstance(ctx context.Context, spec instanceSpec) (instance, error) {
+	tags := map[string]string{"kubernetes-cluster": e.cluster}
 	if !spec.Machine {
 		tags["ccmlab-machine"] = "none" // No kubelet is to run on it.
 	}
-	i, err := d.cloud.createInstance(r.Context(), spec.Name, tags)
-	return i.toProtocol(), err
+	return e.cloud.createInstance(ctx, spec.Name, tags)
 }
 
-func (d *driver) listBalancers(r *http.Request) (any, error) {
-	all, err := d.cloud.listBalancers(r.Context())
-	balancers := []object{}
-	for _, b := range all {
-		balancers = append(balancers, b.toProtocol())
-	}
-	return object{"balancers": balancers}, err
+func (e *example) stopInstance(ctx context.Context, id string) error {
+	return e.changeInstance(ctx, id, "stop")
 }
 
-func (d *driver) changeBalancer(r *http.Request) (any, error) {
+func (e *example) startInstance(ctx context.Context, id string) error {
+	return e.changeInstance(ctx, id, "start")
+}
+
+func (e *example) terminateInstance(ctx context.Context, id string) error {
+	return e.changeInstance(ctx, id, "terminate")
+}
+
+func (e *example) answerChange(r *http.Request) (any, error) {
 	var change struct {
-		Listeners []struct {
-			Protocol         string
-			Port, TargetPort int
-		}
-		Targets []string
+		Listeners []listener
+		Targets   []string
 	}
 	if err := json.NewDecoder(r.Body).Decode(&change); err != nil {
 		return nil, err
 	}
-	var listeners []listener
-	for _, l := range change.Listeners {
-		listeners = append(listeners, listener{strings.ToLower(l.Protocol), l.Port, l.TargetPort})
+	for i := range change.Listeners {
+		change.Listeners[i].Protocol = strings.ToLower(change.Listeners[i].Protocol)
 	}
-	return nil, d.cloud.changeBalancer(r.Context(), r.PathValue("id"), listeners, change.Targets)
+	return nil, e.changeBalancer(r.Context(), r.PathValue("id"), change.Listeners, change.Targets)
 }

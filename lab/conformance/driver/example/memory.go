@@ -154,7 +154,7 @@ func convertJSON(from, v any) error {
 func (m *memory) apiURL() string                          { return m.url }
 func (m *memory) project(context.Context) (string, error) { return memoryProject, nil }
 
-func (m *memory) createInstance(_ context.Context, name string, tags map[string]string) (i instance, err error) {
+func (m *memory) createInstance(_ context.Context, name string, tags map[string]string) (instance, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	created := m.addResource(instances, object{
@@ -163,7 +163,9 @@ func (m *memory) createInstance(_ context.Context, name string, tags map[string]
 	})
 	ip := fmt.Sprintf("10.1.%d.%d", m.serial/250, m.serial%250+1)
 	created["addresses"] = []object{{"type": "internal", "ip": ip}}
-	return i, convertJSON(created, &i)
+	var i apiInstance
+	err := convertJSON(created, &i)
+	return i.toProtocol(), err
 }
 
 func (m *memory) changeInstance(_ context.Context, id, action string) error {
@@ -177,20 +179,24 @@ func (m *memory) changeInstance(_ context.Context, id, action string) error {
 }
 
 // listBalancers lists all: nobody else has any.
-func (m *memory) listBalancers(context.Context) (all []balancer, err error) {
+func (m *memory) listBalancers(context.Context) ([]balancer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return all, convertJSON(m.listResources(balancers), &all)
+	var all []apiBalancer
+	err := convertJSON(m.listResources(balancers), &all)
+	return toProtocol(all), err
 }
 
-func (m *memory) getBalancer(_ context.Context, id string) (b balancer, err error) {
+func (m *memory) getBalancer(_ context.Context, id string) (balancer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	found, err := m.findResource(balancers, id)
 	if err != nil {
-		return b, err
+		return balancer{}, err
 	}
-	return b, convertJSON(found, &b)
+	var b apiBalancer
+	err = convertJSON(found, &b)
+	return b.toProtocol(), err
 }
 
 func (m *memory) deleteBalancer(_ context.Context, id string) error {

@@ -1,65 +1,65 @@
 package main
 
-// What clouds have, as their API shows it, and as the protocol does.
+// What clouds have, as the API shows it.
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 )
 
-type instance struct {
+type apiInstance struct {
 	ID, Name, State, Type, Zone, Region string
 	Addresses                           []struct{ Type, IP string }
 }
 
-func (i instance) toProtocol() object {
-	internal, external := []string{}, []string{}
+func (i apiInstance) toProtocol() instance {
+	shown := instance{
+		ID: i.ID, Name: i.Name, ProviderID: "fakecloud://" + i.ID, InternalIPs: []string{}, ExternalIPs: []string{},
+		Type: i.Type, Zone: i.Zone, Region: i.Region,
+	}
 	for _, a := range i.Addresses {
 		if a.Type == "external" {
-			external = append(external, a.IP)
+			shown.ExternalIPs = append(shown.ExternalIPs, a.IP)
 		} else {
-			internal = append(internal, a.IP)
+			shown.InternalIPs = append(shown.InternalIPs, a.IP)
 		}
 	}
-	return object{
-		"id": i.ID, "name": i.Name, "providerID": "fakecloud://" + i.ID, "internalIPs": internal, "externalIPs": external,
-		"type": i.Type, "zone": i.Zone, "region": i.Region,
-	}
+	return shown
 }
 
 // stateAfter has the state in which each action leaves an instance.
 var stateAfter = map[string]string{"stop": "stopped", "start": "running", "terminate": "terminated"}
 
-type listener struct {
-	Protocol   string `json:"protocol"`
-	Port       int    `json:"port"`
-	TargetPort int    `json:"targetPort"`
-}
-
 type target struct {
 	InstanceID string `json:"instanceId"`
 }
 
-type balancer struct {
+type apiBalancer struct {
 	ID, Name, State, Address string
 	Tags                     map[string]string
-	Listeners                []listener
+	Listeners                []listener // with protocols in small letters
 	Targets                  []target
 }
 
-func (b balancer) toProtocol() object {
-	listeners, targets := []listener{}, []string{}
+func (b apiBalancer) toProtocol() balancer {
+	shown := balancer{
+		ID: b.ID, Name: b.Name, Service: b.Tags["kubernetes-service-uid"], Address: b.Address,
+		Active: b.State == "active", Listeners: []listener{}, Targets: []string{},
+	}
 	for _, l := range b.Listeners {
-		listeners = append(listeners, listener{strings.ToUpper(l.Protocol), l.Port, l.TargetPort})
+		shown.Listeners = append(shown.Listeners, listener{strings.ToUpper(l.Protocol), l.Port, l.TargetPort})
 	}
 	for _, t := range b.Targets {
-		targets = append(targets, t.InstanceID)
+		shown.Targets = append(shown.Targets, t.InstanceID)
 	}
-	return object{
-		"id": b.ID, "name": b.Name, "service": b.Tags["kubernetes-service-uid"], "address": b.Address,
-		"active": b.State == "active", "listeners": listeners, "targets": targets,
+	return shown
+}
+
+func toProtocol(all []apiBalancer) (shown []balancer) {
+	for _, b := range all {
+		shown = append(shown, b.toProtocol())
 	}
+	return shown
 }
 
 func toTargets(instanceIDs []string) []target {
@@ -83,7 +83,6 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-func isNotFound(err error) bool {
-	var no *refusal
-	return errors.As(err, &no) && no.status == http.StatusNotFound
+func (r *refusal) Is(target error) bool {
+	return target == errNotFound && r.status == http.StatusNotFound
 }

@@ -162,7 +162,8 @@ type Driver struct {
 	Claims []string `json:"claims,omitempty"`
 
 	// Features What the cloud can do, by the names that FEATURES.md gives to features, and
-	// `instance-batches` and `call-journal`. What it does not name is not asked for.
+	// `instance-batches` and `call-journal`. What it does not name is not asked for, and what the
+	// suite does not know, as its release is older, is left aside.
 	Features []string `json:"features"`
 
 	// Name What the report calls the CCM and its cloud.
@@ -175,7 +176,7 @@ type Driver struct {
 	// counts calls. The CCM must be given its address, {{.CloudURL}}, and use no other.
 	Proxy *Proxy `json:"proxy,omitempty"`
 
-	// Unsupported Why a feature or a capability is missing, by its name. Their tests are skipped with that reason.
+	// Unsupported Why a feature, a capability or a whole profile is missing, by its name. Their tests are skipped with that reason.
 	Unsupported map[string]string `json:"unsupported,omitempty"`
 	Version     string            `json:"version,omitempty"`
 }
@@ -205,6 +206,10 @@ type Hello struct {
 
 	// ClusterName By which the cloud tells this cluster's balancers from others'.
 	ClusterName string `json:"clusterName"`
+
+	// Features All that this suite lets a driver name, with `fault-…` for each kind of fault. What a driver can do
+	// beyond that it may leave out, or name: the suite takes no notice of it.
+	Features []string `json:"features,omitempty"`
 
 	// Protocols The versions that the suite speaks: "v1".
 	Protocols []string `json:"protocols"`
