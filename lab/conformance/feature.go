@@ -252,6 +252,11 @@ const (
 	// CapabilityDoubtfulBalancers: no balancer is given up for gone because the
 	// cloud's answer about balancers is doubtful.
 	CapabilityDoubtfulBalancers Capability = "doubtful-balancers"
+	// CapabilityDoubtfulRoutes: no route is given up for gone because the cloud's answer about routes is
+	// doubtful.
+	CapabilityDoubtfulRoutes Capability = "doubtful-routes"
+	// CapabilityRetryAfter: while the cloud asks to be called no more, with Retry-After, it is not.
+	CapabilityRetryAfter Capability = "retry-after"
 	// CapabilityTwinBalancers: of several balancers that say they are one Service's none is left
 	// when the Service goes.
 	CapabilityTwinBalancers Capability = "twin-balancers-deleted"

@@ -61,6 +61,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilitySourceRangesAnnotation,
 	conformance.CapabilityUninitializedRemoval, conformance.CapabilityStableNodes,
 	conformance.CapabilityForeignTags, conformance.CapabilityIPMode,
+	conformance.CapabilityDoubtfulRoutes, conformance.CapabilityRetryAfter,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more

@@ -22,7 +22,10 @@ func TestFeatures(t *testing.T) {
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
 		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
 		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost", "fault-stuck",
-		"fault-build-fails",
+		"fault-build-fails", "fault-429-retry-after", "fault-503-retry-after", "fault-missing-instance-addresses",
+		"fault-missing-instance-zone", "fault-missing-instance-type", "fault-missing-instance-tags",
+		"fault-missing-balancer-address", "fault-missing-balancer-listeners", "fault-missing-route-instance",
+		"fault-missing-route-destination",
 	}
 	assert.ElementsMatch(t, always, conformance.FeaturesOf(&Cloud{}))
 	all := append([]conformance.Feature{"credential-expiry", "other-project", "machines", "traffic"}, always...)

@@ -41,7 +41,7 @@ var foundations = []struct {
 		"node-each-its-own",
 		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-instance", "node-keeps-*",
 		"node-after-restart", "node-provided-ip",
-		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
+		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once", "node-retry-after",
 		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
 		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-exclusion-label-*", "lb-autoscaler-taint",
 		"lb-two-nodes-of-one-instance", "lb-cordoned-and-control-plane-nodes", "lb-last-target-goes", "lb-traffic-*",

@@ -325,17 +325,22 @@ func awaitAddresses(t *conformance.T, name string, of corev1.NodeAddressType, wa
 		if err != nil {
 			return err
 		}
-		var have []string
-		for _, a := range node.Status.Addresses {
-			if a.Type == of {
-				have = append(have, a.Address)
-			}
-		}
-		if slices.Sort(have); !slices.Equal(have, want) {
+		if have := addressesOf(node, of); !slices.Equal(have, want) {
 			return fmt.Errorf("they are %v", have)
 		}
 		return nil
 	})
+}
+
+// addressesOf returns the Node's addresses of a type, sorted.
+func addressesOf(node *corev1.Node, of corev1.NodeAddressType) (addresses []string) {
+	for _, a := range node.Status.Addresses {
+		if a.Type == of {
+			addresses = append(addresses, a.Address)
+		}
+	}
+	slices.Sort(addresses)
+	return addresses
 }
 
 // deleteNode deletes the Node, which the test cannot go on without.
