@@ -55,7 +55,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 	conformance.CapabilityDrift, conformance.CapabilityWaitingNodes, conformance.CapabilityDuplicateNodes,
 	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp, conformance.CapabilityNamesakeClusters,
-	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth,
+	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth, conformance.CapabilityNamesInAnyCase,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more

@@ -39,8 +39,8 @@ var foundations = []struct {
 	{on: initialized, tests: []string{
 		"node-waits-without-instance", "node-namesake-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
 		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-instance", "node-keeps-*",
-		"node-after-restart", "node-provided-ip",
-		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
+		"node-after-restart", "node-provided-ip", "node-provided-ip-among-several", "node-provided-ip-dual-stack",
+		"node-provided-ip-mismatch", "node-says-why-once",
 		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
 		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-exclusion-label-*", "lb-autoscaler-taint",
 		"lb-two-nodes-of-one-instance", "lb-traffic-*",
