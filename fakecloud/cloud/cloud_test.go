@@ -190,7 +190,7 @@ func TestInstancesAreNamedInAnyCase(t *testing.T) {
 	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1.lab"}))
 	_, err := c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Name: new("NODE-1.LAB")})
 	requireCode(t, NameTaken, err)
-	found, _, err := c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab"})
+	found, _, err := c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	assert.Equal(t, "Node-1.Lab", found[0].Name)

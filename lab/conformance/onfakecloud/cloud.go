@@ -158,7 +158,7 @@ func (c *Cloud) drawAddresses(ctx context.Context) ([]string, error) {
 	if i < 0 {
 		return nil, errors.New("the project has no default network")
 	}
-	network, err := netip.ParsePrefix(networks[i].CIDR)
+	network, err := netip.ParsePrefix(networks[i].Cidr)
 	if err != nil {
 		return nil, err
 	}
