@@ -33,10 +33,15 @@ const (
 	FeatureUnlikeInstances Feature = "unlike-instances"
 	// FeatureSeveralAddresses: an instance has more than one internal address.
 	FeatureSeveralAddresses Feature = "several-addresses"
+	// FeatureDualStack: an instance has internal addresses of both families.
+	FeatureDualStack Feature = "dual-stack"
 	// FeatureNodeNames: an instance's Node is called as the instance, by a name that is chosen
 	// when the instance is made, and the CCM finds the instance by that. Where it is not
 	// declared, nodeName of the instance says what the Node is called.
 	FeatureNodeNames Feature = "node-names"
+	// FeatureCapitalNames: an instance's name may have capitals. Its Node's name is in lower case, as a
+	// kubelet takes it from the host's.
+	FeatureCapitalNames Feature = "capital-names"
 	// FeatureKubeletProviderIDs: kubelets are given --provider-id, without which the CCM does
 	// not know a Node's instance. Stand-ins register with it, too, else without a provider ID.
 	FeatureKubeletProviderIDs Feature = "kubelet-provider-ids"
@@ -69,7 +74,7 @@ var declaredFeatures = []Feature{
 	FeatureLoadBalancers, FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
 	FeatureSeveralAddresses, FeatureNodeNames, FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts,
 	FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
-	FeatureBlackholes, FeatureUnlikeInstances,
+	FeatureBlackholes, FeatureUnlikeInstances, FeatureDualStack, FeatureCapitalNames,
 }
 
 // AllFeatures lists every feature that a cloud can have.
@@ -201,6 +206,9 @@ const (
 	// CapabilityProvidedIP: a kubelet's --node-ip that is no address of the
 	// instance keeps its Node uninitialised.
 	CapabilityProvidedIP Capability = "provided-ip"
+	// CapabilityNamesInAnyCase: a Node is initialised from the instance whose name differs from its own
+	// in case only.
+	CapabilityNamesInAnyCase Capability = "names-in-any-case"
 	// CapabilityUDP: Services with UDP ports, alone and beside TCP.
 	CapabilityUDP Capability = "udp-services"
 	// CapabilitySourceRanges: spec.loadBalancerSourceRanges.

@@ -62,6 +62,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityUninitializedRemoval, conformance.CapabilityStableNodes,
 	conformance.CapabilityForeignTags, conformance.CapabilityIPMode,
 	conformance.CapabilityDoubtfulRoutes, conformance.CapabilityRetryAfter,
+	conformance.CapabilityNamesInAnyCase,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more
