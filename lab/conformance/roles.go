@@ -263,5 +263,18 @@ func FeaturesOf(c Cloud) []Feature {
 	return features
 }
 
-// HasFeature tells whether the cloud has a feature, and nobody has declared it unsupported.
-func (s *Suite) HasFeature(f Feature) bool { return !s.unsupported.Lacks(f, s.Cloud.Features()) }
+// HasFeature tells whether cloud, CCM or cluster have a feature, and nobody has declared it unsupported.
+func (s *Suite) HasFeature(f Feature) bool { return !s.unsupported.Lacks(f, s.features()) }
+
+// features lists what cloud, CCM and cluster can do, whether it is declared unsupported or not.
+func (s *Suite) features() []Feature {
+	ccm := s.CCM
+	if supervised, ok := ccm.(*supervisedCCM); ok {
+		ccm = supervised.CCM
+	}
+	have := append(s.Cloud.Features(), featuresOfCCM(ccm)...)
+	if s.APIServer != "" {
+		have = append(have, FeatureLocalAPIServer)
+	}
+	return have
+}

@@ -79,3 +79,19 @@ func TestAddressIsReleasedOnce(t *testing.T) {
 	require.NoError(t, release(t.Context()), "a second time does nothing")
 	assert.Equal(t, 1, released)
 }
+
+// flagCCM takes further flags.
+type flagCCM struct{ *fakeCCM }
+
+func (flagCCM) SetExtraFlags(...string) {}
+
+// A test asks for features of the CCM and the cluster as for the cloud's.
+func TestHasFeatureOfCCMAndCluster(t *testing.T) {
+	suite := newRun(Options{Implementation: Implementation{CCM: flagCCM{newFakeCCM()}}}).suite
+	assert.True(t, suite.HasFeature(FeatureFlags))
+	assert.False(t, suite.HasFeature(FeatureLocalAPIServer))
+	suite.APIServer = "127.0.0.1:6443"
+	assert.True(t, suite.HasFeature(FeatureLocalAPIServer))
+	suite.unsupported = Unsupported{string(FeatureFlags): "it takes none"}
+	assert.False(t, suite.HasFeature(FeatureFlags))
+}

@@ -292,10 +292,7 @@ func (r *run) skipReason(t Test) string {
 	if r.RequiredOnly && !r.isRequired(t) {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
-	have := append(r.suite.Cloud.Features(), featuresOfCCM(r.Implementation.CCM)...)
-	if r.suite.APIServer != "" {
-		have = append(have, FeatureLocalAPIServer)
-	}
+	have := r.suite.features()
 	for _, f := range t.Needs {
 		if r.Implementation.Unsupported.Lacks(f, have) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)
