@@ -331,6 +331,7 @@ func TestFaultThatWasNotMade(t *testing.T) {
 	tests := []Test{
 		core("met", under(FaultUnavailable, passes)), core("avoidable", under(FaultEmptyList, passes)),
 		core("broken", under(FaultUnavailable, fails)), buildsOn(core("on-it", passes), "met"),
+		core("no-route", func(t *T) { t.NotMade("the route is %s", "gone") }),
 		core("allowed", func(t *T) {
 			i, err := t.Cloud.InjectFault(t.Context(), Fault{Kind: FaultSlow})
 			t.Must(err, "injecting a fault")
@@ -351,12 +352,15 @@ func TestFaultThatWasNotMade(t *testing.T) {
 			report := runTests(t, Options{Implementation: Implementation{Cloud: tc.cloud}, Tests: tests})
 			assert.Equal(t, map[string]Result{
 				"met": tc.want, "avoidable": Passed, "broken": Failed, "on-it": Passed, "allowed": Passed,
+				"no-route": Blocked,
 			}, results(report))
+			assert.Equal(t, []string{"the fault was not made, so that nothing is proved: the route is gone"},
+				reasons(report, "no-route"))
 			if tc.want == Blocked {
 				why := "the fault was not made, so that nothing is proved: fault 503 on instances: " + tc.why
 				assert.Equal(t, []string{why}, reasons(report, "met"))
 				assert.Equal(t, []string{"it does not"}, reasons(report, "broken"))
-				assert.Equal(t, []string{"met"}, report.Profiles[0].Core.BlockedTests)
+				assert.Equal(t, []string{"met", "no-route"}, report.Profiles[0].Core.BlockedTests)
 			}
 			alone := runTests(t, Options{Implementation: Implementation{Cloud: tc.cloud}, Tests: tests[:2]})
 			assert.Equal(t, tc.want == Passed, alone.Passed())

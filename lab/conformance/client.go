@@ -547,7 +547,12 @@ func (t *tracedInjection) checkMade(ctx context.Context) error {
 		err = errors.New("nothing that the CCM did has met it")
 	}
 	if err != nil {
-		return fmt.Errorf("the fault was not made, so that nothing is proved: %s: %w", t.evidence, err)
+		return notMade(fmt.Errorf("%s: %w", t.evidence, err))
 	}
 	return nil
+}
+
+// notMade is the reason of a test that proves nothing.
+func notMade(why error) error {
+	return fmt.Errorf("the fault was not made, so that nothing is proved: %w", why)
 }

@@ -221,12 +221,18 @@ func isServerUnavailable(err error) bool {
 		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || errors.As(err, &network)
 }
 
-// AllowUnmet lets the test pass also if nothing meets the injection: a CCM that behaves may do without what it is
-// about.
+// AllowUnmet lets the test pass even if no call meets the injection: a correct CCM may need none of the calls that it
+// changes.
 func (t *T) AllowUnmet(i Injection) {
 	if traced, ok := i.(*tracedInjection); ok {
 		traced.evidence = ""
 	}
+}
+
+// NotMade ends the test, which proves nothing: what it was to do to the CCM did not take place. It is no failure.
+func (t *T) NotMade(format string, args ...any) {
+	t.injections = append(t.injections, &tracedInjection{notMade: notMade(fmt.Errorf(format, args...))})
+	t.FailNow()
 }
 
 // faultsNotMade says of each injection that has met nothing that it proves nothing. It is to be called after runTest.
