@@ -116,7 +116,7 @@ var balancerFailureTests = []conformance.Test{
 				return errors.Join(checkFinalizer(ctx, t, services[0]), checkFinalizer(ctx, t, services[1]))
 			}, "the CCM to have tried again", tried)
 			liftFault(t, fault)
-			for _, svc := range services { // Then nothing of the CCM's keeps the namespace.
+			for _, svc := range services {
 				t.AwaitGone(svc)
 			}
 		},
