@@ -28,7 +28,7 @@ func compareWithDeclaration(
 		switch meant := slices.Contains(m.CaughtBy, t.ID); {
 		case meant && failed && t.Required:
 			caught = append(caught, t.ID)
-		case meant && blocked && t.Required: // What blocks it fails as declared, or is told below.
+		case meant && t.BlockedBy != "" && t.Required: // What blocks it fails as declared, or is told below.
 			caught = append(caught, fmt.Sprintf("%s (blocked by %s)", t.ID, t.BlockedBy))
 		case meant:
 			problem("it survives %s, which is meant to fail: %s", t.ID, t.Result)

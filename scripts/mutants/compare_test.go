@@ -26,6 +26,8 @@ func TestCompareWithDeclaration(t *testing.T) {
 	alsoNotRequired.Tests[1].Required = false
 	crashed := report(conformance.Failed, conformance.Failed, conformance.Passed)
 	crashed.Crashes = []string{"panic"}
+	blocked := report(conformance.Blocked, conformance.Failed, conformance.Failed)
+	blocked.Tests[0].BlockedBy = "other"
 	onlyMeant := &conformance.Report{Tests: report(conformance.Failed, "", "").Tests[:1]}
 
 	for name, tc := range map[string]struct {
@@ -42,8 +44,12 @@ func TestCompareWithDeclaration(t *testing.T) {
 			report: report(conformance.Failed, conformance.Blocked, conformance.Blocked),
 		},
 		"its test is blocked by what is not declared": {
-			report:   report(conformance.Blocked, conformance.Failed, conformance.Failed),
+			report:   blocked,
 			problems: []string{"other fails, too, and its declaration does not say why: because"},
+		},
+		"its test proved nothing": {
+			report:   report(conformance.Blocked, conformance.Failed, conformance.Passed),
+			problems: []string{"it survives meant, which is meant to fail: blocked"},
 		},
 		"its test is skipped": {
 			report:   report(conformance.Skipped, conformance.Failed, conformance.Passed),
