@@ -475,14 +475,19 @@ func (c *Cloud) ResetBalancer(ctx context.Context, id string) (conformance.Balan
 
 // TagBalancer implements conformance.BalancerTagger.
 func (c *Cloud) TagBalancer(ctx context.Context, id, name string) error {
-	lb, err := c.API.GetLoadBalancer(ctx, id)
-	if err != nil {
-		return err
-	}
-	tags := api.Tags{name: "somebody"}
-	maps.Copy(tags, lb.Tags)
-	_, err = c.API.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), id, api.LoadBalancerUpdate{Tags: &tags})
-	return err
+	return pollUntil(ctx, func() (done bool, err error) {
+		lb, err := c.API.GetLoadBalancer(ctx, id)
+		if err != nil {
+			return false, err
+		}
+		tags := api.Tags{name: "somebody"}
+		maps.Copy(tags, lb.Tags)
+		_, err = c.API.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), id, api.LoadBalancerUpdate{Tags: &tags})
+		if client.HasCode(err, api.PreconditionFailed) { // The CCM has changed it meanwhile.
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 // ReserveAddress implements conformance.AddressReserver.
