@@ -32,7 +32,7 @@ type standstill struct {
 func (s *standstill) watch(ctx context.Context, kube kubernetes.Interface) {
 	looked := time.Now()
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		// A list that is not from a cache: a renewal has to reach etcd, too.
+		// A read that no cache answers: a renewal of the Lease has to reach etcd, too.
 		_, _ = kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 		s.note(looked, time.Now())
 		looked = time.Now()
