@@ -19,16 +19,15 @@ func TestFeatures(t *testing.T) {
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota", "namesake-balancers", "namesake-routes",
 		"twin-balancers", "balancer-quota", "namesake-instances",
-		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
-		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
-		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost", "fault-stuck",
-		"fault-build-fails", "fault-429-retry-after", "fault-503-retry-after", "fault-missing-instance-addresses",
-		"fault-missing-instance-zone", "fault-missing-instance-type", "fault-missing-instance-tags",
-		"fault-missing-balancer-address", "fault-missing-balancer-listeners", "fault-missing-route-instance",
-		"fault-missing-route-destination",
+		"calls", "zone-outage", "blackhole-routes", "several-addresses", "dual-stack", "capital-names",
+	}
+	for _, kind := range conformance.AllFaultKinds() {
+		always = append(always, conformance.FaultFeature(kind))
 	}
 	assert.ElementsMatch(t, always, conformance.FeaturesOf(&Cloud{}))
-	all := append([]conformance.Feature{"credential-expiry", "other-project", "machines", "traffic"}, always...)
+	all := append(
+		[]conformance.Feature{"credential-expiry", "other-project", "ca-renewal", "machines", "traffic"}, always...,
+	)
 	assert.ElementsMatch(t, all, conformance.FeaturesOf(&CloudWithToken{Cloud: &Cloud{Machines: true, Traffic: true}}))
 }
 
