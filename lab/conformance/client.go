@@ -194,9 +194,11 @@ func (c *Client) ChangeAddresses(ctx context.Context, instanceID string) (Instan
 }
 
 // RenameInstance implements InstanceRenamer.
-func (c *Client) RenameInstance(ctx context.Context, id, name string) error {
-	what := fmt.Sprintf("renaming instance %s to %s", id, name)
-	return c.do(ctx, what, "renameInstance", id, protocol.Name{Name: name})
+func (c *Client) RenameInstance(ctx context.Context, id, name string) (Instance, error) {
+	ended := c.trace.Begin(fmt.Sprintf("renaming instance %s to %s", id, name))
+	i, err := ask[Instance](ctx, c, "renameInstance", id, protocol.Name{Name: name})
+	ended(err, "")
+	return i, err
 }
 
 // RebootInstance implements InstanceRebooter.

@@ -76,7 +76,7 @@ var operations = []operation{
 	}),
 	by("renameInstance", FeatureRenameInstance, withBody(
 		func(c InstanceRenamer, r *request, body protocol.Name) (any, error) {
-			return nil, c.RenameInstance(r.ctx, r.argument, body.Name)
+			return c.RenameInstance(r.ctx, r.argument, body.Name)
 		})),
 	by("rebootInstance", FeatureRebootInstance, func(c InstanceRebooter, r *request) (any, error) {
 		return nil, c.RebootInstance(r.ctx, r.argument)

@@ -31,8 +31,8 @@ type AddressChanger interface {
 
 // InstanceRenamer shows FeatureRenameInstance.
 type InstanceRenamer interface {
-	// RenameInstance gives a running instance another name.
-	RenameInstance(ctx context.Context, id, name string) error
+	// RenameInstance gives a running instance another name, and returns the instance with it.
+	RenameInstance(ctx context.Context, id, name string) (Instance, error)
 }
 
 // InstanceRebooter shows FeatureRebootInstance.

@@ -122,8 +122,8 @@ func (c *fullCloud) ChangeAddresses(_ context.Context, id string) (conformance.I
 	return someInstance, c.record("change addresses", id)
 }
 
-func (c *fullCloud) RenameInstance(_ context.Context, id, name string) error {
-	return c.record("rename instance", id, name)
+func (c *fullCloud) RenameInstance(_ context.Context, id, name string) (conformance.Instance, error) {
+	return someInstance, c.record("rename instance", id, name)
 }
 
 func (c *fullCloud) RebootInstance(_ context.Context, id string) error { return c.record("reboot", id) }
@@ -322,7 +322,7 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	assert.Equal(t, []conformance.Instance{someInstance}, made, "what was made comes with the error")
 	require.NoError(t, far.TerminateInstances(ctx, []string{oddID}))
 	requireAnswer(t, someInstance)(far.ChangeAddresses(ctx, oddID))
-	require.NoError(t, far.RenameInstance(ctx, oddID, "new"))
+	requireAnswer(t, someInstance)(far.RenameInstance(ctx, oddID, "new"))
 	require.NoError(t, far.RebootInstance(ctx, oddID))
 	require.NoError(t, far.RenameBalancer(ctx, oddID, "other"))
 	require.NoError(t, far.ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))

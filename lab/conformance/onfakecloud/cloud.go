@@ -56,6 +56,8 @@ var _ interface {
 	conformance.InstanceRebooter
 	conformance.BalancerRenamer
 	conformance.BalancerChanger
+	conformance.BalancerResetter
+	conformance.BalancerTagger
 	conformance.ForeignBalancerCreator
 	conformance.NamesakeBalancerCreator
 	conformance.NamesakeInstanceCreator
@@ -308,9 +310,12 @@ func (c *Cloud) ChangeAddresses(ctx context.Context, instanceID string) (conform
 }
 
 // RenameInstance implements conformance.InstanceRenamer.
-func (c *Cloud) RenameInstance(ctx context.Context, id, name string) error {
-	_, err := c.API.UpdateInstance(ctx, id, api.ResourceUpdate{Name: &name})
-	return err
+func (c *Cloud) RenameInstance(ctx context.Context, id, name string) (conformance.Instance, error) {
+	i, err := c.API.UpdateInstance(ctx, id, api.ResourceUpdate{Name: &name})
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	return c.instanceOf(i), nil
 }
 
 // RebootInstance implements conformance.InstanceRebooter.

@@ -127,7 +127,12 @@ var lifecycleExtendedTests = []conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureRenameInstance},
 		Run: func(t *conformance.T) {
 			staysAsItIs(t, "renaming", func(id string) error {
-				return t.Cloud.RenameInstance(t.Context(), id, t.Name("renamed"))
+				name := t.Name("renamed")
+				now, err := t.Cloud.RenameInstance(t.Context(), id, name)
+				if err == nil && now.Name != name {
+					t.NotMade("instance %s is called %s, and was to be called %s", id, now.Name, name)
+				}
+				return err
 			})
 		},
 	}, {
