@@ -28,7 +28,7 @@ func TestFeatures(t *testing.T) {
 		"fault-missing-route-destination",
 	}
 	assert.ElementsMatch(t, always, conformance.FeaturesOf(&Cloud{}))
-	all := append([]conformance.Feature{"credential-expiry", "other-project", "machines", "traffic"}, always...)
+	all := append([]conformance.Feature{"credential-expiry", "ca-renewal", "other-project", "machines", "traffic"}, always...)
 	assert.ElementsMatch(t, all, conformance.FeaturesOf(&CloudWithToken{Cloud: &Cloud{Machines: true, Traffic: true}}))
 }
 
