@@ -177,7 +177,7 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 		return "", err
 	}
 	if other, err := u.OtherCCM(); err != nil || other != nil && other.WithoutBalancers {
-		u.demoIdle = "this CCM makes none: service web stays without an address"
+		u.demoIdle = "service web stays without an address: this CCM makes no load balancers"
 		return u.demoIdle, err
 	}
 	var svc *corev1.Service
