@@ -163,7 +163,7 @@ func (i *instances) chooseByName(
 ) (v verdict, last *api.Instance) {
 	var tagged, untagged, others, gone []api.Instance
 	for _, instance := range all {
-		if instance.Name != name {
+		if !strings.EqualFold(instance.Name, name) { // A kubelet registers its host name in lower case.
 			continue
 		}
 		if err := i.checkProject(ctx, &instance); err != nil {

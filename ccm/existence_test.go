@@ -317,6 +317,8 @@ func answersByName() []answer {
 	end := time.Date(2026, 1, 2, 3, 4, 5, 600e6, time.UTC)
 	running, ended := instance(api.InstanceRunning), changed(api.InstanceTerminated, "i-0", ourProject)
 	ended.UpdatedAt = end
+	capitals := running
+	capitals.Name = strings.ToUpper(running.Name)
 	timeless := ended
 	timeless.UpdatedAt = time.Time{}
 	stale := &fakeInventory{instances: []api.Instance{ended}}
@@ -327,6 +329,7 @@ func answersByName() []answer {
 	}
 	return []answer{
 		{answer: "a list with one of that name", list: lists(running), concludes: exists},
+		{answer: "a list with one of that name in capitals", list: lists(capitals), concludes: exists},
 		{answer: "a list with one of that name and an ended namesake", list: lists(ended, running), concludes: exists},
 		{
 			answer: "a list with one of that name, and one that is tagged for another cluster",

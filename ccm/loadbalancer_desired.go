@@ -122,9 +122,13 @@ func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 type clusterID struct{ name, uid string }
 
 // desiredSpec is the balancer that the Service asks for. The ID of its reserved address is
-// still to be looked up.
+// still to be looked up. A balancer that was seen with a health check is not to lose it.
 func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-	return newBalancerSpec(clusterID{l.identity.name, l.identity.uid()}, svc, nodes)
+	spec, err := newBalancerSpec(clusterID{l.identity.name, l.identity.uid()}, svc, nodes)
+	if l.records.get(svc.UID).settings.checksTargets {
+		spec.keepsNoHealthCheck = false // Somebody took it away.
+	}
+	return spec, err
 }
 
 // withDefaults is the Service with the configuration's annotations that it does not have itself. One

@@ -440,4 +440,10 @@ func TestBalancerWithoutHealthCheckKeepsNone(t *testing.T) {
 			assert.Equal(t, tc.changes, len(planSteps(old, want)) > 0)
 		})
 	}
+
+	l := newFakeBalancers(t).loadBalancers()
+	l.recordSettings(string(service().UID), built(t, api.LoadBalancerActive))
+	want, err = l.desiredSpec(service(), nil)
+	require.NoError(t, err)
+	assert.NotEmpty(t, planSteps(old, want), "it was seen with one, which somebody took away")
 }

@@ -34,6 +34,8 @@ type balancerFingerprint struct {
 	id      string
 	version int64 // in which it was taken
 	hash    uint64
+	// checksTargets is whether the balancer had a health check.
+	checksTargets bool
 }
 
 func fingerprintOf(lb *api.LoadBalancer) balancerFingerprint {
@@ -46,7 +48,10 @@ func fingerprintOf(lb *api.LoadBalancer) balancerFingerprint {
 	}
 	hash := fnv.New64a()
 	_, _ = hash.Write(text) // It never fails.
-	return balancerFingerprint{lb.ID, lb.Version, hash.Sum64()}
+	return balancerFingerprint{
+		id: lb.ID, version: lb.Version, hash: hash.Sum64(),
+		checksTargets: lb.HealthCheck != nil && lb.HealthCheck.Protocol != api.HealthCheckNone,
+	}
 }
 
 // balancerRecords has a record for each Service, by UID. It is safe for concurrent

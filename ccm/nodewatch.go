@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -219,7 +220,7 @@ func (w *nodeWatch) enqueueNodesOf(instance *api.Instance) {
 	for _, obj := range found {
 		w.enqueueNode(obj)
 	}
-	w.queue.Add(instance.Name)
+	w.queue.Add(strings.ToLower(instance.Name))
 }
 
 // enqueueWaitingNodes is for Nodes whose trouble ended without a change of their instance:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -95,7 +96,8 @@ type balancerSettings interface {
 
 // drift is how a balancer differs from what its Service wants.
 type drift struct {
-	id         string // of the balancer when it last did not differ
+	id         string                       // of the balancer when it last did not differ
+	ingress    []corev1.LoadBalancerIngress // what the Service's status was to name then
 	difference string
 	since      time.Time // when it came about, or was last tried to be reconciled
 	// repaired is what differed when a repair of an out-of-band change began, "" if none did, and
@@ -330,8 +332,7 @@ func (w *serviceWatch) syncBalancer(
 	}
 	isOutOfBand := len(live) == 0 || len(live) == 1 && w.balancers.areSettingsOfOthers(uid, &live[0])
 	delay := overdueDelay
-	isStatusWiped := d.id != "" && !hasBalancerAddress(svc)
-	if (isOutOfBand || isStatusWiped || d.repaired != "") && d.tried != difference {
+	if (isOutOfBand || d.isStatusOfOthers(svc, live, want) || d.repaired != "") && d.tried != difference {
 		delay = outOfBandDelay
 	}
 	if rest := delay - time.Since(d.since); rest > 0 {
@@ -343,6 +344,19 @@ func (w *serviceWatch) syncBalancer(
 		d.repaired, d.wasMissing = difference, len(live) == 0
 	}
 	return w.reconcileDrift(ctx, svc, nodes, d, want.scope)
+}
+
+// isStatusOfOthers tells whether somebody wiped or overwrote the Service's status. Where the Service is to name
+// something else than before, it is upstream's controller that has still to write that.
+func (d *drift) isStatusOfOthers(svc *corev1.Service, live []api.LoadBalancer, want balancerSpec) bool {
+	switch {
+	case d.id == "":
+		return false
+	case !hasBalancerAddress(svc):
+		return true
+	}
+	return len(live) == 1 && !hasAddressOf(svc, &live[0], want) &&
+		reflect.DeepEqual(d.ingress, balancerStatus(svc, &live[0]).Ingress)
 }
 
 // driftOf is what is remembered of a Service's balancer. Only the worker that has the key uses it.
@@ -410,7 +424,7 @@ func (w *serviceWatch) settle(
 		w.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerRepaired,
 			"The load balancer was changed or deleted out of band, and repaired: %s", d.repaired)
 	}
-	*d = drift{id: lb.ID}
+	*d = drift{id: lb.ID, ingress: balancerStatus(svc, lb).Ingress}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -169,8 +170,8 @@ func (i *Inventory) Instance(ctx context.Context, id string) (*api.Instance, err
 // new instance, but an instance that the list lacked by mistake is in no event.
 const namedListMaxAge = time.Second
 
-// InstancesNamed are all instances of that name that the cloud still shows, ended ones
-// included, in the order of their IDs.
+// InstancesNamed are all instances of that name, in whatever case, that the cloud still shows,
+// ended ones included, in the order of their IDs.
 func (i *Inventory) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
 	if i.opts.Off {
 		i.observeQuestion(api.ResourceInstance, Asked)
@@ -195,7 +196,7 @@ func (i *Inventory) InstancesNamed(ctx context.Context, name string) ([]api.Inst
 func (i *Inventory) knownInstancesNamed(name string) []api.Instance {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.instances.listByKey(name, func(*entry[api.Instance]) bool { return true })
+	return i.instances.listByKey(strings.ToLower(name), func(*entry[api.Instance]) bool { return true })
 }
 
 // LoadBalancersOf are the cluster's balancers whose tag names that Service. It makes no call
@@ -348,7 +349,7 @@ func cacheResult(waited bool) string {
 
 func factsOfInstance(i *api.Instance) facts {
 	return facts{
-		id: i.ID, project: i.Project, version: i.Version, key: i.Name, ofCluster: true,
+		id: i.ID, project: i.Project, version: i.Version, key: strings.ToLower(i.Name), ofCluster: true,
 		ended: i.State == api.InstanceTerminated,
 	}
 }

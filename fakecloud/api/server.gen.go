@@ -1290,6 +1290,7 @@ type IdleTimeoutSeconds = int
 
 // Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 type Instance struct {
+	// Addresses Internal ones first, in the order of `address` and `secondaryAddresses`.
 	Addresses []Address `json:"addresses"`
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -1346,13 +1347,20 @@ type InstanceCreate struct {
 	// Example: 172.18.0.3
 	Address *string `json:"address,omitempty"`
 
-	// Name A DNS subdomain, unique among the project's instances that are not terminated. Generated when left out.
+	// Name A DNS subdomain, which may have capitals, unique among the project's instances that are
+	// not terminated. Names that differ in case only are the same. Generated when left out.
+	//
 	//
 	// Example: node-4
 	Name *string `json:"name,omitempty"`
 
 	// NetworkID When left out, the project's default network.
 	NetworkID *string `json:"networkId,omitempty"`
+
+	// SecondaryAddresses Further internal addresses, which follow the first in this order. IPv4 ones are as
+	// `address`. IPv6 ones are global or unique local, and none of the load balancers'.
+	// Load balancers, routes and reserved addresses lead to the first.
+	SecondaryAddresses []string `json:"secondaryAddresses,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags         `json:"tags,omitempty"`
@@ -2323,7 +2331,7 @@ type ResourceKind string
 //
 // Example: {"name":"node-4","tags":{"cluster":"lab"}}
 type ResourceUpdate struct {
-	// Name As unique as at the create.
+	// Name As at the create. Only an instance's name can have capitals.
 	//
 	// Example: node-4
 	Name *string `json:"name,omitempty"`
@@ -2686,7 +2694,7 @@ type Wait = int
 
 // ListAddressesParams defines parameters for ListAddresses.
 type ListAddressesParams struct {
-	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// State Only addresses in one of these states.
@@ -2778,7 +2786,7 @@ type StreamEventsParams struct {
 
 // ListFirewallsParams defines parameters for ListFirewalls.
 type ListFirewallsParams struct {
-	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
@@ -2793,7 +2801,7 @@ type ListFirewallsParams struct {
 
 // ListInstancesParams defines parameters for ListInstances.
 type ListInstancesParams struct {
-	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// Zone Only instances in this zone.
@@ -2817,7 +2825,7 @@ type ListInstancesParams struct {
 
 // ListLoadBalancersParams defines parameters for ListLoadBalancers.
 type ListLoadBalancersParams struct {
-	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// State Only balancers in one of these states.
@@ -2835,7 +2843,7 @@ type ListLoadBalancersParams struct {
 
 // ListNetworksParams defines parameters for ListNetworks.
 type ListNetworksParams struct {
-	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
@@ -2879,7 +2887,7 @@ type GetOperationParams struct {
 
 // ListProjectsParams defines parameters for ListProjects.
 type ListProjectsParams struct {
-	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
@@ -2903,7 +2911,7 @@ type ListTokensParams struct {
 
 // ListRoutesParams defines parameters for ListRoutes.
 type ListRoutesParams struct {
-	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.

@@ -171,10 +171,14 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 			has[name] = quota.(map[string]any)["limit"]
 		}
 	case api.Instance:
-		if at := slices.IndexFunc(
-			of.Addresses, func(a api.Address) bool { return a.Type == api.AddressInternal },
-		); at >= 0 {
-			has["address"] = of.Addresses[at].IP
+		var internal []any
+		for _, a := range of.Addresses {
+			if a.Type == api.AddressInternal {
+				internal = append(internal, a.IP)
+			}
+		}
+		if len(internal) > 0 { // One that is terminating may have none left.
+			has["address"], has["secondaryAddresses"] = internal[0], internal[1:]
 		}
 		if w.state != "" && w.state != settledState(of.State) {
 			s.Changes = append(s.Changes, "state")

@@ -26,6 +26,7 @@ instances:
 - name: node-1
   zone: nebula-1b
   network: backend
+  secondaryAddresses: [127.91.0.9, "fd00:91::1"]
   tags: {role: worker}
 - name: node-2
   state: stopped
@@ -210,6 +211,10 @@ func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 		{
 			"instances:\n- name: new\n- {name: node-1, zone: nebula-1a}\n",
 			"cloud.yaml:3: instances[1] (node-1): zone is nebula-1b in the cloud", 1,
+		},
+		{
+			"instances:\n- {name: node-1, secondaryAddresses: [127.91.0.9]}\n",
+			"secondaryAddresses is [127.91.0.9 fd00:91::1] in the cloud", 1,
 		},
 		{
 			"instances:\n- name: new\nroutes:\n- {name: node-1, destination: 10.245.0.0/16, instance: new}\n",

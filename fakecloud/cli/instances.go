@@ -142,7 +142,8 @@ func (a *app) instancesCreate() *cobra.Command {
 		Long: "Create an instance. Left to itself, the cloud chooses a name and the zone with the fewest instances.",
 		Example: `  fakecloud instances create node-4 --wait
   fakecloud instances create --zone nebula-1b --type large --tag role=worker
-  fakecloud instances create node-5 --address 172.18.0.5`,
+  fakecloud instances create node-5 --address 172.18.0.5
+  fakecloud instances create node-6 --secondary-address fd00:16::6`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
 				if body.Name != nil && *body.Name != args[0] {
@@ -170,6 +171,8 @@ func (a *app) instancesCreate() *cobra.Command {
 		cmd, &body.Address, "address",
 		"the internal IPv4 address, in the network or not (default: the lowest free one of the network)",
 	)
+	cmd.Flags().StringSliceVar(&body.SecondaryAddresses, "secondary-address", nil,
+		"a further internal address, IPv4 or IPv6; repeatable")
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
 	completeFlag(cmd, "network", a.networkKind().completeRefs())
 	completeFlag(cmd, "zone", a.completeZones())

@@ -61,7 +61,7 @@ var manifestKinds = []*manifestKind{
 	{key: "addresses", singular: "address", schema: "ReservedAddressCreate", fixed: []string{"ip"}},
 	{
 		key: "instances", singular: "instance", schema: "InstanceCreate",
-		fixed: []string{"zone", "type", "address", "networkId"}, takeOwnFields: takeInstanceFields,
+		fixed: []string{"zone", "type", "address", "secondaryAddresses", "networkId"}, takeOwnFields: takeInstanceFields,
 		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},
 	},
 	{

@@ -106,7 +106,8 @@ func TestNetworkAndQuotaCommands(t *testing.T) {
 	)
 	fails(2, "needs --cidr", "networks", "create", "none")
 	fails(1, "network-conflict", "networks", "create", "other", "--cidr", "10.1.0.0/16")
-	assert.Contains(t, ok("instances", "create", "node-1", "--network", "backend", "--wait"), "10.1.0.1")
+	assert.Contains(t, ok("instances", "create", "node-1", "--network", "backend", "--wait",
+		"--secondary-address", "10.1.0.9", "--secondary-address", "fd00:16::1"), "10.1.0.1,10.1.0.9,fd00:16::1")
 	assert.Contains(t, ok("__complete", "instances", "create", "--network", "b"), "backend\n")
 	fails(1, "no network is named", "instances", "create", "node-2", "--network", "none")
 	assert.Contains(t, ok("networks", "update", "backend", "--name", "front", "--tag", "c=d"), "front")

@@ -12,7 +12,7 @@ import (
 
 // AddressFilter filters a list. Zero fields match everything.
 type AddressFilter struct {
-	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name string
 	// Only addresses in one of these states.
 	States []api.AddressState
@@ -114,7 +114,7 @@ func (c *Client) GetFault(ctx context.Context, id string) (*api.Fault, error) {
 
 // FirewallFilter filters a list. Zero fields match everything.
 type FirewallFilter struct {
-	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name string
 	// Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tags []string
@@ -163,7 +163,7 @@ func (c *Client) ListInstanceTypes(ctx context.Context) ([]api.InstanceSize, err
 
 // InstanceFilter filters a list. Zero fields match everything.
 type InstanceFilter struct {
-	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name string
 	// Only instances in this zone.
 	Zone string
@@ -238,7 +238,7 @@ func (c *Client) ListLoadBalancerTypes(ctx context.Context) ([]api.LoadBalancerS
 
 // LoadBalancerFilter filters a list. Zero fields match everything.
 type LoadBalancerFilter struct {
-	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name string
 	// Only balancers in one of these states.
 	States []api.LoadBalancerState
@@ -295,7 +295,7 @@ func (c *Client) LoadBalancerStats(ctx context.Context, id string) (*api.LoadBal
 
 // NetworkFilter filters a list. Zero fields match everything.
 type NetworkFilter struct {
-	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name string
 	// Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tags []string
@@ -442,7 +442,7 @@ func (c *Client) ListRegions(ctx context.Context) ([]api.Region, error) {
 
 // RouteFilter filters a list. Zero fields match everything.
 type RouteFilter struct {
-	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	// Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
 	Name string
 	// Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tags []string

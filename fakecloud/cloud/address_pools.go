@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -193,33 +194,97 @@ func withAddressNumber(a netip.Addr, n uint32) netip.Addr {
 	return netip.AddrFrom16(b).Unmap() // As16 mapped it, if it is an IPv4 one.
 }
 
-// instanceAddress takes the address asked for, if it is free, or the lowest free one of
-// the network. An address outside of the network leads to a machine that is already there,
-// so that it must be in a target range. In a network that is in none, an instance has an
-// address, and can be no target.
-func (c *Cloud) instanceAddress(
+// maxSecondary is how many internal addresses an instance can have beside its first.
+const maxSecondary = 15
+
+// Internal gives the internal addresses, the first one first. A terminated instance has none.
+func (in *Instance) Internal() []netip.Addr {
+	if !in.Address.IsValid() {
+		return nil
+	}
+	return append([]netip.Addr{in.Address}, in.Secondary...)
+}
+
+// instanceAddresses takes the internal addresses asked for, if they are free. The first is the
+// lowest free one of the network unless spec names it.
+func (c *Cloud) instanceAddresses(
 	ctx context.Context,
 	tx *store.Tx,
 	p Project,
 	n Network,
-	want string,
-) (netip.Addr, error) {
-	if want == "" {
-		return c.usedIPv4.takeLowestFree(tx, n.CIDR)
+	spec InstanceSpec,
+) (first netip.Addr, secondary []netip.Addr, err error) {
+	var all []netip.Addr
+	for i, want := range append([]string{spec.Address}, spec.Secondary...) {
+		field := "address"
+		switch {
+		case i > 0:
+			field = fmt.Sprintf("secondaryAddresses.%d", i-1)
+		case want == "":
+			continue
+		}
+		a, err := c.parseInstanceAddress(n, field, want)
+		if err != nil {
+			return first, nil, err
+		}
+		if slices.Contains(all, a) {
+			return first, nil, refuse(InvalidRequest, "%s is given twice: give it once", a).
+				withField(field, "is given before")
+		}
+		if err := c.takeWanted(ctx, tx, p, field, a); err != nil {
+			return first, nil, err
+		}
+		all = append(all, a)
 	}
+	if spec.Address != "" {
+		return all[0], all[1:], nil
+	}
+	first, err = c.usedIPv4.takeLowestFree(tx, n.CIDR)
+	return first, all, err
+}
+
+// parseInstanceAddress reads an address that an instance of the network can have. An IPv4 one
+// outside of the network leads to a machine that is already there, so that it must be in a
+// target range. In a network that is in none, an instance has an address, and can be no target.
+// No network has IPv6 addresses: those can be any that other machines could have.
+func (c *Cloud) parseInstanceAddress(n Network, field, want string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(want)
-	if err != nil || !isUnicast(a) {
+	switch {
+	case err == nil && a.Is6() && field != "address":
+		return a, c.checkInstanceIPv6(field, want, a)
+	case err != nil || !isUnicast(a):
 		return a, refuse(
 			InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want,
 		).
-			withField("address", "is no unicast IPv4 address")
+			withField(field, "is no unicast IPv4 address")
+	case !n.CIDR.Contains(a):
+		return a, c.checkTargetAddress(a, field)
 	}
-	if !n.CIDR.Contains(a) {
-		if err := c.checkTargetAddress(a, "address"); err != nil {
-			return a, err
-		}
+	return a, nil
+}
+
+func (c *Cloud) checkInstanceIPv6(field, want string, a netip.Addr) error {
+	switch {
+	case a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast():
+		return refuse(
+			InvalidRequest,
+			"%q cannot be an instance's address: want a global or unique local IPv6 address, such as fd00:16::1", want,
+		).withField(field, "is no global or unique local address")
+	case a.String() != want: // Whoever compares addresses as texts finds the one that he asked for.
+		return refuse(InvalidRequest, "%q is not how IPv6 addresses are written: did you mean %s?", want, a).
+			withField(field, "is to be written as %s", a)
+	case c.cfg.LoadBalancerCIDR6.IsValid() && c.cfg.LoadBalancerCIDR6.Contains(a):
+		return refuse(
+			InvalidRequest, "%s is of %s, the load balancers' addresses: choose another", a, c.cfg.LoadBalancerCIDR6,
+		).withField(field, "is of the load balancers' addresses")
 	}
-	return a, c.takeWanted(ctx, tx, p, "address", a)
+	return nil
+}
+
+// markAddress records whether an address of either family is used.
+func (c *Cloud) markAddress(tx *store.Tx, a netip.Addr, used bool) {
+	c.usedIPv4.setUsed(tx, a, used)
+	c.usedIPv6.setUsed(tx, a, used)
 }
 
 // takeWanted takes the address that a request's field names, if no resource has it.
@@ -227,7 +292,7 @@ func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field s
 	has, err := tx.AddressHolder(ctx, a.String())
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		c.usedIPv4.markUsed(tx, a)
+		c.markAddress(tx, a, true)
 		return nil
 	case err != nil:
 		return err

@@ -171,13 +171,32 @@ func TestNamesAreChecked(t *testing.T) {
 	listeners := oneListener
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "a.b-c.d", Listeners: listeners})
 	for _, name := range []string{"a..b", "-a", "a-", ".a", "A", "a_b", "a\n", strings.Repeat("a", 254)} {
-		requireRefused(t, InvalidRequest)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: name}))
+		if name != "A" {
+			requireRefused(t, InvalidRequest)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: name}))
+		}
 		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: name, Listeners: listeners})
 		requireCode(t, InvalidRequest, err)
 		_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Name: &name})
 		requireCode(t, InvalidRequest, err)
 	}
 	requireRefused(t, InvalidRequest)(c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Listeners: listeners}))
+}
+
+// Kubelets register their host's name in lower case: names that differ in case only would be one Node.
+func TestInstancesAreNamedInAnyCase(t *testing.T) {
+	c, p := newCloud(t, nil)
+	in := newInstance(t, c, p, InstanceSpec{Name: "Node-1.Lab"})
+	other := newInstance(t, c, p, InstanceSpec{Name: "node-2"})
+	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1.lab"}))
+	_, err := c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Name: new("NODE-1.LAB")})
+	requireCode(t, NameTaken, err)
+	found, _, err := c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.Equal(t, "Node-1.Lab", found[0].Name)
+	renamed, err := c.UpdateInstance(t.Context(), p, in.ID, ResourceUpdate{Name: new("node-1.lab")})
+	require.NoError(t, err, "its own name in another case")
+	assert.Equal(t, "node-1.lab", renamed.Name)
 }
 
 // newBalancer has one running target.
@@ -522,6 +541,48 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	advance(t, c, 200*time.Millisecond)
 	_, err = create(p, "127.30.16.1")
 	require.NoError(t, err, "given up when terminated")
+}
+
+func TestSecondaryAddresses(t *testing.T) {
+	c, p := newCloud(t, func(cfg *Config) {
+		cfg.TargetRanges, cfg.LoadBalancerCIDR6 = prefixes("172.18.0.0/24"), netip.MustParsePrefix("fd00:30::/64")
+	})
+	create := func(address string, secondary ...string) (Instance, error) {
+		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Address: address, Secondary: secondary})
+		return in, err
+	}
+	for _, address := range []string{
+		"nonsense", "::1", "fe80::1", "fd00::1%eth0", "ff02::1", "::", "::ffff:10.0.0.1", "fd00:0::1", "FD00::1", "fd00:30::9",
+		"0.0.0.0", "10.0.0.1", "127.30.16.7", // The last one is the first of the three in the request below.
+	} {
+		requireRefusedAt(t, InvalidRequest, "secondaryAddresses.1")(create("", "127.30.16.7", address))
+	}
+	requireRefusedAt(t, InvalidRequest, "secondaryAddresses.0")(create("127.30.16.7", "127.30.16.7"))
+	requireRefusedAt(t, InvalidRequest, "secondaryAddresses")(create("", make([]string, maxSecondary+1)...))
+
+	in, err := create("", "127.30.16.1", "fd00:16::1", "172.18.0.3")
+	require.NoError(t, err)
+	internal := fmt.Sprint(in.Internal())
+	assert.Equal(t, "[127.30.16.2 127.30.16.1 fd00:16::1 172.18.0.3]", internal, "the first is the lowest free one")
+	for _, taken := range []string{"127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"} {
+		_, err = create("", taken)
+		requireCode(t, AddressInUse, err)
+		assert.ErrorContains(t, err, in.ID)
+	}
+	requireRefusedAt(t, AddressInUse, "address")(create("127.30.16.1"))
+	next, err := create("")
+	require.NoError(t, err)
+	assert.Equal(t, "127.30.16.3", next.Address.String(), "what failed took nothing")
+
+	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
+	requireRefusedAt(t, AddressInUse, "secondaryAddresses.0")(create("", "fd00:16::1"))
+	advance(t, c, 200*time.Millisecond)
+	ended, err := c.GetInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	assert.Empty(t, ended.Internal())
+	again, err := create("127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3")
+	require.NoError(t, err, "given up when terminated")
+	assert.Equal(t, internal, fmt.Sprint(again.Internal()))
 }
 
 func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {

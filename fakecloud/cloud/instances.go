@@ -34,6 +34,24 @@ func checkName(name string) error {
 	return nil
 }
 
+// validInstanceName is a DNS subdomain, which may have capitals.
+var validInstanceName = regexp.MustCompile(
+	`^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$`,
+)
+
+// checkInstanceName refuses what cannot be an instance's name. Capitals are allowed, as many clouds do.
+func checkInstanceName(name string) error {
+	if len(name) <= maxName && validInstanceName.MatchString(name) {
+		return nil
+	}
+	return refuse(
+		InvalidRequest,
+		"%q cannot be an instance's name: such names are DNS subdomains, of letters, digits, \"-\" and \".\", such as node-1",
+		name,
+	).
+		withField("name", "must be a DNS subdomain of at most %d characters", maxName)
+}
+
 // CreateInstance gives the new instance in state pending.
 func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec) (Instance, Outcome, error) {
 	if err := c.checkInstanceSpec(spec); err != nil {
@@ -73,7 +91,7 @@ func (c *Cloud) newInstance(
 	if err != nil {
 		return Instance{}, err
 	}
-	address, err := c.instanceAddress(ctx, tx.Tx, p, network, spec.Address)
+	address, secondary, err := c.instanceAddresses(ctx, tx.Tx, p, network, spec)
 	if err != nil {
 		return Instance{}, err
 	}
@@ -84,8 +102,9 @@ func (c *Cloud) newInstance(
 	rule, _ := findRule(InstanceRules, instanceNone, Create)
 	in := Instance{
 		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
-		Network: network.ID, State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
-		Version: 1, CreatedAt: now, UpdatedAt: now, due: c.stateEnd(now, rule.Wait),
+		Network: network.ID, State: rule.To, Address: address, Secondary: secondary,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		due: c.stateEnd(now, rule.Wait),
 	}
 	if in.Type == "" {
 		in.Type = Small
@@ -103,9 +122,14 @@ func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
 			withField("type", "is not an instance type")
 	}
 	if spec.Name != "" {
-		if err := checkName(spec.Name); err != nil {
+		if err := checkInstanceName(spec.Name); err != nil {
 			return err
 		}
+	}
+	if len(spec.Secondary) > maxSecondary {
+		return refuse(
+			InvalidRequest, "%d secondary addresses: an instance can have %d", len(spec.Secondary), maxSecondary,
+		).withField("secondaryAddresses", "are too many")
 	}
 	return checkTags(spec.Tags)
 }
@@ -145,7 +169,7 @@ func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want 
 		if want == "" {
 			name = "instance-" + c.random.letters(6)
 		}
-		err := checkInstanceName(ctx, tx, p, name)
+		err := checkInstanceNameUnused(ctx, tx, p, "", name)
 		var taken *Error
 		if want == "" && errors.As(err, &taken) {
 			continue
@@ -154,8 +178,8 @@ func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want 
 	}
 }
 
-func checkInstanceName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	return checkUnused(ctx, tx, InstanceResource, p, "", name, "terminate")
+func checkInstanceNameUnused(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
+	return checkUnused(ctx, tx, InstanceResource, p, self, name, "terminate")
 }
 
 // instanceZone is the zone asked for, or the available one with the fewest instances.
@@ -218,12 +242,12 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 				WrongState, "cannot update instance %q (%s) while it is %s: that is for good", in.Name, in.ID, in.State,
 			)
 		}
-		name, tags, differs, err := u.mergeInto(in.Name, in.Tags)
+		name, tags, differs, err := u.mergeInto(checkInstanceName, in.Name, in.Tags)
 		if err != nil || !differs {
 			return err
 		}
 		if name != in.Name {
-			if err := checkInstanceName(ctx, tx.Tx, p, name); err != nil {
+			if err := checkInstanceNameUnused(ctx, tx.Tx, p, in.ID, name); err != nil {
 				return err
 			}
 		}
@@ -330,8 +354,10 @@ func (c *Cloud) moveInstance(
 	}
 	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.stateEnd(now, rule.Wait)
 	if rule.To == InstanceTerminated {
-		c.usedIPv4.markFree(tx.Tx, in.Address)
-		in.Address = netip.Addr{}
+		for _, a := range in.Internal() {
+			c.markAddress(tx.Tx, a, false)
+		}
+		in.Address, in.Secondary = netip.Addr{}, nil
 		if err := releaseExternalAddresses(ctx, tx, in, now); err != nil {
 			return err
 		}

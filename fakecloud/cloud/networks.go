@@ -51,7 +51,11 @@ type ResourceUpdate struct {
 
 // mergeInto checks the update and gives the name and tags after it, and whether it changes
 // them.
-func (u ResourceUpdate) mergeInto(name string, tags map[string]string) (string, map[string]string, bool, error) {
+func (u ResourceUpdate) mergeInto(
+	checkName func(string) error,
+	name string,
+	tags map[string]string,
+) (string, map[string]string, bool, error) {
 	newName, newTags := name, tags
 	if u.Name != nil {
 		newName = *u.Name
@@ -165,7 +169,7 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 		if err := checkIfMatch(ctx, n.ID, n.Version); err != nil {
 			return err
 		}
-		name, tags, differs, err := u.mergeInto(n.Name, n.Tags)
+		name, tags, differs, err := u.mergeInto(checkName, n.Name, n.Tags)
 		if err != nil || !differs {
 			return err
 		}

@@ -155,7 +155,7 @@ func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u Resourc
 		if err := checkIfMatch(ctx, r.ID, r.Version); err != nil {
 			return err
 		}
-		name, tags, differs, err := u.mergeInto(r.Name, r.Tags)
+		name, tags, differs, err := u.mergeInto(checkName, r.Name, r.Tags)
 		if err != nil || !differs {
 			return err
 		}

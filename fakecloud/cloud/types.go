@@ -62,8 +62,9 @@ type Instance struct {
 	Network     string            `json:"network"` // the network's ID
 	State       InstanceState     `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
-	Address     netip.Addr        `json:"address"`            // invalid once terminated
-	External    []netip.Addr      `json:"external,omitempty"` // the reserved addresses it holds
+	Address     netip.Addr        `json:"address"`             // invalid once terminated
+	Secondary   []netip.Addr      `json:"secondary,omitempty"` // further internal ones, of either family
+	External    []netip.Addr      `json:"external,omitempty"`  // the reserved addresses it holds
 	Tags        map[string]string `json:"tags"`
 	Version     int64             `json:"version"`
 	CreatedAt   time.Time         `json:"createdAt"`
@@ -81,7 +82,9 @@ type InstanceSpec struct {
 	Network string
 	// Address may lie outside of the pool: a machine that is already there.
 	Address string
-	Tags    map[string]string
+	// Secondary are further internal addresses, of either family.
+	Secondary []string
+	Tags      map[string]string
 }
 
 // Protocol is what a listener forwards.

@@ -35,8 +35,8 @@ func mapSlice[A, B any](in []A, fn func(A) B) []B {
 
 func toAPIInstance(in cloud.Instance) api.Instance {
 	addresses := []api.Address{}
-	if in.Address.IsValid() {
-		addresses = append(addresses, api.Address{Type: api.AddressInternal, IP: in.Address.String()})
+	for _, ip := range in.Internal() {
+		addresses = append(addresses, api.Address{Type: api.AddressInternal, IP: ip.String()})
 	}
 	for _, ip := range in.External {
 		addresses = append(addresses, api.Address{Type: api.AddressExternal, IP: ip.String()})

@@ -148,7 +148,8 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
 	}
 	in, outcome, err := s.cloud.CreateInstance(r.Context(), callerProject(r), cloud.InstanceSpec{
 		Name: valueOrZero(body.Name), Zone: valueOrZero(body.Zone), Type: cloud.InstanceType(valueOrZero(body.Type)),
-		Network: valueOrZero(body.NetworkID), Address: valueOrZero(body.Address), Tags: valueOrZero(body.Tags),
+		Network: valueOrZero(body.NetworkID), Address: valueOrZero(body.Address), Secondary: body.SecondaryAddresses,
+		Tags: valueOrZero(body.Tags),
 	})
 	if err == nil {
 		in, err = awaitOperation(s, w, r, in, outcome, in.ID, s.cloud.GetInstance)

@@ -285,7 +285,8 @@ func (a *Agent) planMachines() (boot []cluster.Machine, halt map[cluster.Machine
 		if len(i.Addresses) == 0 {
 			continue
 		}
-		m := cluster.Machine{ID: i.ID, Name: i.Name, Address: i.Addresses[0].IP}
+		// A Node's name is in lower case, as a kubelet takes it from the host's.
+		m := cluster.Machine{ID: i.ID, Name: strings.ToLower(i.Name), Address: i.Addresses[0].IP}
 		wanted, allowed := shouldRun(i)
 		may[m] = allowed && !a.wentDown[i.ID]
 		if wanted {

@@ -241,7 +241,10 @@ func showTestProgress(progress *ui.Tests, t conformance.TestReport) {
 	case t.Result == conformance.Failed && !t.Required:
 		outcome = ui.Tolerated
 	case t.Result == conformance.Blocked:
-		why = "blocked by " + t.BlockedBy
+		why = "blocked " + t.WhyBlocked()
+		if t.BlockedBy == "" {
+			why = strings.Join(t.Reasons, "\n")
+		}
 	}
 	progress.End(t.ID, outcome, time.Duration(t.Seconds*float64(time.Second)), why)
 }

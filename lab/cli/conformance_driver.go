@@ -69,9 +69,14 @@ func newConformanceDriverCheck() *cobra.Command {
 		Use:   "check [flags] DRIVER",
 		Short: "Try a driver without a CCM and without a lab",
 		Long: `check greets a driver, fills in the templates by which it starts the CCM, has it make
-an instance of your cloud and terminate it, and lists the balancers of its cluster. Then it says what the suite's proxy takes calls of
+an instance of your cloud and terminate it, and lists the balancers of its cluster. It sees
+whether the instance's addresses change when they are to, and so with a balancer of
+nobody's, if the driver can make one. Then it says what the suite's proxy takes calls of
 the cloud for, by the driver's rules: one call for each rule, so that a rule shows that
-an earlier one hides, and those of --call. In the end it says which features the driver
+an earlier one hides, and those of --call. Of GET calls that list, and of the instance that
+was made, it sees whether the faults that leave something out change the cloud's answer, and
+fails if what a rule names is not there; --header gives these calls the CCM's credentials.
+In the end it says which features the driver
 does not have, and which core tests are skipped without them.
 
 DRIVER is a program, or an address of one that runs, as for lab conformance --driver.`,
@@ -97,6 +102,8 @@ DRIVER is a program, or an address of one that runs, as for lab conformance --dr
 	fl.StringArrayVar(
 		&trying.Calls, "call", nil, "`CALL` of the cloud, as GET /v1/servers, to match with the rules; can be repeated",
 	)
+	fl.StringArrayVar(&trying.Headers, "header", nil,
+		"`NAME: TEMPLATE` for a header of calls that try faults, as 'Authorization: Bearer {{readFile \"token\"}}'")
 	fl.StringVar(&trying.Values.ClusterName, "cluster-name", "driver-check", "the cluster's `NAME`, {{.ClusterName}}")
 	fl.StringVar(&trying.Values.Kubeconfig, "kubeconfig", "", "`FILE` for {{.Kubeconfig}}")
 	addOutputFlag(cmd, "table", "json", "yaml")
@@ -126,6 +133,19 @@ func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
 		rows = append(rows, c.Call+"\t"+thing+"\t"+rule)
 	}
 	if len(tried.Calls) > 0 {
+		rows = append(rows, "")
+	}
+	if len(tried.Faults) > 0 {
+		rows = append(rows, "FAULT\tIN THE ANSWER TO\tIS MADE")
+	}
+	for _, f := range tried.Faults {
+		made := "yes"
+		if !f.Made {
+			made = "not known: " + f.NotMade
+		}
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s", f.Fault, f.Call, made))
+	}
+	if len(tried.Faults) > 0 {
 		rows = append(rows, "")
 	}
 	rows = append(rows, "NOT THERE\tEXTENDED\tCORE TESTS SKIPPED")

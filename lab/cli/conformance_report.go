@@ -18,10 +18,10 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
 	p("\nPROFILE\tCORE\tEXTENDED\tSKIPPED")
 	var failed, notRequired []string
-	blockedBy := map[string][]string{}
+	blocked := map[string][]string{} // by why
 	for _, test := range r.Tests {
 		if test.Result == conformance.Blocked {
-			blockedBy[test.BlockedBy] = append(blockedBy[test.BlockedBy], test.ID)
+			blocked[test.WhyBlocked()] = append(blocked[test.WhyBlocked()], test.ID)
 		}
 	}
 	for _, profile := range r.Profiles {
@@ -41,8 +41,8 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	if len(failed) > 0 {
 		p("failed: %s", strings.Join(failed, ", "))
 	}
-	for _, by := range slices.Sorted(maps.Keys(blockedBy)) {
-		p("blocked by %s: %s", by, listSome(blockedBy[by]))
+	for _, why := range slices.Sorted(maps.Keys(blocked)) {
+		p("blocked %s: %s", why, listSome(blocked[why]))
 	}
 	if n := len(r.Crashes); n > 0 {
 		p(

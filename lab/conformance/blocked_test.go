@@ -302,3 +302,64 @@ func TestPatience(t *testing.T) {
 	r.add(false)
 	assert.Equal(t, 15*time.Second, r.patience(15*time.Second))
 }
+
+// hitCloud has faults that so many calls meet, or of which its driver says that they were not made.
+type hitCloud struct {
+	featuresOnly
+	hits int
+	err  error
+}
+
+func (c hitCloud) FaultKinds() []FaultKind { return AllFaultKinds() }
+
+func (c hitCloud) InjectFault(context.Context, Fault) (Injection, error) { return c, nil }
+
+func (c hitCloud) Hits(context.Context) (int, error) { return c.hits, c.err }
+
+func (c hitCloud) Lift(context.Context) error { return nil }
+
+// A fault that has met nothing proves nothing: who passes nevertheless has not passed, and who fails has failed.
+func TestFaultThatWasNotMade(t *testing.T) {
+	under := func(kind FaultKind, run func(*T)) func(*T) {
+		return func(t *T) {
+			i, err := t.Cloud.InjectFault(t.Context(), Fault{Kind: kind, On: []Thing{Instances}})
+			t.Must(err, "injecting a fault")
+			t.Cleanup(i.Lift)
+			run(t)
+		}
+	}
+	tests := []Test{
+		core("met", under(FaultUnavailable, passes)), core("avoidable", under(FaultEmptyList, passes)),
+		core("broken", under(FaultUnavailable, fails)), buildsOn(core("on-it", passes), "met"),
+		core("allowed", func(t *T) {
+			i, err := t.Cloud.InjectFault(t.Context(), Fault{Kind: FaultSlow})
+			t.Must(err, "injecting a fault")
+			t.AllowUnmet(i)
+			t.Must(i.Lift(t.Context()), "lifting it")
+		}),
+	}
+	for name, tc := range map[string]struct {
+		cloud hitCloud
+		want  Result
+		why   string
+	}{
+		"met":      {hitCloud{hits: 1}, Passed, ""},
+		"not met":  {hitCloud{}, Blocked, "nothing that the CCM did has met it"},
+		"not made": {hitCloud{err: errors.New("it has no /state")}, Blocked, "it has no /state"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			report := runTests(t, Options{Implementation: Implementation{Cloud: tc.cloud}, Tests: tests})
+			assert.Equal(t, map[string]Result{
+				"met": tc.want, "avoidable": Passed, "broken": Failed, "on-it": Passed, "allowed": Passed,
+			}, results(report))
+			if tc.want == Blocked {
+				why := "the fault was not made, so that nothing is proved: fault 503 on instances: " + tc.why
+				assert.Equal(t, []string{why}, reasons(report, "met"))
+				assert.Equal(t, []string{"it does not"}, reasons(report, "broken"))
+				assert.Equal(t, []string{"met"}, report.Profiles[0].Core.BlockedTests)
+			}
+			alone := runTests(t, Options{Implementation: Implementation{Cloud: tc.cloud}, Tests: tests[:2]})
+			assert.Equal(t, tc.want == Passed, alone.Passed())
+		})
+	}
+}

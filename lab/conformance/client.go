@@ -40,7 +40,7 @@ type Client struct {
 	proxy  Proxy         // nil for none
 	trace  *record.Trace // what is done goes into it; may be nil
 	// onFault, unless nil, is told when the cloud is made to misbehave.
-	onFault func()
+	onFault func(*tracedInjection)
 }
 
 // NewClient calls a driver.
@@ -57,7 +57,7 @@ func clientOf(c Cloud) *Client {
 func (c *Client) client() *Client { return c }
 
 // forTest returns a client that records in one test's timeline what it changes.
-func (c *Client) forTest(trace *record.Trace, onFault func()) *Client {
+func (c *Client) forTest(trace *record.Trace, onFault func(*tracedInjection)) *Client {
 	mine := *c
 	mine.trace, mine.onFault = trace, onFault
 	return &mine
@@ -236,6 +236,19 @@ func (c *Client) ChangeBalancer(ctx context.Context, id string, listeners []List
 		protocol.BalancerChange{Listeners: listed(listeners), Targets: listed(targets)})
 }
 
+// ResetBalancer implements BalancerResetter.
+func (c *Client) ResetBalancer(ctx context.Context, id string) (Balancer, error) {
+	ended := c.trace.Begin("resetting balancer " + id)
+	b, err := ask[Balancer](ctx, c, "resetBalancer", id, nil)
+	ended(err, "")
+	return b, err
+}
+
+// TagBalancer implements BalancerTagger.
+func (c *Client) TagBalancer(ctx context.Context, id, name string) error {
+	return c.do(ctx, "tagging balancer "+id+" with "+name, "tagBalancer", id, protocol.Name{Name: name})
+}
+
 // CreateForeignBalancer implements ForeignBalancerCreator.
 func (c *Client) CreateForeignBalancer(ctx context.Context, name string) (Balancer, error) {
 	return c.createBalancer(ctx, "creating a stranger's balancer "+name, "a stranger's",
@@ -374,7 +387,7 @@ func (c *Client) LimitBalancers(ctx context.Context) (lift func(context.Context)
 }
 
 func (c *Client) limitQuota(ctx context.Context, what, operation string) (lift func(context.Context) error, err error) {
-	limit, err := c.inject("limiting "+what, "limiting "+what+" no more", c.asks(ctx, operation, "", nil))
+	limit, err := c.inject("limiting "+what, "limiting "+what+" no more", "", c.asks(ctx, operation, "", nil))
 	if err != nil {
 		return nil, err
 	}
@@ -401,7 +414,11 @@ func (c *Client) InjectFault(ctx context.Context, f Fault) (Injection, error) {
 	if c.byProxy(FaultFeature(f.Kind)) {
 		inject = func() (Injection, error) { return c.proxy.InjectFault(ctx, f) }
 	}
-	return c.inject("injecting fault "+what, "lifting fault "+what, inject)
+	evidence := "fault " + what
+	if isAvoidable(f.Kind) {
+		evidence = ""
+	}
+	return c.inject("injecting fault "+what, "lifting fault "+what, evidence, inject)
 }
 
 // ListZones implements ZoneOutageInjector.
@@ -412,13 +429,13 @@ func (c *Client) ListZones(ctx context.Context) ([]string, error) {
 
 // InjectZoneOutage implements ZoneOutageInjector.
 func (c *Client) InjectZoneOutage(ctx context.Context, zone string) (Injection, error) {
-	return c.inject("losing zone "+zone, "zone "+zone+" comes back", c.asks(ctx, "injectZoneOutage", zone, nil))
+	return c.inject("losing zone "+zone, "zone "+zone+" comes back", "", c.asks(ctx, "injectZoneOutage", zone, nil))
 }
 
 // ExpireCredentials implements CredentialExpirer.
 func (c *Client) ExpireCredentials(ctx context.Context) (Expiry, error) {
 	var id string
-	i, err := c.inject("the CCM's credentials expire", "the CCM's credentials are accepted again",
+	i, err := c.inject("the CCM's credentials expire", "the CCM's credentials are accepted again", "expired credentials",
 		func() (Injection, error) {
 			made, err := ask[protocol.Injection](ctx, c, "expireCredentials", "", nil)
 			id = made.ID
@@ -444,28 +461,33 @@ func (e expiry) Renew(ctx context.Context) error {
 
 // SwapCredentials implements CredentialSwapper.
 func (c *Client) SwapCredentials(ctx context.Context) (Injection, error) {
-	return c.inject("giving the CCM another project's credentials", "giving the CCM its own credentials back",
+	// A CCM that has noticed whose they are may ask for nothing.
+	return c.inject("giving the CCM another project's credentials", "giving the CCM its own credentials back", "",
 		c.asks(ctx, "swapCredentials", "", nil))
 }
 
 // RenewCA implements CARenewer.
 func (c *Client) RenewCA(ctx context.Context) (Injection, error) {
-	return c.inject("renewing the CA of the cloud's certificate", "the former CA's certificate is back",
+	return c.inject("renewing the CA of the cloud's certificate", "the former CA's certificate is back", "",
 		c.asks(ctx, "renewCA", "", nil))
 }
 
-// inject makes the cloud misbehave. It records that, and later that the injection is lifted.
-func (c *Client) inject(what, lifting string, inject func() (Injection, error)) (Injection, error) {
+// inject makes the cloud misbehave. It records that, and later that the injection is lifted. A test passes only if
+// the injection has met something, unless evidence, which names it for that message, is "".
+func (c *Client) inject(
+	what, lifting, evidence string, inject func() (Injection, error),
+) (_ Injection, err error) {
+	made := &tracedInjection{trace: c.trace, lifting: lifting, evidence: evidence}
 	if c.onFault != nil {
-		c.onFault()
+		c.onFault(made)
 	}
 	ended := c.trace.Begin(what)
-	i, err := inject()
+	made.Injection, err = inject()
 	ended(err, "")
 	if err != nil {
 		return nil, err
 	}
-	return &tracedInjection{Injection: i, trace: c.trace, lifting: lifting}, nil
+	return made, nil
 }
 
 // asks returns a function by which the driver injects something, with an operation.
@@ -496,16 +518,36 @@ func (d driverInjection) Lift(ctx context.Context) error {
 // tracedInjection records when it is first lifted.
 type tracedInjection struct {
 	Injection
-	trace   *record.Trace
-	lifting string
-	first   sync.Once
+	trace    *record.Trace
+	lifting  string
+	evidence string // its name, if it must have met something; see inject
+	first    sync.Once
+	notMade  error // why it proves nothing, as it was when it was lifted
 }
 
 // Lift implements Injection.
 func (t *tracedInjection) Lift(ctx context.Context) (err error) {
 	ended := func(error, string) {}
-	t.first.Do(func() { ended = t.trace.Begin(t.lifting) })
+	t.first.Do(func() {
+		t.notMade = t.checkMade(ctx)
+		ended = t.trace.Begin(t.lifting)
+	})
 	err = t.Injection.Lift(ctx)
 	ended(err, "")
 	return err
+}
+
+// checkMade returns an error if nothing has met the injection, although something must have.
+func (t *tracedInjection) checkMade(ctx context.Context) error {
+	if t.evidence == "" {
+		return nil
+	}
+	hits, err := t.Hits(ctx)
+	if err == nil && hits == 0 {
+		err = errors.New("nothing that the CCM did has met it")
+	}
+	if err != nil {
+		return fmt.Errorf("the fault was not made, so that nothing is proved: %s: %w", t.evidence, err)
+	}
+	return nil
 }

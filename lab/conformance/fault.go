@@ -5,6 +5,8 @@ package conformance
 import (
 	"context"
 	"slices"
+	"strings"
+	"time"
 )
 
 // Doubtful answers: none of them says that an instance does not exist.
@@ -41,6 +43,29 @@ const (
 	FaultLost  FaultKind = "lost" // what changes something is carried out, and never answered
 )
 
+// Answers from which something is missing that says what a thing is. A driver says by feature which of them its cloud
+// can give, or by ProxyRule.fields where an answer has what is left out.
+const (
+	FaultMissingInstanceAddresses FaultKind = "missing-instance-addresses" // success, without an instance's addresses
+	FaultMissingInstanceZone      FaultKind = "missing-instance-zone"      // success, without its zone and region
+	FaultMissingInstanceType      FaultKind = "missing-instance-type"      // success, without its type
+	// success, without the tags or labels by which an instance is known to be the cluster's
+	FaultMissingInstanceTags     FaultKind = "missing-instance-tags"
+	FaultMissingBalancerAddress  FaultKind = "missing-balancer-address"   // success, without a balancer's address
+	FaultMissingBalancerListener FaultKind = "missing-balancer-listeners" // success, without a balancer's listeners
+	FaultMissingRouteInstance    FaultKind = "missing-route-instance"     // success, without the instance of a route
+	FaultMissingRouteDestination FaultKind = "missing-route-destination"  // success, without a route's destination
+)
+
+// Refusals that say when to ask again: in RetryAfter.
+const (
+	FaultThrottledFor   FaultKind = "429-retry-after" // too many calls, with Retry-After
+	FaultUnavailableFor FaultKind = "503-retry-after" // the cloud is not there for the moment, with Retry-After
+)
+
+// RetryAfter is what FaultThrottledFor and FaultUnavailableFor say in their answers' Retry-After.
+const RetryAfter = 6 * time.Second
+
 // What befalls things rather than answers: the cloud answers truly, and takes long over what is
 // being made, or fails to make it. Hits counts the things that it befell. On must say which.
 const (
@@ -60,14 +85,40 @@ var FaultKinds = []FaultKind{
 
 // AllFaultKinds lists the doubtful answers and all other faults.
 func AllFaultKinds() []FaultKind {
-	return append(slices.Clone(FaultKinds),
+	return slices.Concat(FaultKinds, []FaultKind{
 		FaultNotFound, FaultConflict, FaultPrecondition, FaultPartialList, FaultMissingField, FaultStale, FaultSlow,
-		FaultLost, FaultStuck, FaultBuildFails)
+		FaultLost, FaultStuck, FaultBuildFails, FaultThrottledFor, FaultUnavailableFor,
+	}, MissingFieldKinds(Instances), MissingFieldKinds(Balancers), MissingFieldKinds(Routes))
+}
+
+// MissingFieldKinds lists the faults that leave a group of fields out of answers about a thing.
+func MissingFieldKinds(thing Thing) []FaultKind {
+	switch thing {
+	case Instances:
+		return []FaultKind{
+			FaultMissingInstanceAddresses, FaultMissingInstanceZone, FaultMissingInstanceType, FaultMissingInstanceTags,
+		}
+	case Balancers:
+		return []FaultKind{FaultMissingBalancerAddress, FaultMissingBalancerListener}
+	case Routes:
+		return []FaultKind{FaultMissingRouteInstance, FaultMissingRouteDestination}
+	}
+	return nil
+}
+
+// FieldGroup returns what a fault of MissingFieldKinds(thing) leaves out, as ProxyRule.fields calls it: its last word.
+func FieldGroup(kind FaultKind) string { return string(kind[strings.LastIndex(string(kind), "-")+1:]) }
+
+// isAvoidable tells whether a CCM that does all of its work may make no call that such a fault changes: it may ask for
+// each thing by its ID and list nothing, or remember what it has read.
+func isAvoidable(kind FaultKind) bool {
+	return kind == FaultEmptyList || kind == FaultPartialList || kind == FaultStale
 }
 
 // Injection is a fault that is in force.
 type Injection interface {
-	// Hits is how many calls it has met so far.
+	// Hits is how many calls it has met so far; for a fault that leaves something out of answers, how many answers
+	// had it.
 	Hits(ctx context.Context) (int, error)
 	// Lift ends it. A second call does nothing.
 	Lift(ctx context.Context) error

@@ -33,10 +33,15 @@ const (
 	FeatureUnlikeInstances Feature = "unlike-instances"
 	// FeatureSeveralAddresses: an instance has more than one internal address.
 	FeatureSeveralAddresses Feature = "several-addresses"
+	// FeatureDualStack: an instance has internal addresses of both families.
+	FeatureDualStack Feature = "dual-stack"
 	// FeatureNodeNames: an instance's Node is called as the instance, by a name that is chosen
 	// when the instance is made, and the CCM finds the instance by that. Where it is not
 	// declared, nodeName of the instance says what the Node is called.
 	FeatureNodeNames Feature = "node-names"
+	// FeatureCapitalNames: an instance's name may have capitals. Its Node's name is in lower case, as a
+	// kubelet takes it from the host's.
+	FeatureCapitalNames Feature = "capital-names"
 	// FeatureKubeletProviderIDs: kubelets are given --provider-id, without which the CCM does
 	// not know a Node's instance. Stand-ins register with it, too, else without a provider ID.
 	FeatureKubeletProviderIDs Feature = "kubelet-provider-ids"
@@ -69,7 +74,7 @@ var declaredFeatures = []Feature{
 	FeatureLoadBalancers, FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
 	FeatureSeveralAddresses, FeatureNodeNames, FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts,
 	FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
-	FeatureBlackholes, FeatureUnlikeInstances,
+	FeatureBlackholes, FeatureUnlikeInstances, FeatureDualStack, FeatureCapitalNames,
 }
 
 // AllFeatures lists every feature that a cloud can have.
@@ -93,6 +98,11 @@ const (
 	// FeatureChangeBalancer: a balancer's listeners and targets can be changed by
 	// others than its owner.
 	FeatureChangeBalancer Feature = "change-balancer"
+	// FeatureResetBalancer: a balancer's health check, source ranges and client affinity, as far as
+	// the cloud has them, can be taken away by others than its owner.
+	FeatureResetBalancer Feature = "reset-balancer"
+	// FeatureTagBalancer: balancers have tags, or labels, and others than their owner can add some.
+	FeatureTagBalancer Feature = "tag-balancer"
 	// FeatureChangeAddresses: an instance that runs can get other addresses.
 	FeatureChangeAddresses Feature = "change-addresses"
 	// FeatureRenameInstance: an instance that runs can get another name.
@@ -196,6 +206,9 @@ const (
 	// CapabilityProvidedIP: a kubelet's --node-ip that is no address of the
 	// instance keeps its Node uninitialised.
 	CapabilityProvidedIP Capability = "provided-ip"
+	// CapabilityNamesInAnyCase: a Node is initialised from the instance whose name differs from its own
+	// in case only.
+	CapabilityNamesInAnyCase Capability = "names-in-any-case"
 	// CapabilityUDP: Services with UDP ports, alone and beside TCP.
 	CapabilityUDP Capability = "udp-services"
 	// CapabilitySourceRanges: spec.loadBalancerSourceRanges.
@@ -220,6 +233,11 @@ const (
 	// CapabilityDrift: what happened to a balancer behind the CCM's back is put right when its
 	// Service changes the next time.
 	CapabilityDrift Capability = "drift"
+	// CapabilityForeignTags: tags that somebody else put on a balancer of the cluster's stay.
+	CapabilityForeignTags Capability = "foreign-tags"
+	// CapabilityIPMode: the Service's status says whether traffic comes to nodes with the balancer's
+	// address as its destination (VIP) or not (Proxy).
+	CapabilityIPMode Capability = "ip-mode"
 	// CapabilityWaitingNodes: a Node without an instance keeps no Service from its balancer.
 	CapabilityWaitingNodes Capability = "waiting-nodes"
 	// CapabilityDuplicateNodes: nor do two Nodes of one instance.
@@ -242,6 +260,11 @@ const (
 	// CapabilityDoubtfulBalancers: no balancer is given up for gone because the
 	// cloud's answer about balancers is doubtful.
 	CapabilityDoubtfulBalancers Capability = "doubtful-balancers"
+	// CapabilityDoubtfulRoutes: no route is given up for gone because the cloud's answer about routes is
+	// doubtful.
+	CapabilityDoubtfulRoutes Capability = "doubtful-routes"
+	// CapabilityRetryAfter: while the cloud asks to be called no more, with Retry-After, it is not.
+	CapabilityRetryAfter Capability = "retry-after"
 	// CapabilityTwinBalancers: of several balancers that say they are one Service's none is left
 	// when the Service goes.
 	CapabilityTwinBalancers Capability = "twin-balancers-deleted"

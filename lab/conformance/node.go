@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ type NodeSpec struct {
 	Name string
 	// ProviderID is what --provider-id gives a kubelet.
 	ProviderID string
-	// NodeIP is what --node-ip gives a kubelet.
+	// NodeIP is what --node-ip gives a kubelet: an address, or one of each family with a comma between.
 	NodeIP string
 	Labels map[string]string
 	// Balanced lets balancers send traffic to it. There is nothing to answer:
@@ -61,7 +62,7 @@ func (t *T) CreateInstance(spec InstanceSpec) Instance {
 
 // withNodeName sets what the instance's Node is called, where the driver leaves it out.
 func withNodeName(i Instance) Instance {
-	i.NodeName = cmp.Or(i.NodeName, i.Name)
+	i.NodeName = cmp.Or(i.NodeName, strings.ToLower(i.Name))
 	return i
 }
 

@@ -89,6 +89,12 @@ var operations = []operation{
 		func(c BalancerChanger, r *request, body protocol.BalancerChange) (any, error) {
 			return nil, c.ChangeBalancer(r.ctx, r.argument, body.Listeners, body.Targets)
 		})),
+	by("resetBalancer", FeatureResetBalancer, func(c BalancerResetter, r *request) (any, error) {
+		return c.ResetBalancer(r.ctx, r.argument)
+	}),
+	by("tagBalancer", FeatureTagBalancer, withBody(func(c BalancerTagger, r *request, body protocol.Name) (any, error) {
+		return nil, c.TagBalancer(r.ctx, r.argument, body.Name)
+	})),
 	by("createForeignBalancer", FeatureStrangers, withBody(
 		func(c ForeignBalancerCreator, r *request, body protocol.Name) (any, error) {
 			return c.CreateForeignBalancer(r.ctx, body.Name)

@@ -20,7 +20,8 @@ const (
 	Passed  Result = "passed"
 	Failed  Result = "failed"
 	Skipped Result = "skipped"
-	// Blocked is the result of a test that was not run, since what it builds on has failed.
+	// Blocked is the result of a test that was not run, since what it builds on has failed; or that proved nothing,
+	// since a fault that it injected met nothing. It has not passed.
 	Blocked Result = "blocked"
 )
 
@@ -96,8 +97,8 @@ type Summary struct {
 	// what the CCM does not claim.
 	FailedTests []string `json:"failedTests,omitempty"`
 	NotRequired []string `json:"notRequiredFailedTests,omitempty"`
-	// BlockedTests were not run, since what they build on has failed. Those that are required have not
-	// passed.
+	// BlockedTests were not run, since what they build on has failed, or have proved nothing. Those that are required
+	// have not passed.
 	BlockedTests []string `json:"blockedTests,omitempty"`
 	SkippedTests []string `json:"skippedTests,omitempty"`
 	// SkippedReasons say why, by ID.
@@ -127,11 +128,19 @@ type TestReport struct {
 	Source   string  `json:"source"`
 	Result   Result  `json:"result"`
 	Seconds  float64 `json:"seconds"`
-	// BlockedBy is the test that has failed, and on which a blocked one builds.
+	// BlockedBy is the test that has failed, and on which a blocked one builds; "" if it ran and proved nothing.
 	BlockedBy string `json:"blockedBy,omitempty"`
 	// Reasons say why it failed, was skipped or blocked; Notes help to find out more.
 	Reasons []string `json:"reasons,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
+}
+
+// WhyBlocked says in a few words why the test has neither passed nor failed.
+func (t TestReport) WhyBlocked() string {
+	if t.BlockedBy == "" {
+		return "by a fault that was not made"
+	}
+	return "by " + t.BlockedBy
 }
 
 // Passed tells whether everything required passed and the CCM never crashed. A

@@ -54,6 +54,19 @@ type BalancerChanger interface {
 	ChangeBalancer(ctx context.Context, id string, listeners []Listener, targets []string) error
 }
 
+// BalancerResetter shows FeatureResetBalancer.
+type BalancerResetter interface {
+	// ResetBalancer takes a balancer's health check, source ranges and client affinity away behind the
+	// CCM's back, and returns the balancer without them.
+	ResetBalancer(ctx context.Context, id string) (Balancer, error)
+}
+
+// BalancerTagger shows FeatureTagBalancer.
+type BalancerTagger interface {
+	// TagBalancer adds a tag of this name to a balancer behind the CCM's back.
+	TagBalancer(ctx context.Context, id, name string) error
+}
+
 // ForeignBalancerCreator shows FeatureStrangers.
 type ForeignBalancerCreator interface {
 	// CreateForeignBalancer makes a balancer of this name that is no Service's of the cluster.

@@ -35,7 +35,11 @@ func (t *T) NewNamespace() string {
 	}, metav1.CreateOptions{})
 	t.Must(err, "creating namespace %s", name)
 	t.Cleanup(func(ctx context.Context) error {
-		return t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+		err := t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) { // The test has deleted it.
+			err = nil
+		}
+		return err
 	})
 	return name
 }

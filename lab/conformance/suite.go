@@ -382,10 +382,12 @@ func (r *run) runTest(ctx, alive context.Context, test Test) {
 	r.reportTest(r.reportOf(test, "", 0, nil, nil))
 	began := time.Now()
 	trace := r.recorder.Begin(test.ID, test.Alone, began)
-	reasons, notes, spent := r.lookAt(ctx, alive, test, trace, r.boundOf(test))
+	reasons, notMade, notes, spent := r.lookAt(ctx, alive, test, trace, r.boundOf(test))
 	took, result, blocks := time.Since(began), Passed, false
-	if len(reasons) > 0 {
-		result = Failed
+	if len(reasons) == 0 && len(notMade) > 0 { // Neither has the CCM passed, nor is it to blame.
+		result, reasons = Blocked, notMade
+	} else if len(reasons) > 0 {
+		result, notes = Failed, append(notes, notMade...)
 		for _, line := range r.suite.CCM.Log(logLines) {
 			notes = append(notes, "ccm: "+line)
 		}
@@ -407,23 +409,24 @@ func (r *run) runTest(ctx, alive context.Context, test Test) {
 	}
 }
 
-// lookAt runs a test within bound. If the test fails and cluster or cloud do not work, it aborts the run.
+// lookAt runs a test within bound. notMade says which of its faults met nothing. If the test fails and cluster or cloud
+// do not work, it aborts the run.
 func (r *run) lookAt(
 	ctx, alive context.Context,
 	test Test,
 	trace *record.Trace,
 	bound time.Duration,
-) (reasons, notes []string, spent []Spent) {
+) (reasons, notMade, notes []string, spent []Spent) {
 	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
 	defer cancel()
 	t := r.suite.newT(limited, test, trace)
 	reasons, notes, spent = t.runTest()
 	if len(reasons) > 0 {
 		r.checkHealth(ctx)
-	} else if !t.injectedFault && ctx.Err() == nil {
+	} else if len(t.injections) == 0 && ctx.Err() == nil {
 		r.suite.faults.clear()
 	}
-	return reasons, notes, spent
+	return reasons, t.faultsNotMade(), notes, spent
 }
 
 const (
@@ -441,7 +444,7 @@ func (r *run) lookAgain(ctx, alive context.Context, test Test, trace *record.Tra
 	trace.Step("other tests build on this one: it is tried once more")
 	whole := r.boundOf(test)
 	bound := min(whole, max(whole/secondLookShare, r.scaleBound(minSecondLook)))
-	reasons, _, _ := r.lookAt(ctx, alive, test, trace, bound)
+	reasons, _, _, _ := r.lookAt(ctx, alive, test, trace, bound)
 	switch {
 	case len(reasons) == 0:
 		return false, fmt.Sprintf(

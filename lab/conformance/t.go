@@ -32,10 +32,10 @@ type T struct {
 	notes    []string
 	spent    []Spent
 	cleanups []func(context.Context) error
-	// injectedFault is true once the test has made the cloud misbehave.
-	injectedFault bool
-	ns            string        // once there is one
-	trace         *record.Trace // what goes into its timeline; may be nil
+	// injections are the ways in which the test has made the cloud misbehave.
+	injections []*tracedInjection
+	ns         string        // once there is one
+	trace      *record.Trace // what goes into its timeline; may be nil
 }
 
 // Suite is what all tests of a run share.
@@ -76,8 +76,8 @@ func (s *Suite) ScaleBound(bound time.Duration) time.Duration {
 func (s *Suite) newT(ctx context.Context, test Test, trace *record.Trace) *T {
 	t := &T{test: test, ctx: ctx, trace: trace}
 	mine := *s
-	mine.Cloud = s.Cloud.forTest(trace, func() {
-		t.injectedFault = true
+	mine.Cloud = s.Cloud.forTest(trace, func(i *tracedInjection) {
+		t.injections = append(t.injections, i)
 		t.faults.mark()
 	})
 	t.Suite = &mine
@@ -219,6 +219,24 @@ func isServerUnavailable(err error) bool {
 	var network net.Error
 	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || errors.As(err, &network)
+}
+
+// AllowUnmet lets the test pass also if nothing meets the injection: a CCM that behaves may do without what it is
+// about.
+func (t *T) AllowUnmet(i Injection) {
+	if traced, ok := i.(*tracedInjection); ok {
+		traced.evidence = ""
+	}
+}
+
+// faultsNotMade says of each injection that has met nothing that it proves nothing. It is to be called after runTest.
+func (t *T) faultsNotMade() (reasons []string) {
+	for _, i := range t.injections {
+		if i.notMade != nil {
+			reasons = append(reasons, i.notMade.Error())
+		}
+	}
+	return reasons
 }
 
 // runTest runs the test, then undoes what it did.

@@ -64,6 +64,8 @@ func (c *journaled) InjectFault(context.Context, Fault) (Injection, error) { ret
 
 type injected struct{ Injection }
 
+func (injected) Hits(context.Context) (int, error) { return 1, nil }
+
 func (injected) Lift(context.Context) error { return nil }
 
 // said has words in files.

@@ -171,7 +171,7 @@ func (s Source) Node(ctx context.Context, name string) Explanation {
 func (f *NodeFacts) setInstances(instances []api.Instance) {
 	f.Instances = instances
 	for i, in := range instances {
-		if in.Name == f.Name {
+		if strings.EqualFold(in.Name, f.Name) {
 			f.Named = append(f.Named, in)
 		}
 		if f.Node != nil && cluster.IsProviderIDOf(f.Node.Spec.ProviderID, in) {

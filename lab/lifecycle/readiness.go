@@ -6,6 +6,7 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,23 +45,24 @@ func readinessOfNodes(instances []api.Instance, alive []corev1.Node) nodeReadine
 		if i.State != api.InstancePending && i.State != api.InstanceRunning || !agent.IsMachine(i.Tags) {
 			continue
 		}
-		r.expected = append(r.expected, i.Name)
-		n := nodes[i.Name]
+		name := strings.ToLower(i.Name) // As the Node's.
+		r.expected = append(r.expected, name)
+		n := nodes[name]
 		switch {
 		case n != nil && cluster.IsOfThisCloud(n.Spec.ProviderID) && !cluster.IsProviderIDOf(n.Spec.ProviderID, i):
 			r.missing = append(
-				r.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it",
+				r.missing, name+", whose Node is still that of an earlier instance until a CCM deletes it",
 			)
 			n = nil
 		case n == nil || !kubediff.IsNodeReady(n):
-			r.missing = append(r.missing, i.Name)
+			r.missing = append(r.missing, name)
 		case kubediff.IsUninitialized(n):
 			r.tainted++
 		}
 		if n == nil {
-			r.workers[i.Name] = false
+			r.workers[name] = false
 		} else if _, controlPlane := n.Labels[labelControlPlane]; !controlPlane {
-			r.workers[i.Name] = kubediff.IsNodeReady(n)
+			r.workers[name] = kubediff.IsNodeReady(n)
 		}
 	}
 	return r

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -49,9 +50,15 @@ func (c *smallCloud) ListBalancers(context.Context) ([]conformance.Balancer, err
 func tryCloud(
 	t *testing.T, cloud conformance.Cloud, calls []string, rules ...protocol.ProxyRule,
 ) (*TriedDriver, error) {
+	return tryCloudAt(t, "http://127.0.0.1:1/base", cloud, calls, rules...)
+}
+
+func tryCloudAt(
+	t *testing.T, upstream string, cloud conformance.Cloud, calls []string, rules ...protocol.ProxyRule,
+) (*TriedDriver, error) {
 	described := protocol.Driver{Name: "nebula"}
 	if len(rules) > 0 {
-		described.Proxy = &protocol.Proxy{Upstream: "http://127.0.0.1:1/base", Rules: rules}
+		described.Proxy = &protocol.Proxy{Upstream: upstream, Rules: rules}
 	}
 	return tryDescribed(t, cloud, described, calls)
 }
@@ -67,6 +74,7 @@ func tryDescribed(
 	require.NoError(t, err)
 	return Trying{
 		Driver: &Driver{Address: address}, Values: program.Values{ClusterName: "kitchen"}, Calls: calls,
+		Headers: []string{"Authorization: Bearer {{.ClusterName}}"},
 	}.Try(t.Context(), ui.Discard())
 }
 
@@ -94,6 +102,86 @@ func TestTryDriver(t *testing.T) {
 	assert.NotContains(t, lost, conformance.FeatureZones)
 	assert.NotContains(t, lost, conformance.FaultFeature(conformance.FaultUnavailable), "the proxy makes it")
 	assert.Contains(t, lost[conformance.FeatureNodePorts], "lb-node-port-changed")
+}
+
+// A rule that names a field which no answer has makes no fault: whoever is judged by it passes for nothing.
+func TestTryDriverWithWrongFields(t *testing.T) {
+	const server = `{"id":"kitchen-check","status":"running"}`
+	mux := http.NewServeMux()
+	serve := func(pattern, body string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "Bearer kitchen" {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+			_, _ = io.WriteString(w, body)
+		})
+	}
+	serve("GET /servers", `{"servers":[`+server+`]}`)
+	serve("GET /servers/kitchen-check", server)
+	serve("GET /balancers", `{"balancers":[]}`)
+	nebula := httptest.NewServer(mux)
+	defer nebula.Close()
+	at := func(s string) *string { return &s }
+	rules := func(state string) []protocol.ProxyRule {
+		return []protocol.ProxyRule{
+			{
+				Method: http.MethodGet, Path: "/servers", Thing: conformance.Instances, List: at("/servers"),
+				StateFields: []string{"/status"},
+			},
+			{Method: http.MethodGet, Path: "/servers/{id}", Thing: conformance.Instances, StateFields: []string{state}},
+			{
+				Method: http.MethodGet, Path: "/balancers", Thing: conformance.Balancers, List: at("/balancers"),
+				StateFields: []string{"/status"},
+			},
+			{Method: http.MethodGet, Path: "/routes", Thing: conformance.Routes, StateFields: []string{"/status"}},
+		}
+	}
+	tried, err := tryCloudAt(t, nebula.URL, &smallCloud{}, nil, rules("/status")...)
+	require.NoError(t, err)
+	made := map[string]bool{}
+	for _, f := range tried.Faults {
+		made[string(f.Fault)+" "+f.Call] = f.Made
+		assert.Equal(t, !f.Made, f.Unknown, f)
+	}
+	assert.Equal(t, map[string]bool{
+		"empty-list GET /servers": true, "missing-field GET /servers": true, "missing-field GET /servers/kitchen-check": true,
+		"empty-list GET /balancers": false, "missing-field GET /routes": false,
+	}, made)
+
+	cloud := &smallCloud{}
+	_, err = tryCloudAt(t, nebula.URL, cloud, nil, rules("/state")...)
+	require.EqualError(t, err, "made: rule 2: fault missing-field was not made: the answer to GET /servers/kitchen-check: "+
+		"it has nothing of what is to be left out")
+	assert.Equal(t, cloud.running, cloud.terminated)
+}
+
+// idleCloud says that it has changed what it has not.
+type idleCloud struct{ *smallCloud }
+
+func (idleCloud) ChangeAddresses(_ context.Context, id string) (conformance.Instance, error) {
+	return conformance.Instance{ID: id, ProviderID: "nebula://" + id, InternalIPs: []string{"10.0.0.1"}}, nil
+}
+
+func (idleCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
+	return conformance.Balancer{ID: "b-1", Name: name}, nil
+}
+
+func (idleCloud) RenameBalancer(context.Context, string, string) error { return nil }
+
+func (idleCloud) DeleteBalancer(context.Context, string) error { return nil }
+
+func (idleCloud) GetBalancer(_ context.Context, id string) (conformance.Balancer, bool, error) {
+	return conformance.Balancer{ID: id, Name: "kitchen-check"}, true, nil
+}
+
+func TestTryDriverThatChangesNothing(t *testing.T) {
+	_, err := tryCloud(t, idleCloud{&smallCloud{}}, nil)
+	for _, mistake := range []string{
+		"change-addresses: instance kitchen-check still has [10.0.0.1]",
+		"rename-balancer: balancer b-1 is not as it was asked to be", "balancer b-1 was deleted, and is still there",
+	} {
+		assert.ErrorContains(t, err, mistake)
+	}
 }
 
 func TestTryDriverThatFails(t *testing.T) {

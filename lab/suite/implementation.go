@@ -60,6 +60,9 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityTwinBalancers, conformance.CapabilityHealth, conformance.CapabilityRenewedCA,
 	conformance.CapabilitySourceRangesAnnotation,
 	conformance.CapabilityUninitializedRemoval, conformance.CapabilityStableNodes,
+	conformance.CapabilityForeignTags, conformance.CapabilityIPMode,
+	conformance.CapabilityDoubtfulRoutes, conformance.CapabilityRetryAfter,
+	conformance.CapabilityNamesInAnyCase,
 }
 
 // FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more

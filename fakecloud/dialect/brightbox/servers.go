@@ -98,7 +98,7 @@ func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 		s.DeletedAt = &in.UpdatedAt
 	}
 	for _, a := range in.Addresses {
-		if a.Type == api.AddressInternal {
+		if a.Type == api.AddressInternal && len(s.Interfaces) == 0 { // A further one is left out.
 			s.Interfaces = append(s.Interfaces, interfaceOf(in.Serial, a.IP))
 		}
 	}

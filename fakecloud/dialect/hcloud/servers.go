@@ -3,6 +3,7 @@ package hcloud
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
@@ -152,12 +153,15 @@ func toServer(r *dialect.Request, in api.Instance, networks map[string]int64) sc
 	}
 	s.PublicNet.FloatingIPs, s.PublicNet.Firewalls = []int64{}, []schema.ServerFirewall{}
 	for _, a := range in.Addresses {
-		switch a.Type {
-		case api.AddressInternal:
+		switch {
+		case strings.Contains(a.IP, ":"): // Hetzner's private networks have no IPv6 addresses.
+		case a.Type == api.AddressInternal && len(s.PrivateNet) > 0:
+			s.PrivateNet[0].AliasIPs = append(s.PrivateNet[0].AliasIPs, a.IP)
+		case a.Type == api.AddressInternal:
 			s.PrivateNet = append(s.PrivateNet, schema.ServerPrivateNet{
 				Network: networks[in.NetworkID], IP: a.IP, AliasIPs: []string{},
 			})
-		case api.AddressExternal:
+		default:
 			s.PublicNet.IPv4.ID, s.PublicNet.IPv4.IP = in.Serial, a.IP
 		}
 	}

@@ -70,7 +70,7 @@ func listNetworkInterfaces(ctx context.Context, r *dialect.Request, _ struct{}) 
 	}
 	page := oxide.InstanceNetworkInterfaceResultsPage{Items: []oxide.InstanceNetworkInterface{}}
 	for _, a := range in.Addresses {
-		if a.Type != api.AddressInternal {
+		if a.Type != api.AddressInternal || len(page.Items) > 0 { // A further one is left out.
 			continue
 		}
 		page.Items = append(page.Items, oxide.InstanceNetworkInterface{

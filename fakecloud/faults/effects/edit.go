@@ -111,10 +111,11 @@ func RemoveField(value json.RawMessage, keys ...string) (json.RawMessage, error)
 // HasField tells whether RemoveField would remove anything.
 func HasField(value json.RawMessage, keys ...string) bool {
 	without, err := RemoveField(value, keys...)
-	if err != nil {
-		return false
-	}
+	return err == nil && !IsSame(value, without)
+}
+
+// IsSame tells whether two JSON texts say the same. What is no JSON is the same as anything.
+func IsSame(a, b json.RawMessage) bool {
 	var before, after any
-	return json.Unmarshal(value, &before) == nil && json.Unmarshal(without, &after) == nil &&
-		!reflect.DeepEqual(before, after)
+	return json.Unmarshal(a, &before) != nil || json.Unmarshal(b, &after) != nil || reflect.DeepEqual(before, after)
 }

@@ -29,6 +29,7 @@ func (q *Queries) AddressByIP(ctx context.Context, address *string) (AddressByIP
 const addressHolder = `-- name: AddressHolder :one
 SELECT kind, id, name, project_id FROM resources
 WHERE address = CAST(?1 AS TEXT) OR private_address = CAST(?1 AS TEXT)
+   OR id IN (SELECT instance_id FROM secondary_addresses AS s WHERE s.address = CAST(?1 AS TEXT))
 ORDER BY kind = 'address' LIMIT 1
 `
 
@@ -58,6 +59,8 @@ UNION ALL
 SELECT CAST(address6 AS TEXT) FROM resources WHERE address6 IS NOT NULL
 UNION ALL
 SELECT CAST(private_address AS TEXT) FROM resources WHERE private_address IS NOT NULL
+UNION ALL
+SELECT address FROM secondary_addresses
 `
 
 func (q *Queries) AddressesInUse(ctx context.Context) ([]string, error) {
@@ -457,7 +460,7 @@ func (q *Queries) LastSerial(ctx context.Context) (int64, error) {
 const listResources = `-- name: ListResources :many
 SELECT document, due_at, serial FROM resources
 WHERE project_id = ?1 AND kind = ?2 AND id > ?3
-  AND (CAST(?4 AS TEXT) = '' OR name = CAST(?4 AS TEXT))
+  AND (CAST(?4 AS TEXT) = '' OR name = CAST(?4 AS TEXT) COLLATE NOCASE)
   AND (CAST(?5 AS TEXT) = '' OR zone = CAST(?5 AS TEXT))
   AND (CAST(?6 AS INTEGER) = 0 OR serial = CAST(?6 AS INTEGER))
   AND (CAST(?7 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?7 AS TEXT)) AS s))
@@ -656,7 +659,7 @@ func (q *Queries) ResourceInNetwork(ctx context.Context, arg ResourceInNetworkPa
 }
 
 const resourceNamed = `-- name: ResourceNamed :one
-SELECT id FROM resources WHERE project_id = ? AND kind = ? AND name = ? AND state <> 'terminated'
+SELECT id FROM resources WHERE project_id = ? AND kind = ? AND name = ? COLLATE NOCASE AND state <> 'terminated'
 `
 
 type ResourceNamedParams struct {

@@ -24,7 +24,7 @@ SELECT document, due_at, serial FROM resources WHERE id = ? AND kind = ?;
 -- name: ListResources :many
 SELECT document, due_at, serial FROM resources
 WHERE project_id = @project_id AND kind = @kind AND id > @after
-  AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
+  AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT) COLLATE NOCASE)
   AND (CAST(@zone AS TEXT) = '' OR zone = CAST(@zone AS TEXT))
   AND (CAST(@serial AS INTEGER) = 0 OR serial = CAST(@serial AS INTEGER))
   AND (CAST(@states AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(@states AS TEXT)) AS s))
@@ -43,7 +43,7 @@ SELECT id, state FROM resources WHERE kind = 'load-balancer' ORDER BY id;
 
 -- A terminated instance has given up its name.
 -- name: ResourceNamed :one
-SELECT id FROM resources WHERE project_id = ? AND kind = ? AND name = ? AND state <> 'terminated';
+SELECT id FROM resources WHERE project_id = ? AND kind = ? AND name = ? COLLATE NOCASE AND state <> 'terminated';
 
 -- name: ResourcesReferringTo :many
 SELECT document, due_at, serial FROM resources WHERE refers_to = ? AND kind = ? ORDER BY id;
@@ -112,12 +112,15 @@ SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL
 UNION ALL
 SELECT CAST(address6 AS TEXT) FROM resources WHERE address6 IS NOT NULL
 UNION ALL
-SELECT CAST(private_address AS TEXT) FROM resources WHERE private_address IS NOT NULL;
+SELECT CAST(private_address AS TEXT) FROM resources WHERE private_address IS NOT NULL
+UNION ALL
+SELECT address FROM secondary_addresses;
 
 -- A balancer comes before the reserved address that it holds.
 -- name: AddressHolder :one
 SELECT kind, id, name, project_id FROM resources
 WHERE address = CAST(@address AS TEXT) OR private_address = CAST(@address AS TEXT)
+   OR id IN (SELECT instance_id FROM secondary_addresses AS s WHERE s.address = CAST(@address AS TEXT))
 ORDER BY kind = 'address' LIMIT 1;
 
 -- name: DueTerminating :many

@@ -89,7 +89,7 @@ func (c *Cluster) apiserverSpec() process.Spec {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+tokens.Cert, "--service-account-signing-key-file="+tokens.Key,
-		"--service-cluster-ip-range="+c.serviceCIDR(),
+		"--service-cluster-ip-range="+c.serviceCIDRs(),
 		// Loopback is not allowed in EndpointSlices, and nothing in this
 		// cluster could reach a ClusterIP anyway.
 		"--endpoint-reconciler-type=none",
@@ -97,8 +97,11 @@ func (c *Cluster) apiserverSpec() process.Spec {
 	)...)
 }
 
-// serviceCIDR is the half of 10.X.0.0/16 that is not used for pods.
-func (c *Cluster) serviceCIDR() string { return fmt.Sprintf("10.%d.0.0/17", c.Lab.Slot) }
+// serviceCIDRs are the half of 10.X.0.0/16 that is not used for pods, and an IPv6 range, so that Services can
+// ask for either family. Pods have IPv4 alone: they answer on loopback, which has one IPv6 address.
+func (c *Cluster) serviceCIDRs() string {
+	return fmt.Sprintf("10.%d.0.0/17,fd00:10:%x::/112", c.Lab.Slot, c.Lab.Slot)
+}
 
 // nodePodBits is the prefix length of a node's pod range: 125 addresses, above the
 // kubelet's limit of 110 pods, and room for 256 nodes.
@@ -119,7 +122,7 @@ func (c *Cluster) controllerManagerSpec() process.Spec {
 		"--service-account-private-key-file="+pki.PairAt(c.pkiPath(), "service-account").Key,
 		"--allocate-node-cidrs", "--cluster-cidr="+c.PodCIDR(), fmt.Sprintf("--node-cidr-mask-size=%d", nodePodBits),
 		"--configure-cloud-routes=false",
-		"--service-cluster-ip-range="+c.serviceCIDR(),
+		"--service-cluster-ip-range="+c.serviceCIDRs(),
 		"--node-monitor-period=1s", "--node-monitor-grace-period=8s",
 		// At its start every controller fetches a token; the default of 20 a
 		// second would make the nodes wait for their pod ranges.

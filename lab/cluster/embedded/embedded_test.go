@@ -101,6 +101,9 @@ func TestComponents(t *testing.T) {
 	assert.Contains(t, c.controllerManagerSpec().Args, "--cloud-provider=external")
 	assert.NotContains(t, strings.Join(c.apiserverSpec().Args, " "), "--cloud-provider", "the flag is gone")
 	assert.Contains(t, c.apiserverSpec().Args, "--authorization-mode=Node,RBAC")
+	for _, args := range [][]string{c.apiserverSpec().Args, c.controllerManagerSpec().Args} {
+		assert.Contains(t, args, "--service-cluster-ip-range=10.30.0.0/17,fd00:10:1e::/112")
+	}
 	assert.Equal(
 		t, "node/node-1@127.30.16.1#i-1",
 		componentOfMachine(cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"}),

@@ -62,7 +62,7 @@ var (
 		ID: oddID, Name: "web", Service: types.UID("uid"), Address: "192.0.2.2", Active: true, Listeners: someListeners,
 		Targets: []string{oddID}, SourceRanges: []string{"10.0.0.0/8"}, Affinity: true,
 		AffinitySeconds: 30, HealthChecked: true, HealthCheckPort: 10256,
-		HostNames: []string{"web.example.com"},
+		HostNames: []string{"web.example.com"}, Tags: []string{"team"},
 	}
 	someRoute = conformance.Route{ID: oddID, Destination: "10.1.0.0/24", InstanceID: oddID}
 	someCalls = conformance.Calls{
@@ -136,6 +136,14 @@ func (c *fullCloud) ChangeBalancer(
 	_ context.Context, id string, listeners []conformance.Listener, targets []string,
 ) error {
 	return c.record("change", id, listeners, targets)
+}
+
+func (c *fullCloud) ResetBalancer(_ context.Context, id string) (conformance.Balancer, error) {
+	return someBalancer, c.record("reset", id)
+}
+
+func (c *fullCloud) TagBalancer(_ context.Context, id, name string) error {
+	return c.record("tag", id, name)
 }
 
 func (c *fullCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
@@ -318,6 +326,8 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	require.NoError(t, far.RebootInstance(ctx, oddID))
 	require.NoError(t, far.RenameBalancer(ctx, oddID, "other"))
 	require.NoError(t, far.ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
+	requireAnswer(t, someBalancer)(far.ResetBalancer(ctx, oddID))
+	require.NoError(t, far.TagBalancer(ctx, oddID, "team"))
 	requireAnswer(t, someBalancer)(far.CreateForeignBalancer(ctx, "stranger"))
 	requireAnswer(t, someBalancer)(far.CreateTwinBalancer(ctx, oddID))
 	requireAnswer(t, someInstance)(far.CreateNamesakeInstance(ctx, "same"))
@@ -333,7 +343,8 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	assert.Equal(t, []any{
 		"create all", []conformance.InstanceSpec{someSpec, {}}, "terminate all", []string{oddID},
 		"change addresses", oddID, "rename instance", oddID, "new", "reboot", oddID,
-		"rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
+		"rename", oddID, "other", "change", oddID, someListeners, []string{"i"},
+		"reset", oddID, "tag", oddID, "team", "foreign balancer", "stranger",
 		"twin", oddID, "namesake's instance", "same", "limit balancers no more",
 		"release", "connections", oddID,
 	}, near.takeQuestions())

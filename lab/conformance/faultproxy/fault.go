@@ -7,12 +7,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,6 +34,8 @@ var statuses = map[conformance.FaultKind]int{
 	conformance.FaultThrottled:       http.StatusTooManyRequests,
 	conformance.FaultServerError:     http.StatusInternalServerError,
 	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
+	conformance.FaultThrottledFor:    http.StatusTooManyRequests,
+	conformance.FaultUnavailableFor:  http.StatusServiceUnavailable,
 }
 
 // ownAnswerOnly are kinds that are made only with an answer of the cloud's own: a 404 is the truth
@@ -44,6 +48,7 @@ var alwaysKinds = []conformance.FaultKind{
 	conformance.FaultServerError, conformance.FaultUnavailable, conformance.FaultTimeout, conformance.FaultReset,
 	conformance.FaultRefused, conformance.FaultGarbage, conformance.FaultStale, conformance.FaultSlow,
 	conformance.FaultLost, conformance.FaultConflict, conformance.FaultPrecondition,
+	conformance.FaultThrottledFor, conformance.FaultUnavailableFor,
 }
 
 // refusalKinds lists the kinds for which a cloud may have answers of its own, for messages.
@@ -67,8 +72,36 @@ func (p *Proxy) FaultKinds() []conformance.FaultKind {
 	if slices.ContainsFunc(p.rules, func(r compiledRule) bool { return r.List != nil }) {
 		kinds = append(kinds, conformance.FaultEmptyList, conformance.FaultPartialList)
 	}
-	if slices.ContainsFunc(p.rules, func(r compiledRule) bool { return len(r.StateFields) > 0 }) {
-		kinds = append(kinds, conformance.FaultMissingField)
+	for _, kind := range conformance.AllFaultKinds() {
+		if slices.ContainsFunc(p.rules, func(r compiledRule) bool { return len(r.fieldsOf(kind)) > 0 }) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+// fieldsOf returns the fields that a fault leaves out of what a rule is about.
+func (c *compiledRule) fieldsOf(kind conformance.FaultKind) []string {
+	switch {
+	case kind == conformance.FaultMissingField:
+		return c.StateFields
+	case slices.Contains(conformance.MissingFieldKinds(c.Thing), kind):
+		return c.Fields[conformance.FieldGroup(kind)]
+	}
+	return nil
+}
+
+// EditingKinds lists the faults that leave something out of the answers to calls that fit a rule, by its number, from
+// 1 on. One of a list that empties it comes first.
+func (p *Proxy) EditingKinds(rule int) (kinds []conformance.FaultKind) {
+	r := p.rules[rule-1]
+	if r.List != nil {
+		kinds = append(kinds, conformance.FaultEmptyList)
+	}
+	for _, kind := range conformance.AllFaultKinds() {
+		if len(r.fieldsOf(kind)) > 0 {
+			kinds = append(kinds, kind)
+		}
 	}
 	return kinds
 }
@@ -81,8 +114,11 @@ type fault struct {
 	lift   context.CancelFunc
 	stale  effects.Answers // by question
 
-	hits int   // guarded by the proxy's mu
-	err  error // that it could not be made; likewise
+	// The proxy's mu guards what follows.
+	hits int
+	err  error // that it could not be made
+	// unchanged says of which answer nothing was left out: that of a thing without the field, unless the rule is wrong.
+	unchanged error
 }
 
 // InjectFault implements conformance.FaultInjector.
@@ -109,6 +145,9 @@ func (p *Proxy) InjectFault(_ context.Context, f conformance.Fault) (conformance
 func (f *fault) Hits(context.Context) (int, error) {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
+	if f.hits == 0 && f.err == nil {
+		return 0, f.unchanged
+	}
 	return f.hits, f.err
 }
 
@@ -132,8 +171,6 @@ func (f *fault) meets(c call, reads bool) bool {
 	switch f.Kind {
 	case conformance.FaultEmptyList, conformance.FaultPartialList:
 		return c.rule != nil && c.rule.List != nil
-	case conformance.FaultMissingField:
-		return c.rule != nil && reads && len(c.rule.StateFields) > 0
 	case conformance.FaultStale:
 		return reads && c.rule != nil // A stream of events never ends, and is nothing to keep.
 	case conformance.FaultLost, conformance.FaultConflict, conformance.FaultPrecondition:
@@ -141,13 +178,26 @@ func (f *fault) meets(c call, reads bool) bool {
 	case conformance.FaultNotFound:
 		return c.rule != nil && (c.rule.List != nil || c.id != "")
 	}
+	if f.leavesOutFields() {
+		return c.rule != nil && reads && len(c.rule.fieldsOf(f.Kind)) > 0
+	}
 	return true
 }
 
-// counts tells whether a call that gets the fault is a hit. An empty list of a cloud that has lost its
-// data is none: the CCM is to have asked for the one thing.
+// leavesOutFields tells a fault that leaves fields of things out of answers.
+func (f *fault) leavesOutFields() bool {
+	return strings.HasPrefix(string(f.Kind), "missing-")
+}
+
+// edits tells a fault that leaves something out of answers: a hit is an answer that had it.
+func (f *fault) edits() bool {
+	return f.leavesOutFields() || f.Kind == conformance.FaultEmptyList || f.Kind == conformance.FaultPartialList
+}
+
+// counts tells whether a call that gets the fault is a hit as soon as it comes. An empty list of a cloud that has lost
+// its data is none: the CCM is to have asked for the one thing.
 func (f *fault) counts(c call) bool {
-	return f.Kind != conformance.FaultNotFound || c.rule.List == nil
+	return !f.edits() && (f.Kind != conformance.FaultNotFound || c.rule.List == nil)
 }
 
 // applyFault answers a call as its fault wants it.
@@ -163,6 +213,10 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 	}
 	if delay > 0 && !f.hold(r, delay) {
 		breakOff(w)
+		return
+	}
+	if f.edits() {
+		p.answerEdited(w, r, c, f)
 		return
 	}
 	switch f.Kind {
@@ -183,14 +237,22 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 		breakOff(w)
 	case conformance.FaultStale:
 		p.answerStale(w, r, f)
-	case conformance.FaultEmptyList, conformance.FaultPartialList, conformance.FaultMissingField:
-		p.answerEdited(w, r, c, f)
 	case conformance.FaultNotFound:
 		if c.rule.List != nil {
 			p.answerEdited(w, r, c, f)
 			return
 		}
 		writeAnswer(w, f.Kind, p.answers[string(f.Kind)])
+	case conformance.FaultThrottledFor, conformance.FaultUnavailableFor:
+		// But for the header, the cloud answers as it does without it.
+		like, _ := strings.CutSuffix(string(f.Kind), "-retry-after")
+		a := p.answers[like]
+		a.Headers = maps.Clone(a.Headers)
+		if a.Headers == nil {
+			a.Headers = map[string]string{}
+		}
+		a.Headers["Retry-After"] = strconv.Itoa(int(conformance.RetryAfter.Seconds()))
+		writeAnswer(w, f.Kind, a)
 	default:
 		writeAnswer(w, f.Kind, p.answers[string(f.Kind)])
 	}
@@ -255,41 +317,65 @@ func sendCaptured(w http.ResponseWriter, a effects.Answer, err error) {
 func (p *Proxy) answerEdited(w http.ResponseWriter, r *http.Request, c call, f *fault) {
 	a, err := effects.Capture(p.forward, r, maxBody)
 	if err == nil && a.Status < http.StatusMultipleChoices && r.Method != http.MethodHead {
-		edited, err := c.rule.editAnswer(a.Body, f.Kind)
-		if err != nil {
-			err = fmt.Errorf("fault %s was not made: the answer to %s %s: %w", f.Kind, r.Method, r.URL.Path, err)
-			p.mu.Lock()
-			f.err = err
-			p.mu.Unlock()
-		} else {
+		edited, err := c.rule.editAnswer(a.Body, f)
+		if err == nil {
+			f.recordEdit(r, a.Body, edited)
 			a.Body = edited
+		} else {
+			p.mu.Lock()
+			f.err = notMade(f.Kind, r, err)
+			p.mu.Unlock()
 		}
 	}
 	sendCaptured(w, a, err)
 }
 
-// editAnswer leaves out of a JSON answer what a fault of this kind leaves out.
-func (c *compiledRule) editAnswer(whole json.RawMessage, kind conformance.FaultKind) (json.RawMessage, error) {
+// notMade is the error of a fault that left an answer as it was.
+func notMade(kind conformance.FaultKind, r *http.Request, why error) error {
+	return fmt.Errorf("fault %s was not made: the answer to %s %s: %w", kind, r.Method, r.URL.Path, why)
+}
+
+// errUnchanged is why a fault was not made where the answer has nothing to leave out.
+var errUnchanged = errors.New("it has nothing of what is to be left out")
+
+// IsUnchanged tells whether a fault was not made because an answer had nothing of what it leaves out.
+func IsUnchanged(err error) bool { return errors.Is(err, errUnchanged) }
+
+// recordEdit counts an answer as a hit if the fault has changed it.
+func (f *fault) recordEdit(r *http.Request, before, after json.RawMessage) {
+	if !f.edits() {
+		return
+	}
+	f.proxy.mu.Lock()
+	defer f.proxy.mu.Unlock()
+	if effects.IsSame(before, after) {
+		f.unchanged = notMade(f.Kind, r, errUnchanged)
+		return
+	}
+	f.hits++
+}
+
+// editAnswer leaves out of a JSON answer what a fault leaves out.
+func (c *compiledRule) editAnswer(whole json.RawMessage, f *fault) (json.RawMessage, error) {
 	if err := json.Unmarshal(whole, new(json.RawMessage)); err != nil {
 		return nil, fmt.Errorf("it is no JSON: %w", err)
 	}
+	change := func(value json.RawMessage) (json.RawMessage, error) { return omitFields(value, c.fieldsOf(f.Kind)) }
 	if c.List == nil {
-		return effects.ChangeAt(whole, c.Item, c.omitStates)
+		return effects.ChangeAt(whole, c.Item, change)
 	}
-	keep := map[conformance.FaultKind]int{
-		conformance.FaultPartialList: 1, conformance.FaultMissingField: math.MaxInt,
-	}[kind]
+	keep := map[conformance.FaultKind]int{conformance.FaultPartialList: 1}[f.Kind]
+	if f.leavesOutFields() {
+		keep = math.MaxInt
+	}
 	whole, err := effects.ChangeAt(whole, *c.List, func(list json.RawMessage) (json.RawMessage, error) {
 		list, err := effects.ShortenList(list, keep)
 		if err != nil {
 			return nil, fmt.Errorf("it has no list at %q", *c.List)
 		}
-		if kind == conformance.FaultMissingField {
-			return c.omitStates(list)
-		}
-		return list, nil
+		return change(list)
 	})
-	if kind == conformance.FaultMissingField {
+	if f.leavesOutFields() {
 		return whole, err
 	}
 	for _, pointer := range c.NextPage { // Nothing says that there is more.
@@ -300,10 +386,10 @@ func (c *compiledRule) editAnswer(whole json.RawMessage, kind conformance.FaultK
 	return whole, err
 }
 
-// omitStates leaves out of a thing, or each thing of a list, the fields that say what state it is in.
-func (c *compiledRule) omitStates(value json.RawMessage) (json.RawMessage, error) {
+// omitFields leaves fields out of a thing, or each thing of a list.
+func omitFields(value json.RawMessage, pointers []string) (json.RawMessage, error) {
 	var err error
-	for _, pointer := range c.StateFields {
+	for _, pointer := range pointers {
 		if value, err = effects.RemoveField(value, effects.PointerKeys(pointer)...); err != nil {
 			return nil, err
 		}

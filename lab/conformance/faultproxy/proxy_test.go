@@ -99,7 +99,7 @@ var toyRules = []protocol.ProxyRule{
 	},
 	{
 		Method: "GET", Path: "/v1/servers/{id}", Thing: conformance.Instances, Item: "/server",
-		StateFields: []string{"/status/power"},
+		StateFields: []string{"/status/power"}, Fields: map[string][]string{"zone": {"/status/since", "/rack"}},
 	},
 	{Path: "/v1/servers/{rest...}", Thing: conformance.Instances},
 	{Path: "/v1/networks", Thing: conformance.Routes},
@@ -398,6 +398,50 @@ func TestMissingField(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, status, "what is no success stays as it is")
 }
 
+// A driver names groups of fields; what an answer does not have cannot be left out.
+func TestMissingGroupOfFields(t *testing.T) {
+	p, _ := openToy(t)
+	f := inject(t, p, conformance.FaultMissingInstanceZone, conformance.Instances)
+	_, body := read(t, p, "/v1/servers")
+	assert.Equal(t, bothServers, body, "its rule says nothing of zones")
+	assert.Zero(t, hits(t, f))
+	_, body = read(t, p, "/v1/servers/a")
+	assert.JSONEq(t, `{"server":{"id":"a","status":{"power":"on"}}}`, body)
+	assert.Equal(t, 1, hits(t, f))
+	assert.Equal(t, []conformance.FaultKind{conformance.FaultMissingField, conformance.FaultMissingInstanceZone},
+		p.EditingKinds(2))
+
+	wrong := inject(t, p, conformance.FaultMissingField, conformance.Instances)
+	require.NoError(t, f.Lift(t.Context()))
+	p.rules[1].StateFields = []string{"/state"}
+	_, _ = read(t, p, "/v1/servers/a")
+	_, err := wrong.Hits(t.Context())
+	require.EqualError(t, err, "fault missing-field was not made: the answer to GET /nebula/v1/servers/a: "+
+		"it has nothing of what is to be left out")
+	assert.True(t, IsUnchanged(err))
+	_, _ = read(t, p, "/v1/servers")
+	assert.Equal(t, 1, hits(t, wrong), "another answer has it")
+}
+
+// But for Retry-After, a refusal is the cloud's own.
+func TestRetryAfter(t *testing.T) {
+	p, _ := openToy(t)
+	p.answers["429"] = protocol.ProxyAnswer{Body: "slowly", Headers: map[string]string{"Retry-After": "99"}}
+	for kind, status := range map[conformance.FaultKind]int{
+		conformance.FaultThrottledFor:   http.StatusTooManyRequests,
+		conformance.FaultUnavailableFor: http.StatusServiceUnavailable,
+	} {
+		f := inject(t, p, kind)
+		resp, body, err := request(t, t.Context(), p, http.MethodGet, "/v1/servers", "")
+		require.NoError(t, err)
+		assert.Equal(t, status, resp.StatusCode)
+		assert.Equal(t, "6", resp.Header.Get("Retry-After"))
+		assert.Equal(t, status == http.StatusTooManyRequests, body == "slowly", body)
+		require.NoError(t, f.Lift(t.Context()))
+	}
+	assert.Equal(t, "99", p.answers["429"].Headers["Retry-After"])
+}
+
 // What is read stays as it was first read under the fault; another question has an answer of its own.
 func TestStale(t *testing.T) {
 	p, cloud := openToy(t)
@@ -472,7 +516,8 @@ func TestFaultKindsFollowFromTheRules(t *testing.T) {
 	p, _ := openToy(t)
 	all := append(slices.Clone(conformance.FaultKinds), conformance.FaultNotFound, conformance.FaultPartialList,
 		conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost,
-		conformance.FaultConflict, conformance.FaultPrecondition)
+		conformance.FaultConflict, conformance.FaultPrecondition,
+		conformance.FaultThrottledFor, conformance.FaultUnavailableFor, conformance.FaultMissingInstanceZone)
 	assert.ElementsMatch(t, all, p.FaultKinds())
 
 	p, err := Open("127.0.0.1", protocol.Proxy{Upstream: p.upstream.String(), Rules: []protocol.ProxyRule{
@@ -496,13 +541,17 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		Upstream: "ftp://nebula",
 		Rules: []protocol.ProxyRule{
 			{Method: "get", Path: "v1", Thing: "volumes"},
-			{Path: "/v1/{rest...}/more", Thing: conformance.Routes, List: pointer("items")},
+			{
+				Path: "/v1/{rest...}/more", Thing: conformance.Routes, List: pointer("items"),
+				Fields: map[string][]string{"zone": {"/zone"}, "instance": {"server"}},
+			},
 		},
 		Answers: map[string]protocol.ProxyAnswer{"reset": {}},
 	})
 	for _, mistake := range []string{
 		`the cloud's URL "ftp://nebula"`, `thing "volumes"`, `method "get"`, "does not begin with /",
-		"{rest...} is not at the path's end", `JSON pointer "items"`, `an answer for fault "reset"`,
+		"{rest...} is not at the path's end", `JSON pointer "items"`, `JSON pointer "server"`,
+		`fields "zone": routes have no group of that name`, `an answer for fault "reset"`,
 	} {
 		assert.ErrorContains(t, err, mistake)
 	}

@@ -5,8 +5,10 @@ package faultproxy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -55,7 +57,15 @@ func compileRule(r protocol.ProxyRule) (compiledRule, error) {
 			}
 		}
 	}
-	pointers := append([]string{r.Item}, append(r.NextPage, r.StateFields...)...)
+	pointers := slices.Concat([]string{r.Item}, r.NextPage, r.StateFields)
+	for _, group := range slices.Sorted(maps.Keys(r.Fields)) {
+		pointers = append(pointers, r.Fields[group]...)
+		if !slices.ContainsFunc(conformance.MissingFieldKinds(r.Thing), func(kind conformance.FaultKind) bool {
+			return conformance.FieldGroup(kind) == group
+		}) {
+			errs = append(errs, fmt.Errorf("fields %q: %s have no group of that name", group, r.Thing))
+		}
+	}
 	if r.List != nil {
 		pointers = append(pointers, *r.List)
 	}

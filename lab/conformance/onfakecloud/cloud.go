@@ -5,7 +5,11 @@ package onfakecloud
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -76,6 +80,10 @@ func (c *Cloud) Features() []conformance.Feature {
 		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureUDP,
 		conformance.FeatureBlackholes, conformance.FeatureUnlikeInstances,
 	}
+	if c.Names.Dialect == "" { // Others show an instance's first address alone, and may have rules for names.
+		features = append(features, conformance.FeatureSeveralAddresses, conformance.FeatureDualStack,
+			conformance.FeatureCapitalNames)
+	}
 	if !c.balancersAreAddresses() { // An address has all ports, and leads to one Node.
 		features = append(features, conformance.FeatureListeners, conformance.FeatureTargets,
 			conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureAffinityTimeout,
@@ -102,7 +110,7 @@ func (c *Cloud) Features() []conformance.Feature {
 // CreateInstance implements conformance.Cloud. One that is no machine is the
 // cluster's all the same: a CCM may look at no others.
 func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
-	made, err := c.requestInstance(ctx, spec)
+	made, err := c.requestDualStackInstance(ctx, spec)
 	if err != nil {
 		return conformance.Instance{}, err
 	}
@@ -129,9 +137,52 @@ func (c *Cloud) CreateNamesakeInstance(ctx context.Context, name string) (confor
 	return c.instanceOf(made), nil
 }
 
-func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSpec) (*api.Instance, error) {
+// requestDualStackInstance requests an instance with two further addresses, unless it is a machine, or the
+// cloud speaks as another.
+func (c *Cloud) requestDualStackInstance(
+	ctx context.Context, spec conformance.InstanceSpec,
+) (made *api.Instance, err error) {
+	if spec.Machine || c.Names.Dialect != "" {
+		return c.requestInstance(ctx, spec)
+	}
+	for {
+		secondary, err := c.drawAddresses(ctx)
+		if err != nil {
+			return nil, err
+		}
+		made, err = c.requestInstance(ctx, spec, secondary...)
+		if !client.HasCode(err, api.AddressInUse) {
+			return made, err
+		}
+	}
+}
+
+// drawAddresses draws an IPv6 address, and an IPv4 one of the network that instances are in.
+func (c *Cloud) drawAddresses(ctx context.Context) ([]string, error) {
+	networks, err := c.API.ListNetworks(ctx, client.NetworkFilter{})
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(networks, func(n api.Network) bool { return n.Default })
+	if i < 0 {
+		return nil, errors.New("the project has no default network")
+	}
+	network, err := netip.ParsePrefix(networks[i].Cidr)
+	if err != nil {
+		return nil, err
+	}
+	v4, v6 := network.Addr().As4(), netip.MustParseAddr("fd00:cc::").As16()
+	first := binary.BigEndian.Uint32(v4[:])
+	binary.BigEndian.PutUint32(v4[:], first|rand.Uint32()>>network.Bits()) //nolint:gosec // No secret.
+	binary.BigEndian.PutUint64(v6[8:], rand.Uint64())                      //nolint:gosec // No secret.
+	return []string{netip.AddrFrom16(v6).String(), netip.AddrFrom4(v4).String()}, nil
+}
+
+func (c *Cloud) requestInstance(
+	ctx context.Context, spec conformance.InstanceSpec, secondary ...string,
+) (*api.Instance, error) {
 	tags := c.Names.instanceTags(c.Cluster, spec.Machine)
-	create := api.InstanceCreate{Name: &spec.Name, Tags: &tags}
+	create := api.InstanceCreate{Name: &spec.Name, SecondaryAddresses: secondary, Tags: &tags}
 	if spec.Zone != "" {
 		create.Zone = &spec.Zone
 	}
@@ -325,6 +376,7 @@ func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges,
 		Affinity:        lb.ClientAffinitySeconds > 0,
 		AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
+		Tags:            slices.Sorted(maps.Keys(lb.Tags)),
 	}
 	if address, err := netip.ParseAddr(b.Address); err == nil && address.Is4() {
 		byNumber, byParts := dns.NamesOf(address)
@@ -406,6 +458,30 @@ func (c *Cloud) ChangeBalancer(
 		*update.Targets = append(*update.Targets, api.Target{InstanceID: t})
 	}
 	_, err := c.API.UpdateLoadBalancer(ctx, id, update)
+	return err
+}
+
+// ResetBalancer implements conformance.BalancerResetter.
+func (c *Cloud) ResetBalancer(ctx context.Context, id string) (conformance.Balancer, error) {
+	lb, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{
+		HealthCheck:  &api.HealthCheck{Protocol: api.HealthCheckNone},
+		SourceRanges: &api.SourceRanges{}, ClientAffinitySeconds: new(api.ClientAffinitySeconds),
+	})
+	if err != nil {
+		return conformance.Balancer{}, err
+	}
+	return c.balancerOf(lb), nil
+}
+
+// TagBalancer implements conformance.BalancerTagger.
+func (c *Cloud) TagBalancer(ctx context.Context, id, name string) error {
+	lb, err := c.API.GetLoadBalancer(ctx, id)
+	if err != nil {
+		return err
+	}
+	tags := api.Tags{name: "somebody"}
+	maps.Copy(tags, lb.Tags)
+	_, err = c.API.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), id, api.LoadBalancerUpdate{Tags: &tags})
 	return err
 }
 

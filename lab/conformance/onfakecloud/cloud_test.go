@@ -15,13 +15,17 @@ func TestFeatures(t *testing.T) {
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
 		"affinity", "affinity-timeout", "health-check", "rename-balancer", "change-addresses",
 		"unlike-instances", "rename-instance", "reboot-instance",
+		"reset-balancer", "tag-balancer",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota", "namesake-balancers", "namesake-routes",
 		"twin-balancers", "balancer-quota", "namesake-instances",
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
 		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
 		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost", "fault-stuck",
-		"fault-build-fails",
+		"fault-build-fails", "fault-429-retry-after", "fault-503-retry-after", "fault-missing-instance-addresses",
+		"fault-missing-instance-zone", "fault-missing-instance-type", "fault-missing-instance-tags",
+		"fault-missing-balancer-address", "fault-missing-balancer-listeners", "fault-missing-route-instance",
+		"fault-missing-route-destination",
 	}
 	assert.ElementsMatch(t, always, conformance.FeaturesOf(&Cloud{}))
 	all := append([]conformance.Feature{"credential-expiry", "other-project", "machines", "traffic"}, always...)

@@ -33,6 +33,21 @@ var statuses = map[conformance.FaultKind]int{
 	conformance.FaultThrottled:       http.StatusTooManyRequests,
 	conformance.FaultServerError:     http.StatusInternalServerError,
 	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
+	conformance.FaultThrottledFor:    http.StatusTooManyRequests,
+	conformance.FaultUnavailableFor:  http.StatusServiceUnavailable,
+}
+
+// omittedFields are those that a fault leaves out.
+var omittedFields = map[conformance.FaultKind][]string{
+	conformance.FaultMissingField:             {"state"},
+	conformance.FaultMissingInstanceAddresses: {"addresses"},
+	conformance.FaultMissingInstanceZone:      {"zone", "region"},
+	conformance.FaultMissingInstanceType:      {"type"},
+	conformance.FaultMissingInstanceTags:      {"tags"},
+	conformance.FaultMissingBalancerAddress:   {"address"},
+	conformance.FaultMissingBalancerListener:  {"listeners"},
+	conformance.FaultMissingRouteInstance:     {"instanceId"},
+	conformance.FaultMissingRouteDestination:  {"destination"},
 }
 
 // operations that are about a thing. Some CCMs' balancers are attached addresses.
@@ -52,14 +67,15 @@ var lists = map[conformance.Thing][]string{
 	conformance.Routes:    {"listRoutes"},
 }
 
-// FaultKinds implements conformance.FaultInjector. An address takes no time to build.
+// FaultKinds implements conformance.FaultInjector. An address takes no time to build, and has no listeners.
 func (c *Cloud) FaultKinds() []conformance.FaultKind {
 	kinds := conformance.AllFaultKinds()
 	if !c.balancersAreAddresses() {
 		return kinds
 	}
 	return slices.DeleteFunc(kinds, func(k conformance.FaultKind) bool {
-		return k == conformance.FaultStuck || k == conformance.FaultBuildFails
+		return k == conformance.FaultStuck || k == conformance.FaultBuildFails ||
+			k == conformance.FaultMissingBalancerListener
 	})
 }
 
@@ -73,6 +89,9 @@ func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conforman
 	}
 	rule := api.FaultCreate{Match: api.FaultMatch{Token: c.Token}, Effect: effectOf(f.Kind)}
 	rule.Effect.DelayMilliseconds += f.DelayMilliseconds
+	if f.Kind == conformance.FaultMissingBalancerAddress && c.balancersAreAddresses() {
+		rule.Effect.OmitFields = []string{"ip"}
+	}
 	for _, thing := range f.On {
 		rule.Match.Operations = append(rule.Match.Operations, c.operationsUnder(f.Kind, thing)...)
 	}
@@ -116,10 +135,18 @@ func (c *Cloud) operationsUnder(kind conformance.FaultKind, thing conformance.Th
 	if !c.balancersAreAddresses() && (kind == conformance.FaultLost || kind == conformance.FaultSlow) {
 		operations = slices.DeleteFunc(slices.Clone(operations), isOfAddress)
 	}
+	if slices.Contains(conformance.MissingFieldKinds(conformance.Balancers), kind) {
+		operations = slices.DeleteFunc(slices.Clone(operations), func(op string) bool {
+			return isOfAddress(op) != c.balancersAreAddresses()
+		})
+	}
+	if len(omittedFields[kind]) > 0 {
+		return slices.DeleteFunc(slices.Clone(operations), isWrite)
+	}
 	switch kind {
 	case conformance.FaultEmptyList, conformance.FaultPartialList:
 		return lists[thing]
-	case conformance.FaultStale, conformance.FaultMissingField:
+	case conformance.FaultStale:
 		return slices.DeleteFunc(slices.Clone(operations), isWrite)
 	case conformance.FaultLost, conformance.FaultConflict, conformance.FaultPrecondition:
 		return slices.DeleteFunc(slices.Clone(operations), isNoWrite)
@@ -168,6 +195,9 @@ func (p pairedInjection) Lift(ctx context.Context) error {
 }
 
 func effectOf(k conformance.FaultKind) api.FaultEffect {
+	if fields := omittedFields[k]; len(fields) > 0 {
+		return api.FaultEffect{OmitFields: fields}
+	}
 	switch k {
 	case conformance.FaultTimeout:
 		return api.FaultEffect{Hang: true}
@@ -180,8 +210,6 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 		return api.FaultEffect{Body: &body, ContentType: "text/html"}
 	case conformance.FaultPartialList:
 		return api.FaultEffect{PartialList: 1}
-	case conformance.FaultMissingField:
-		return api.FaultEffect{OmitFields: []string{"state"}}
 	case conformance.FaultStale:
 		return api.FaultEffect{Stale: true}
 	case conformance.FaultSlow:
@@ -194,6 +222,8 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 		return api.FaultEffect{Fail: "the conformance suite has it fail"}
 	case conformance.FaultForeignNotFound:
 		return api.FaultEffect{Status: statuses[k], Project: foreignProject}
+	case conformance.FaultThrottledFor, conformance.FaultUnavailableFor:
+		return api.FaultEffect{Status: statuses[k], RetryAfterSeconds: int(conformance.RetryAfter.Seconds())}
 	default:
 		return api.FaultEffect{Status: statuses[k]}
 	}

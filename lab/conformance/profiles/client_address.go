@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
@@ -96,14 +97,20 @@ func lbTrafficClientAddress(t *conformance.T) {
 		}
 		return err
 	})
-	t.Await("ipMode VIP in the Service's status", func(ctx context.Context) error {
+	awaitIPMode(t, svc, corev1.LoadBalancerIPModeVIP)
+}
+
+// awaitIPMode waits for the Service's status to say that of each address. None said is VIP (KEP-1860); a host
+// name has none, and kube-proxy takes nothing for it.
+func awaitIPMode(t *conformance.T, svc *corev1.Service, want corev1.LoadBalancerIPMode) {
+	t.Await(fmt.Sprintf("ipMode %s in the Service's status", want), func(ctx context.Context) error {
 		now, err := t.GetService(ctx, svc)
 		if err != nil {
 			return err
 		}
 		for _, ingress := range now.Status.LoadBalancer.Ingress {
-			if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
-				return fmt.Errorf("of %s it says otherwise", ingress.IP)
+			if mode := ptr.Deref(ingress.IPMode, corev1.LoadBalancerIPModeVIP); ingress.IP != "" && mode != want {
+				return fmt.Errorf("of %s it says %s", ingress.IP, mode)
 			}
 		}
 		return nil

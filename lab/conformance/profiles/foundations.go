@@ -40,8 +40,8 @@ var foundations = []struct {
 		"node-waits-without-instance", "node-namesake-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
 		"node-each-its-own",
 		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-instance", "node-keeps-*",
-		"node-after-restart", "node-provided-ip",
-		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
+		"node-after-restart", "node-provided-ip", "node-provided-ip-among-several", "node-provided-ip-dual-stack",
+		"node-provided-ip-mismatch", "node-says-why-once", "node-retry-after",
 		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
 		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-exclusion-label-*", "lb-autoscaler-taint",
 		"lb-two-nodes-of-one-instance", "lb-cordoned-and-control-plane-nodes", "lb-last-target-goes", "lb-traffic-*",
@@ -79,7 +79,7 @@ var foundations = []struct {
 	}},
 	{on: balancerGone, tests: []string{
 		"lb-finalizer", "lb-two-of-one-service", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated",
-		"lb-many-leave-nothing", "lb-same-name-in-two-namespaces", "lb-any-name",
+		"lb-many-leave-nothing", "lb-same-name-in-two-namespaces", "lb-any-name", "lb-namespace-*",
 		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create", "lb-load-balancer-ip",
 		"lb-load-balancer-ip-in-use", "lb-load-balancer-ip-freed", "lb-no-address-when-failed", "lb-delete-retried-after-restart",
 		"lb-deleted-with-others-credentials",
@@ -93,6 +93,8 @@ var foundations = []struct {
 	}},
 	{on: portFollows, tests: []string{
 		"lb-health-check", "lb-quota-says-why", "lb-same-name-in-two-namespaces", "lb-any-name",
+		"lb-ports-renamed-and-swapped", "lb-change-retried", "lb-tags-of-others-stay",
+		"lb-reset-out-of-band-then-service-changed", "lb-ip-mode",
 		"lb-changed-while-ccm-down", "lb-create-retried", "lb-deleted-out-of-band-then-changed", "lb-renamed-balancer",
 		"lb-renamed-cluster",
 		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create",

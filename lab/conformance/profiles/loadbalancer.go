@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -95,11 +96,27 @@ var balancerTests = []conformance.Test{
 		Needs:    sendsToNodePorts,
 		Run:      lbNodePortChanged,
 	}, {
+		ID: "lb-ports-renamed-and-swapped", Source: fromEnsure + "; " + serviceController + ": portEqualForLB",
+		Requires: "When a port of the Service is renamed, when only the second one gets another number, and when two ports swap their numbers or their node ports, the balancer stays and listens as the Service says then.",
+		Needs:    hasListeners, Compares: []conformance.Feature{conformance.FeatureNodePorts},
+		Run: lbPortsRenamedAndSwapped,
+	}, {
 		ID: "lb-deleted", Source: fromDelete,
 		Requires: "When the Service is deleted, its balancer goes, and then the Service.",
 		Run: func(t *conformance.T) {
 			svc, _ := newServiceWithBalancer(t)
 			deleteAndAwaitGone(t, svc)
+		},
+	}, {
+		ID: "lb-namespace-deleted", Source: fromCleanup + "; kubernetes.io: Finalizers",
+		Requires: "When a namespace is deleted, the balancers of all Services in it go, then the Services, and the namespace.",
+		Run: func(t *conformance.T) {
+			services := newServicesWithBalancers(t, 3)
+			deleteNamespace(t)
+			for _, svc := range services {
+				t.AwaitGone(svc)
+			}
+			awaitNamespaceGone(t)
 		},
 	}, {
 		ID: "lb-finalizer", Source: fromCleanup,
@@ -194,6 +211,55 @@ func lbNodePortChanged(t *conformance.T) {
 	assert.NotEqual(t, before.Listeners, after.Listeners)
 }
 
+func lbPortsRenamedAndSwapped(t *conformance.T) {
+	svc, before := newServiceWithListeners(t, func(s *corev1.Service) { addPort(t, s) })
+	for _, change := range []func(*corev1.Service){
+		// Listeners stay as they are. A CCM that stumbles over it does not do the next change.
+		func(s *corev1.Service) { s.Spec.Ports[0].Name = "renamed" },
+		func(s *corev1.Service) { renumberPort(t, s, 1) },
+		func(s *corev1.Service) {
+			s.Spec.Ports[0].Port, s.Spec.Ports[1].Port = s.Spec.Ports[1].Port, s.Spec.Ports[0].Port
+		},
+		func(s *corev1.Service) {
+			s.Spec.Ports[0].NodePort, s.Spec.Ports[1].NodePort = s.Spec.Ports[1].NodePort, s.Spec.Ports[0].NodePort
+		},
+	} {
+		t.Change(svc, change)
+		assert.Equal(t, before.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+	}
+}
+
+// newServicesWithBalancers makes so many Services and waits for their balancers.
+func newServicesWithBalancers(t *conformance.T, count int) (services []*corev1.Service) {
+	for range count {
+		services = append(services, t.NewService())
+	}
+	for _, svc := range services {
+		t.AwaitBalancer(svc)
+	}
+	return services
+}
+
+// deleteNamespace deletes the test's namespace, and does not wait for its end.
+func deleteNamespace(t *conformance.T) {
+	err := t.Kube.CoreV1().Namespaces().Delete(t.Context(), t.Namespace(), metav1.DeleteOptions{})
+	t.Must(err, "deleting namespace %s", t.Namespace())
+}
+
+// awaitNamespaceGone waits for the test's namespace to be gone.
+func awaitNamespaceGone(t *conformance.T) {
+	t.Await("namespace "+t.Namespace()+" to be gone", func(ctx context.Context) error {
+		ns, err := t.Kube.CoreV1().Namespaces().Get(ctx, t.Namespace(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("it is %s", ns.Status.Phase)
+		}
+		return err
+	})
+}
+
 func lbFinalizer(t *conformance.T) {
 	const invariant = "a balancer is there only while the finalizer is"
 	svc := t.NewService()
@@ -220,9 +286,10 @@ func lbFinalizer(t *conformance.T) {
 	t.AwaitGone(svc)
 }
 
-// balancerIdentity returns the balancer without its targets, which change as Nodes come and go.
+// balancerIdentity returns the balancer without its targets, which change as Nodes come and go, and its tags,
+// in which its owner may keep notes.
 func balancerIdentity(b conformance.Balancer) conformance.Balancer {
-	b.Targets = nil
+	b.Targets, b.Tags = nil, nil
 	return b
 }
 
@@ -424,12 +491,15 @@ func addPort(t *conformance.T, s *corev1.Service) {
 // changePort gives the Service's first port another number, and keeps its node
 // port.
 func changePort(t *conformance.T, svc *corev1.Service) {
-	t.Change(svc, func(s *corev1.Service) {
-		addPort(t, s)
-		last := len(s.Spec.Ports) - 1
-		s.Spec.Ports[0].Port = s.Spec.Ports[last].Port
-		s.Spec.Ports = s.Spec.Ports[:last]
-	})
+	t.Change(svc, func(s *corev1.Service) { renumberPort(t, s, 0) })
+}
+
+// renumberPort gives one of the ports another number, and keeps its node port.
+func renumberPort(t *conformance.T, s *corev1.Service, i int) {
+	addPort(t, s)
+	last := len(s.Spec.Ports) - 1
+	s.Spec.Ports[i].Port = s.Spec.Ports[last].Port
+	s.Spec.Ports = s.Spec.Ports[:last]
 }
 
 // newServiceWithBalancer makes a Service and waits for its balancer.

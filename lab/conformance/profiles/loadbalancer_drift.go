@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -57,6 +60,35 @@ var balancerDriftTests = []conformance.Test{
 				ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
 			awaitRepaired(t, svc, time.Minute, leadsTo(b.Targets), listensFor(t, svc))
 		},
+	}, {
+		ID: "lb-reset-out-of-band-then-service-changed", Capability: conformance.CapabilityDrift,
+		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
+		Requires: "When the balancer's health check, source ranges and affinity were taken away behind the CCM's back, the next change of the Service brings them back.",
+		Needs:    []conformance.Feature{conformance.FeatureResetBalancer, conformance.FeatureListeners},
+		Compares: resettable,
+		Run: func(t *conformance.T) {
+			svc, before := newServiceWithResetBalancer(t)
+			assert.Equal(t, before.ID, changePortAndAwait(t, svc, hasOptionsOf(before)).ID)
+		},
+	}, {
+		ID: "lb-reset-out-of-band-is-repaired", Capability: conformance.CapabilityRepair, Source: fromService,
+		Requires: "A balancer whose health check, source ranges and affinity were taken away behind the CCM's back gets them again without anybody touching the Service.",
+		Needs:    []conformance.Feature{conformance.FeatureResetBalancer},
+		Compares: resettable,
+		Run: func(t *conformance.T) {
+			svc, before := newServiceWithResetBalancer(t)
+			awaitRepaired(t, svc, 30*time.Second, sameBalancer(before), hasOptionsOf(before))
+		},
+	}, {
+		ID: "lb-status-overwritten-is-repaired", Capability: conformance.CapabilityRepair, Source: fromPublished,
+		Requires: "A Service whose status somebody wipes, or overwrites with another address, has its balancer's again without anybody touching the Service otherwise.",
+		Run:      lbStatusOverwritten,
+	}, {
+		ID: "lb-tags-of-others-stay", Capability: conformance.CapabilityForeignTags,
+		Source:   fromEnsure + " (\"updates the existing one\"); cloud-provider-aws aws_loadbalancer.go: addLoadBalancerTags",
+		Requires: "A tag that somebody else put on a Service's balancer is still there when the CCM has updated the balancer.",
+		Needs:    []conformance.Feature{conformance.FeatureTagBalancer, conformance.FeatureListeners},
+		Run:      lbTagsOfOthersStay,
 	}, {
 		ID: "lb-replaced-under-another-name", Source: fromCleanup,
 		Requires: "A Service that takes the place of another one, with the same ports and another name, gets a balancer of its own, and the other one's goes.",
@@ -194,6 +226,96 @@ func divertBalancer(t *conformance.T, b conformance.Balancer) {
 		[]conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets,
 	),
 		"changing the listeners of balancer %s", b.ID)
+}
+
+// resettable are the features of what ResetBalancer takes away.
+var resettable = []conformance.Feature{
+	conformance.FeatureHealthCheck, conformance.FeatureSourceRanges, conformance.FeatureAffinity,
+}
+
+// newServiceWithResetBalancer makes a Service that asks for as much of what ResetBalancer takes away as the cloud
+// has, and takes it away behind the CCM's back. It returns the balancer from before that.
+func newServiceWithResetBalancer(t *conformance.T) (*corev1.Service, conformance.Balancer) {
+	var with []func(*corev1.Service)
+	if t.HasFeature(conformance.FeatureSourceRanges) {
+		with = append(with, withSourceRanges([]string{"192.0.2.0/24"})) // RFC 5737
+	}
+	if t.HasFeature(conformance.FeatureAffinity) {
+		with = append(with, withAffinity(100))
+	}
+	svc, before := newServiceWithListeners(t, with...)
+	reset, err := t.Cloud.ResetBalancer(t.Context(), before.ID)
+	t.Must(err, "resetting balancer %s", before.ID)
+	none := balancerOptions{}
+	if has, left := optionsOf(before), optionsOf(reset); has == none || left != none {
+		t.Fatalf("the fault was not made: balancer %s had %+v, and has %+v when it is reset", before.ID, has, left)
+	}
+	return svc, before
+}
+
+// balancerOptions are what ResetBalancer takes away.
+type balancerOptions struct {
+	healthChecked   bool
+	healthCheckPort int32
+	sourceRanges    string
+	affinity        bool
+	affinitySeconds int32
+}
+
+func optionsOf(b conformance.Balancer) balancerOptions {
+	return balancerOptions{
+		b.HealthChecked, b.HealthCheckPort, strings.Join(slices.Sorted(slices.Values(b.SourceRanges)), ","),
+		b.Affinity, b.AffinitySeconds,
+	}
+}
+
+// hasOptionsOf checks that a balancer has what ResetBalancer takes away, as it had before.
+func hasOptionsOf(before conformance.Balancer) func(conformance.Balancer) error {
+	return func(b conformance.Balancer) error {
+		if has, had := optionsOf(b), optionsOf(before); has != had {
+			return fmt.Errorf("balancer %s has %+v, and had %+v", b.ID, has, had)
+		}
+		return nil
+	}
+}
+
+func lbStatusOverwritten(t *conformance.T) {
+	svc, b := newServiceWithBalancer(t)
+	right, err := t.GetService(t.Context(), svc)
+	t.Must(err, "reading Service %s", svc.Name)
+	for _, wrong := range [][]corev1.LoadBalancerIngress{nil, {{IP: foreignAddress}}} {
+		t.Must(retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			now, err := t.GetService(t.Context(), svc)
+			if err != nil {
+				return err
+			}
+			now.Status.LoadBalancer.Ingress = wrong
+			_, err = t.Kube.CoreV1().Services(svc.Namespace).UpdateStatus(t.Context(), now, metav1.UpdateOptions{})
+			return err
+		}), "writing %v into the status of Service %s", wrong, svc.Name)
+		awaitPromptly(t, "the status to be as before", 30*time.Second, func(ctx context.Context) error {
+			now, err := t.GetService(ctx, svc)
+			if err == nil && !assert.ObjectsAreEqual(right.Status.LoadBalancer, now.Status.LoadBalancer) {
+				err = fmt.Errorf("it was %v and is %v", right.Status.LoadBalancer, now.Status.LoadBalancer)
+			}
+			return err
+		}, servedService)
+		assert.Equal(t, b.ID, t.AwaitBalancer(svc).ID)
+	}
+}
+
+func lbTagsOfOthersStay(t *conformance.T) {
+	const tag = "conformance-kept"
+	svc, b := newServiceWithListeners(t)
+	t.Must(t.Cloud.TagBalancer(t.Context(), b.ID, tag), "tagging balancer %s", b.ID)
+	tagged, _, err := t.Cloud.GetBalancer(t.Context(), b.ID)
+	t.Must(err, "looking at balancer %s", b.ID)
+	require.Contains(t, tagged.Tags, tag)
+	for range 2 { // What the first change leads to is over after the second.
+		after := changePortAndAwait(t, svc)
+		assert.Equal(t, b.ID, after.ID)
+		assert.Contains(t, after.Tags, tag)
+	}
 }
 
 // awaitRepaired waits for the Service's balancer to be put right: an outage is not to last.

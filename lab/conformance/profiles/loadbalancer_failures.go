@@ -90,6 +90,37 @@ var balancerFailureTests = []conformance.Test{
 		Needs:    whileUnavailable, Alone: true,
 		Run: lbDeleteRetriedAfterRestart,
 	}, {
+		ID: "lb-change-retried", Source: fromEnsure,
+		Requires: "Ports of a Service that change while the cloud is not available, and change again after the CCM has tried, are those of its balancer soon after the cloud is available.",
+		Needs:    append([]conformance.Feature{conformance.FeatureListeners}, whileUnavailable...), Alone: true,
+		Run: func(t *conformance.T) {
+			svc, before := newServiceWithListeners(t)
+			fault := makeBalancersUnavailable(t)
+			tried := checkRetried(t, svc, fault)
+			changePort(t, svc)
+			t.Await("the CCM to have tried again", tried)
+			t.Change(svc, func(s *corev1.Service) { addPort(t, s) })
+			liftFault(t, fault)
+			assert.Equal(t, before.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+		},
+	}, {
+		ID: "lb-namespace-deleted-with-cloud-down", Source: fromCleanup + "; kubernetes.io: Finalizers",
+		Requires: "When a namespace is deleted while the cloud is not available, its Services stay as long as their balancers, and all go when the cloud is available.",
+		Needs:    whileUnavailable, Alone: true,
+		Run: func(t *conformance.T) {
+			services := newServicesWithBalancers(t, 2)
+			fault := makeBalancersUnavailable(t)
+			tried := checkFaultHits(t, fault, 2*t.Attempts+1) // No Event tells: the namespace takes none any more.
+			deleteNamespace(t)
+			t.HoldsUntil("the Services stay", func(ctx context.Context) error {
+				return errors.Join(checkFinalizer(ctx, t, services[0]), checkFinalizer(ctx, t, services[1]))
+			}, "the CCM to have tried again", tried)
+			liftFault(t, fault)
+			for _, svc := range services { // Then nothing of the CCM's keeps the namespace.
+				t.AwaitGone(svc)
+			}
+		},
+	}, {
 		ID: "lb-deleted-with-others-credentials", Capability: conformance.CapabilityOwnProject,
 		Source:   fromDelete + " (another project's cloud cannot say that it does not exist)",
 		Requires: "A Service that is deleted while a CCM that has just started has the credentials of another project, in which there is nothing, leaves nothing behind when it has its own.",

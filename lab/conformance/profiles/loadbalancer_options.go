@@ -101,6 +101,21 @@ var balancerOptionTests = []conformance.Test{
 			assert.Equal(t, first.ID, second.ID)
 		},
 	}, {
+		ID: "lb-ip-mode", Capability: conformance.CapabilityIPMode,
+		Source:   fromIPMode + "; k8s.io/api core/v1 types.go: LoadBalancerIngress.IPMode",
+		Requires: "The status of a Service whose balancer sends to node ports has no address without ipMode Proxy, or VIP if the balancer passes packets on as they come: else kube-proxy takes what pods send to the address past the balancer.",
+		Needs:    []conformance.Feature{conformance.FeatureNodePorts},
+		Run: func(t *conformance.T) {
+			mode := corev1.LoadBalancerIPModeProxy
+			if t.HasFeature(conformance.FeaturePassThrough) {
+				mode = corev1.LoadBalancerIPModeVIP
+			}
+			svc, _ := newServiceWithBalancer(t)
+			awaitIPMode(t, svc, mode)
+			changePortAndAwait(t, svc)
+			awaitIPMode(t, svc, mode)
+		},
+	}, {
 		ID: "lb-local-traffic-policy", Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
 		Requires: "With externalTrafficPolicy Local, from the first or later, the balancer asks each target on the Service's healthCheckNodePort whether it serves, and no longer with Cluster.",
 		Needs:    []conformance.Feature{conformance.FeatureHealthCheck},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	k8snet "k8s.io/utils/net"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
@@ -123,6 +125,17 @@ var nodeTests = []conformance.Test{
 			assert.Equal(t, exact.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
 		},
 	}, {
+		ID: "node-name-in-capitals", Capability: conformance.CapabilityNamesInAnyCase,
+		Source:   "k8s.io/component-helpers node/util/hostname.go: GetHostname (the Node's name is \"trimmed and lowercased\"); " + metadata,
+		Requires: "An instance whose name has capitals is the one of the Node of that name in lower case.",
+		Needs:    []conformance.Feature{conformance.FeatureNodeNames, conformance.FeatureCapitalNames},
+		Run: func(t *conformance.T) {
+			instance := t.NewInstance(t.Name("Worker"))
+			node := t.NewNodeOf(instance, conformance.NodeSpec{})
+			assert.NotEqual(t, instance.Name, node.Name, "the cloud's driver made an instance without capitals")
+			assert.Equal(t, instance.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
+		},
+	}, {
 		ID:       "node-name-of-ended-instance",
 		Source:   metadata + " (\"can use other properties of the node like its name\")",
 		Requires: "Of a terminated instance and a running one with the Node's name, the running one is the Node's.",
@@ -192,6 +205,12 @@ var nodeTests = []conformance.Test{
 			assert.Positive(t, last, "the cloud's driver tells only the addresses %v", instance.InternalIPs)
 			awaitProvidedIP(t, instance, instance.InternalIPs[last]) // Not the one that a CCM may take by default.
 		},
+	}, {
+		ID: "node-provided-ip-dual-stack", Capability: conformance.CapabilityProvidedIP,
+		Source:   "KEP-3705 Cloud Dual-Stack --node-ip Handling; k8s.io/cloud-provider node/helpers/address.go: GetNodeAddressesFromNodeIP",
+		Requires: "Of its instance's internal addresses, a Node has only the one of each family that its kubelet was given with --node-ip, in the kubelet's order: the first is the primary one.",
+		Needs:    []conformance.Feature{conformance.FeatureDualStack},
+		Run:      providedDualStack,
 	}, {
 		ID: "node-provided-ip-mismatch", Capability: conformance.CapabilityProvidedIP,
 		Source:   wellKnown + ": alpha.kubernetes.io/provided-node-ip; " + nodeController,
@@ -276,6 +295,27 @@ func awaitProvidedIP(t *conformance.T, instance conformance.Instance, ip string)
 	awaitAddresses(t, node.Name, corev1.NodeInternalIP, []string{ip})
 }
 
+// providedDualStack registers two Nodes with --node-ip of both families: each family comes first once.
+func providedDualStack(t *conformance.T) {
+	for _, first := range []k8snet.IPFamily{k8snet.IPv4, k8snet.IPv6} {
+		instance := t.NewInstance(t.Name("dual-stack"))
+		var provided []string
+		for _, ip := range slices.Backward(instance.InternalIPs) { // Not those that a CCM may take by default.
+			family := k8snet.IPFamilyOfString(ip)
+			if slices.ContainsFunc(provided, func(has string) bool { return k8snet.IPFamilyOfString(has) == family }) {
+				continue
+			}
+			if provided = append(provided, ip); family == first {
+				slices.Reverse(provided)
+			}
+		}
+		require.Len(t, provided, 2, "the cloud's driver tells only the addresses %v", instance.InternalIPs)
+		node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: strings.Join(provided, ",")})
+		t.AwaitInitialized(node.Name)
+		awaitAddressesInOrder(t, node.Name, corev1.NodeInternalIP, provided)
+	}
+}
+
 // newInitializedNode returns an instance, and its Node as it was when its taint had just been lifted.
 func newInitializedNode(t *conformance.T) (conformance.Instance, *corev1.Node) {
 	instance := t.NewInstance(t.Name("worker"))
@@ -320,22 +360,40 @@ func checkNodeInitialized(t *conformance.T, name string) func(context.Context) e
 // come a moment after the taint is lifted, since they are in the Node's status.
 func awaitAddresses(t *conformance.T, name string, of corev1.NodeAddressType, want []string) {
 	want = slices.Sorted(slices.Values(want))
+	awaitAddressesThat(t, name, of, want, func(have []string) bool {
+		return slices.Equal(slices.Sorted(slices.Values(have)), want)
+	})
+}
+
+// awaitAddressesInOrder waits for the Node to have these addresses of a type, in this order, and no others.
+func awaitAddressesInOrder(t *conformance.T, name string, of corev1.NodeAddressType, want []string) {
+	awaitAddressesThat(t, name, of, want, func(have []string) bool { return slices.Equal(have, want) })
+}
+
+func awaitAddressesThat(
+	t *conformance.T, name string, of corev1.NodeAddressType, want []string, match func(have []string) bool,
+) {
 	t.Await(fmt.Sprintf("the %s addresses of Node %s to be %v", of, name, want), func(ctx context.Context) error {
 		node, err := t.GetNode(ctx, name)
 		if err != nil {
 			return err
 		}
-		var have []string
-		for _, a := range node.Status.Addresses {
-			if a.Type == of {
-				have = append(have, a.Address)
-			}
-		}
-		if slices.Sort(have); !slices.Equal(have, want) {
+		if have := addressesOf(node, of); !match(have) {
 			return fmt.Errorf("they are %v", have)
 		}
 		return nil
 	})
+}
+
+// addressesOf returns the Node's addresses of a type, sorted.
+func addressesOf(node *corev1.Node, of corev1.NodeAddressType) (addresses []string) {
+	for _, a := range node.Status.Addresses {
+		if a.Type == of {
+			addresses = append(addresses, a.Address)
+		}
+	}
+	slices.Sort(addresses)
+	return addresses
 }
 
 // deleteNode deletes the Node, which the test cannot go on without.

@@ -17,7 +17,7 @@ func All() []conformance.Test {
 		nodeExtendedTests, nodeTests,
 		lifecycleExtendedTests, lifecycleTests, exitTests,
 		loadBalancerTests, trafficTests, clientAddressTests, balancerQuotaTests, budgetTests, routeTests,
-		haTests, healthTests, controllersFlagTests,
+		haTests, healthTests, controllersFlagTests, missingFieldTests, retryAfterTests,
 		resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, massDeletionTests,
 	)
 	for i := range tests {

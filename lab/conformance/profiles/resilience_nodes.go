@@ -87,7 +87,7 @@ var resilienceNodeTests = []conformance.Test{
 			},
 		},
 	}, {
-		ID:       "resilience-missing-field",
+		ID: "resilience-missing-field", Capability: conformance.CapabilityDoubtfulInstances,
 		Source:   instanceExists + "; " + instanceShutdown + ": what is not known is an error",
 		Requires: "While the cloud's answers do not say what state an instance is in, a Node of one that runs is neither deleted nor called shut down; the CCM's work goes on afterwards.",
 		Needs:    faultFeatures(conformance.FaultMissingField), Alone: true,

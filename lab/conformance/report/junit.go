@@ -95,8 +95,8 @@ func runFailure(r *conformance.Report) string {
 		blocked = blocked || t.Result == conformance.Blocked && t.Required
 	}
 	switch {
-	case blocked: // What blocks it is required, too, so that this does not happen.
-		return "what is required was not run, since what it builds on has failed"
+	case blocked: // Nothing has failed that blocks it, or that would be said.
+		return "what is required has proved nothing, since a fault was not made"
 	case passed:
 		return ""
 	}
@@ -136,7 +136,7 @@ func junitCaseOf(t conformance.TestReport) junitCase {
 	case t.Result == conformance.Skipped:
 		c.Skipped = &junitMessage{message, reasons}
 	case t.Result == conformance.Blocked:
-		c.Skipped = &junitMessage{"blocked by " + t.BlockedBy, reasons}
+		c.Skipped = &junitMessage{"blocked " + t.WhyBlocked(), reasons}
 	case t.Result == conformance.Failed && t.Required:
 		c.Failure = &junitMessage{message, reasons}
 	case t.Result == conformance.Failed:

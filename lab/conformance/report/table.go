@@ -128,7 +128,12 @@ func (t *table) describeCCM(r *conformance.Report, figures []Figure) {
 	failed("Failed of what it does not claim", func(test conformance.TestReport) bool {
 		return !test.Required && test.Result == conformance.Failed
 	})
-	failed("Blocked by those", func(test conformance.TestReport) bool { return test.Result == conformance.Blocked })
+	failed("Blocked by those", func(test conformance.TestReport) bool {
+		return test.Result == conformance.Blocked && test.BlockedBy != ""
+	})
+	failed("Proved nothing: a fault was not made", func(test conformance.TestReport) bool {
+		return test.Result == conformance.Blocked && test.BlockedBy == ""
+	})
 	for _, what := range slices.Sorted(maps.Keys(r.Unsupported)) {
 		t.writeLine("- Not asked, `%s`: %s", what, r.Unsupported[what])
 	}

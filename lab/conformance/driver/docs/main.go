@@ -155,6 +155,10 @@ func wantedForFault(kind conformance.FaultKind) []string {
 		proxy += " with `ProxyRule.list`"
 	case conformance.FaultMissingField:
 		proxy += " with `ProxyRule.stateFields`"
+	default:
+		if strings.HasPrefix(string(kind), "missing-") {
+			proxy += fmt.Sprintf(" with `%s` in `ProxyRule.fields`", conformance.FieldGroup(kind))
+		}
 	}
 	return []string{proxy + ", or `POST /v1/faults`"}
 }

@@ -145,11 +145,24 @@ var rules = append(
 	append(rulesOf("balancers", "/v1/load-balancers"), rulesOf("routes", "/v1/routes")...)...,
 )
 
+// fields say where a thing has what, besides its state.
+var fields = map[string]object{
+	"instances": {
+		"addresses": []string{"/addresses"}, "zone": []string{"/zone", "/region"}, "type": []string{"/type"},
+		"tags": []string{"/tags"},
+	},
+	"balancers": {"address": []string{"/address"}, "listeners": []string{"/listeners"}},
+	"routes":    {"instance": []string{"/instanceId"}, "destination": []string{"/destination"}},
+}
+
 func rulesOf(thing, path string) []object {
 	nextPage, states := []string{"/nextPageToken"}, []string{"/state"}
 	return []object{
-		{"thing": thing, "method": "GET", "path": path, "list": "/items", "nextPage": nextPage, "stateFields": states},
-		{"thing": thing, "method": "GET", "path": path + "/{id}", "stateFields": states},
+		{
+			"thing": thing, "method": "GET", "path": path, "list": "/items", "nextPage": nextPage,
+			"stateFields": states, "fields": fields[thing],
+		},
+		{"thing": thing, "method": "GET", "path": path + "/{id}", "stateFields": states, "fields": fields[thing]},
 		{"thing": thing, "path": path + "/{rest...}"}, // whatever else: all of it changes something
 	}
 }

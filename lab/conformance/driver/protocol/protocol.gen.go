@@ -67,6 +67,9 @@ type Balancer struct {
 
 	// HostNames Names of the address, of which the Service's status may have one in its place.
 	HostNames []string `json:"hostNames,omitempty"`
+
+	// Tags The names of its tags, or labels, whoever put them there. For `tag-balancer`.
+	Tags []string `json:"tags,omitempty"`
 }
 
 // BalancerChange defines model for BalancerChange.
@@ -220,6 +223,7 @@ type Hello struct {
 
 // Hits defines model for Hits.
 type Hits struct {
+	// Hits The calls that it has met; those whose answer it has changed, where it leaves something out.
 	Hits int `json:"hits"`
 }
 
@@ -345,6 +349,11 @@ type ProxyAnswer struct {
 
 // ProxyRule Which calls are about which thing. The first rule that fits a call counts.
 type ProxyRule struct {
+	// Fields JSON pointers to other fields of a thing, as for stateFields, by what they say: `addresses`, `zone`,
+	// `type` and `tags` of instances, `address` and `listeners` of balancers, `instance` and `destination` of
+	// routes. For each there is a fault `missing-…` that leaves them out.
+	Fields map[string][]string `json:"fields,omitempty"`
+
 	// Item Where the answer has the one thing, as a JSON pointer: `/server`. The whole answer, unless said.
 	Item string `json:"item,omitempty"`
 
