@@ -22,8 +22,7 @@ type Priority int
 const (
 	// Early is for a test that takes long: begun late, the whole run would wait for it.
 	Early Priority = -1
-	// Late is for a test after which a CCM may be wary for some time, or that keeps the
-	// whole machine busy.
+	// Late is for a test after which a CCM may be wary for some time.
 	Late Priority = 1
 )
 

@@ -91,7 +91,7 @@ var ownArgs = append([]string{
 var ownEnv = []string{
 	// Tests run beside each other, and many of them end instances: those must not trip the
 	// mass-deletion guard. Once it trips it holds for longer than a test lasts.
-	"FAKECLOUD_MASS_DELETION_MINIMUM=10", "FAKECLOUD_MASS_DELETION_WINDOW=30s", "FAKECLOUD_MASS_DELETION_HOLD=10m",
+	"FAKECLOUD_MASS_DELETION_MINIMUM=16", "FAKECLOUD_MASS_DELETION_WINDOW=30s", "FAKECLOUD_MASS_DELETION_HOLD=10m",
 }
 
 // routeControllerNoise is what upstream's route controller says of each Node each time.

@@ -14,8 +14,8 @@ func TestFeatures(t *testing.T) {
 	always := []conformance.Feature{
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
 		"affinity", "affinity-timeout", "health-check", "rename-balancer", "change-addresses",
-		"unlike-instances", "rename-instance", "reboot-instance",
-		"reset-balancer", "tag-balancer",
+		"unlike-instances", "rename-instance", "reboot-instance", "several-addresses", "dual-stack", "capital-names",
+		"reset-balancer", "tag-balancer", "blackhole-routes", "fault-409", "fault-412",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota", "namesake-balancers", "namesake-routes",
 		"twin-balancers", "balancer-quota", "namesake-instances",

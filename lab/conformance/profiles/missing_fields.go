@@ -5,7 +5,6 @@ package profiles
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -99,7 +98,7 @@ func (w worker) checkWhole(ctx context.Context) error {
 	for of, want := range map[corev1.NodeAddressType][]string{
 		corev1.NodeInternalIP: w.instance.InternalIPs, corev1.NodeExternalIP: w.instance.ExternalIPs,
 	} {
-		if have := addressesOf(node, of); !slices.Equal(have, slices.Sorted(slices.Values(want))) {
+		if have := addressesOf(node, of); !hasSameAddresses(have, want) {
 			return fmt.Errorf("node %s has the %s addresses %v, want %v", w.Name, of, have, want)
 		}
 	}

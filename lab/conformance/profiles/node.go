@@ -359,10 +359,7 @@ func checkNodeInitialized(t *conformance.T, name string) func(context.Context) e
 // awaitAddresses waits for the Node to have these addresses of a type, in any order, and no others. They may
 // come a moment after the taint is lifted, since they are in the Node's status.
 func awaitAddresses(t *conformance.T, name string, of corev1.NodeAddressType, want []string) {
-	want = slices.Sorted(slices.Values(want))
-	awaitAddressesThat(t, name, of, want, func(have []string) bool {
-		return slices.Equal(slices.Sorted(slices.Values(have)), want)
-	})
+	awaitAddressesThat(t, name, of, want, func(have []string) bool { return hasSameAddresses(have, want) })
 }
 
 // awaitAddressesInOrder waits for the Node to have these addresses of a type, in this order, and no others.
@@ -385,15 +382,19 @@ func awaitAddressesThat(
 	})
 }
 
-// addressesOf returns the Node's addresses of a type, sorted.
+// addressesOf returns the Node's addresses of a type, in their order.
 func addressesOf(node *corev1.Node, of corev1.NodeAddressType) (addresses []string) {
 	for _, a := range node.Status.Addresses {
 		if a.Type == of {
 			addresses = append(addresses, a.Address)
 		}
 	}
-	slices.Sort(addresses)
 	return addresses
+}
+
+// hasSameAddresses tells whether both are the same addresses, in any order.
+func hasSameAddresses(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // deleteNode deletes the Node, which the test cannot go on without.

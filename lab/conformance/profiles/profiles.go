@@ -18,7 +18,7 @@ func All() []conformance.Test {
 		lifecycleExtendedTests, lifecycleTests, exitTests,
 		loadBalancerTests, trafficTests, clientAddressTests, balancerQuotaTests, budgetTests, routeTests,
 		haTests, healthTests, controllersFlagTests, missingFieldTests, retryAfterTests,
-		resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, massDeletionTests,
+		largeBudgetTests, resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, massDeletionTests,
 	)
 	for i := range tests {
 		prefix, _, _ := strings.Cut(tests[i].ID, "-")
