@@ -52,8 +52,7 @@ type Config struct {
 	// is made: its own virtual one, or the real one if the result is nil.
 	StartClock func(context.Context, *store.Store) (*cloud.VirtualTime, error)
 	// SetUp, unless nil, makes what must be there before the API is: projects and
-	// tokens. It is called again whenever a snapshot has taken the place of the
-	// state.
+	// tokens.
 	SetUp func(context.Context, *cloud.Cloud) error
 
 	// Dialects are the APIs of other clouds that are served beside this one's own.
@@ -142,11 +141,9 @@ func New(ctx context.Context, cfg Config) (made *Fakecloud, err error) {
 		return nil, &ConfigError{err}
 	}
 	if cfg.SetUp != nil {
-		setUp := func(ctx context.Context) error { return cfg.SetUp(ctx, f.Cloud) }
-		if err := setUp(ctx); err != nil {
+		if err := cfg.SetUp(ctx, f.Cloud); err != nil {
 			return nil, err
 		}
-		f.Cloud.OnReplaced(setUp) // A snapshot may be older than a token.
 	}
 	if cfg.API.Logger == nil {
 		cfg.API.Logger = cfg.Logger

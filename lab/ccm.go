@@ -66,13 +66,9 @@ func (l *Lab) OwnCCM() (bool, error) {
 	return used == nil, err
 }
 
-// OtherCCM is the path of the program that is the lab's CCM in place of its own, or "".
-func (l *Lab) OtherCCM() (string, error) {
-	used, err := local.Site{Lab: l.State}.ProgramInUse()
-	if used == nil {
-		return "", err
-	}
-	return used.Path, nil
+// OtherCCM is the program that is the lab's CCM in place of its own, or nil.
+func (l *Lab) OtherCCM() (*cluster.Program, error) {
+	return local.Site{Lab: l.State}.ProgramInUse()
 }
 
 // CCMRefusal says why the cloud refuses the calls of the lab's CCM: by the token that the CCM is given, and by its

@@ -2049,7 +2049,7 @@ type Problem struct {
 	// | `route-conflict` | 409 | The destination overlaps with another route's, or with a network. |
 	// | `network-conflict` | 409 | The network's CIDR overlaps with another network's. |
 	// | `virtual-clock` | 409 | Not possible with the clock that this cloud runs on; `detail` says why. |
-	// | `snapshot-unusable` | 409 | The snapshot cannot be brought back; nothing was changed. |
+	// | `snapshot-unusable` | 409 | This cloud has no folder for snapshots. |
 	// | `too-many-faults` | 409 | The project has as many fault rules as it may. |
 	// | `events-expired` | 410 | Events after that number are not kept: list anew, then follow. |
 	// | `precondition-failed` | 412 | The resource has changed since the version in `If-Match`: read it again. |
@@ -2110,7 +2110,7 @@ type Problem struct {
 // | `route-conflict` | 409 | The destination overlaps with another route's, or with a network. |
 // | `network-conflict` | 409 | The network's CIDR overlaps with another network's. |
 // | `virtual-clock` | 409 | Not possible with the clock that this cloud runs on; `detail` says why. |
-// | `snapshot-unusable` | 409 | The snapshot cannot be brought back; nothing was changed. |
+// | `snapshot-unusable` | 409 | This cloud has no folder for snapshots. |
 // | `too-many-faults` | 409 | The project has as many fault rules as it may. |
 // | `events-expired` | 410 | Events after that number are not kept: list anew, then follow. |
 // | `precondition-failed` | 412 | The resource has changed since the version in `If-Match`: read it again. |
@@ -3004,7 +3004,6 @@ type ServerInterface interface {
 	DeleteSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
 	GetSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
 	GetSnapshotContent(w http.ResponseWriter, r *http.Request, name SnapshotName)
-	RestoreSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
 	ListZones(w http.ResponseWriter, r *http.Request)
 }
 
@@ -3385,7 +3384,4 @@ func RegisterHandlers(
 	router.HandleFunc("/v1/snapshots/{name}/content", func(w http.ResponseWriter, r *http.Request) {
 		handler.GetSnapshotContent(w, r, mux.Vars(r)["name"])
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/snapshots/{name}/restore", func(w http.ResponseWriter, r *http.Request) {
-		handler.RestoreSnapshot(w, r, mux.Vars(r)["name"])
-	}).Methods(http.MethodPost)
 }

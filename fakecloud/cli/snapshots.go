@@ -16,12 +16,12 @@ import (
 
 func (a *app) snapshotsCommand() *cobra.Command {
 	k := a.snapshotKind()
-	g := groupCommand("snapshots", "The state of the whole cloud, put aside and brought back", `  fakecloud snapshots save before-lesson-2
+	g := groupCommand("snapshots", "The state of the whole cloud, put aside", `  fakecloud snapshots save before-lesson-2
   fakecloud snapshots list
-  fakecloud snapshots restore before-lesson-2`,
+  fakecloud snapshots export before-lesson-2 room.db`,
 		k.listCommand("List snapshots by name", "  fakecloud snapshots list -o json"),
 		k.getCommand("Show snapshots", "  fakecloud snapshots get before-lesson-2 -o yaml"),
-		a.snapshotsSave(), a.snapshotsRestore(), a.snapshotsExport(),
+		a.snapshotsSave(), a.snapshotsExport(),
 		k.deleteByRefCommand(
 			"delete", "Delete snapshots", "  fakecloud snapshots delete before-lesson-2",
 			(*client.Client).DeleteSnapshot,
@@ -55,31 +55,9 @@ data.`,
 	})
 }
 
-func (a *app) snapshotsRestore() *cobra.Command {
-	var withTokens bool
-	cmd := a.snapshotKind().callCommand(&cobra.Command{
-		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone",
-		Args: cobra.ExactArgs(1),
-		Long: `Make a snapshot's state the cloud's; what has happened since is gone. Tokens stay
-as they are, so that none comes back that was deleted or rotated since.`,
-		Example:           "  fakecloud snapshots restore before-lesson-2",
-		ValidArgsFunction: a.snapshotKind().completeRefs(),
-	}, func(ctx context.Context, c *client.Client, args []string) (*api.Snapshot, error) {
-		if withTokens {
-			return c.RestoreSnapshotWithTokens(ctx, args[0])
-		}
-		return c.RestoreSnapshot(ctx, args[0])
-	})
-	cmd.Flags().BoolVar(
-		&withTokens, "with-tokens", false,
-		"bring back the snapshot's tokens, too, in place of those of now, but for those of \"fakecloud serve --token\"",
-	)
-	return cmd
-}
-
 func (a *app) snapshotsExport() *cobra.Command {
 	return &cobra.Command{
-		Use: "export NAME FILE", Short: "Copy a snapshot out of the cloud; \"fakecloud restore\" takes it elsewhere",
+		Use: "export NAME FILE", Short: "Copy a snapshot out of the cloud; \"fakecloud restore\" brings it back",
 		Args:              cobra.ExactArgs(2),
 		Example:           "  fakecloud snapshots export before-lesson-2 room.db",
 		ValidArgsFunction: a.snapshotKind().completeRefs(),
@@ -115,20 +93,16 @@ func (a *app) restoreCommand() *cobra.Command {
 		Use: "restore FILE", Short: "Make an exported snapshot the state of a cloud that does not run",
 		Args: cobra.ExactArgs(1),
 		Long: `Make an exported snapshot the state of a cloud that does not run, wholly or not
-at all. What the data file held before is gone; one that is missing is created.
-A cloud that runs takes a snapshot of its own: "fakecloud snapshots restore".`,
+at all. What the data file held before is gone, but for its tokens: they stay as
+they are, so that none comes back that was deleted or rotated since. A data file
+that is missing is created, with the snapshot's tokens.`,
 		Example:           "  fakecloud restore room.db --data cloud.db",
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			s, err := store.Open(cmd.Context(), data)
-			if err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := store.Restore(cmd.Context(), data, args[0]); err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, s.Close()) }()
-			if err := s.Restore(cmd.Context(), args[0]); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s now holds what %s did\n", data, args[0])
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s now holds what %s did\n", data, args[0])
 			return err
 		},
 	}

@@ -66,8 +66,8 @@ func (c *Client) AwaitOperation(ctx context.Context, id string) (*api.Operation,
 	}
 }
 
-// longTimeout is the timeout for moving a virtual clock and for creating or restoring a
-// snapshot. As a rule the context of the call ends earlier.
+// longTimeout is the timeout for moving a virtual clock and for creating a snapshot. As a
+// rule the context of the call ends earlier.
 const longTimeout = time.Hour
 
 func (c *Client) withTimeout(timeout time.Duration) *Client {
@@ -100,22 +100,6 @@ func (c *Client) advanceClock(ctx context.Context, body api.ClockAdvance) (*api.
 func (c *Client) CreateSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
 	return sendChange[api.Snapshot](
 		ctx, c.withTimeout(longTimeout), http.MethodPost, "/v1/snapshots", api.SnapshotCreate{Name: name},
-	)
-}
-
-// RestoreSnapshot replaces the cloud's state by a snapshot, but for the tokens. It may take as
-// long as ctx allows, an hour at most.
-func (c *Client) RestoreSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return sendChange[api.Snapshot](
-		ctx, c.withTimeout(longTimeout), http.MethodPost, pathOf("/v1/snapshots/%s/restore", name), nil,
-	)
-}
-
-// RestoreSnapshotWithTokens is RestoreSnapshot, and brings back the snapshot's tokens as well.
-func (c *Client) RestoreSnapshotWithTokens(ctx context.Context, name string) (*api.Snapshot, error) {
-	return sendChange[api.Snapshot](
-		ctx, c.withTimeout(longTimeout), http.MethodPost, pathOf("/v1/snapshots/%s/restore", name)+"?withTokens=true",
-		nil,
 	)
 }
 

@@ -503,13 +503,10 @@ func TestSnapshotTimeout(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.CreateSnapshot(t.Context(), "a")
 	require.ErrorContains(t, err, "seen")
-	_, err = c.RestoreSnapshot(t.Context(), "a")
-	require.ErrorContains(t, err, "seen")
 	require.ErrorContains(t, c.DeleteSnapshot(t.Context(), "a"), "seen")
-	require.Len(t, bounds, 3)
+	require.Len(t, bounds, 2)
 	assert.Greater(t, bounds[0], 30*time.Minute)
-	assert.Greater(t, bounds[1], 30*time.Minute)
-	assert.LessOrEqual(t, bounds[2], time.Minute)
+	assert.LessOrEqual(t, bounds[1], time.Minute)
 }
 
 func TestConfigWrap(t *testing.T) {

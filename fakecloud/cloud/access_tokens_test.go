@@ -56,16 +56,3 @@ func TestAccessTokens(t *testing.T) {
 	_, err = c.GrantAccess(ctx, secret)
 	requireCode(t, Unauthenticated, err)
 }
-
-func TestAccessTokensOutliveARestoredSnapshot(t *testing.T) {
-	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = t.TempDir() })
-	ctx := t.Context()
-	_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor})
-	require.NoError(t, err)
-	requireOK(t)(c.SaveSnapshot(ctx, "before"))
-	granted, err := c.GrantAccess(ctx, secret)
-	require.NoError(t, err)
-	requireOK(t)(c.RestoreSnapshot(ctx, "before"))
-	_, err = c.Authenticate(ctx, granted.Secret)
-	require.NoError(t, err)
-}

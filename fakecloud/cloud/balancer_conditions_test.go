@@ -116,13 +116,12 @@ func TestAConditionThatIsNoOtherIsNotWritten(t *testing.T) {
 	assert.Equal(t, lb, balancerNow(t, c, p, lb))
 }
 
-// What a crash or a snapshot leaves behind is put right.
+// What a crash leaves behind is put right.
 func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
-	clock, dir := clockwork.NewFakeClockAt(epoch), t.TempDir()
-	s := openStore(t, filepath.Join(dir, "cloud.db"))
+	clock, s := clockwork.NewFakeClockAt(epoch), openStore(t, filepath.Join(t.TempDir(), "cloud.db"))
 	start := func(plane *fakePlane) (*Cloud, Project) {
 		c, p := newCloud(t, func(cfg *Config) {
-			cfg.Store, cfg.Clock, cfg.DataPlane, cfg.SnapshotDir = s, clock, plane, filepath.Join(dir, "snapshots")
+			cfg.Store, cfg.Clock, cfg.DataPlane = s, clock, plane
 		})
 		require.NoError(t, c.restoreBalancers(t.Context()))
 		advance(t, c, 0)
@@ -131,7 +130,6 @@ func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
 	plane := newFakePlane()
 	c, p := start(plane)
 	lb, _ := activeBalancer(t, c, p)
-	requireOK(t)(c.SaveSnapshot(t.Context(), "well"))
 	plane.toggleSick(lb.ID)
 	advance(t, c, 0)
 	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
@@ -139,10 +137,6 @@ func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
 	c, p = start(newFakePlane())
 	assert.Empty(t, balancerNow(t, c, p, lb).StateReason, "all are well now")
 	c, p = start(plane)
-	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
-	requireOK(t)(c.RestoreSnapshot(t.Context(), "well"))
-	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
-	advance(t, c, conditionPause)
 	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
 }
 

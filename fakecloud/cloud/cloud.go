@@ -106,9 +106,6 @@ type Cloud struct {
 	conditionQueue conditionQueue
 
 	snapshots snapshotFiles
-	// replacing is locked while a snapshot takes the place of the whole state. Changes
-	// hold it for reading.
-	replacing sync.RWMutex
 }
 
 // New checks the configuration and reads what the cloud keeps in memory.
@@ -154,14 +151,11 @@ func New(cfg Config) (*Cloud, error) {
 		conditionQueue: conditionQueue{queued: map[string]bool{}, reportedAt: map[string]time.Time{}},
 	}
 	cfg.DataPlane.Notify(c.queueCondition)
-	return c, errors.Join(c.snapshots.removePartial(), c.Reload(context.Background()))
-}
-
-// Reload reads what is kept in memory from the store again. New calls it, and so does
-// whoever replaces the store's content. No change may be under way.
-func (c *Cloud) Reload(ctx context.Context) error {
-	c.admissions.clear()
-	return c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) })
+	ctx := context.Background()
+	return c, errors.Join(
+		c.snapshots.removePartial(),
+		c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) }),
+	)
 }
 
 // startNumber tells apart starts at the same virtual time. With the same time and seed,
@@ -228,8 +222,6 @@ type changeTx struct {
 // begun is completed even if nobody waits for the answer any more.
 func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error {
 	ctx = context.WithoutCancel(ctx)
-	c.replacing.RLock()
-	defer c.replacing.RUnlock()
 	var made *changeTx
 	err := c.store.Write(ctx, func(tx *store.Tx) error {
 		made = &changeTx{Tx: tx}

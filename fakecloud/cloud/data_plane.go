@@ -3,7 +3,6 @@ package cloud
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -283,25 +282,6 @@ func (c *Cloud) markForwarding(lb LoadBalancer) {
 func (c *Cloud) stopForwarding(id string) {
 	c.cfg.DataPlane.Remove(id)
 	c.unmarkForwarding(id)
-}
-
-// stopForwardingDeleted ends the forwarding of a balancer that was just deleted, unless a
-// snapshot that was restored in between has it.
-func (c *Cloud) stopForwardingDeleted(ctx context.Context, id string) error {
-	c.planeMu.Lock()
-	defer c.planeMu.Unlock()
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		lb, err := resourceByID[LoadBalancer](ctx, tx, id)
-		if err == nil && lb.State != LoadBalancerDeleting {
-			return nil
-		}
-		c.stopForwarding(id)
-		return err
-	})
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	return err
 }
 
 // unmarkForwarding undoes markForwarding. planeMu is held.

@@ -204,23 +204,3 @@ func TestSourceRangesOfBothFamilies(t *testing.T) {
 		requireRefusedAt(t, InvalidRequest, "sourceRanges.1")(err)
 	}
 }
-
-func TestSnapshotsKeepIPv6Addresses(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) {
-		with6("fd00::/64")(cfg)
-		cfg.DataPlane, cfg.SnapshotDir = plane, t.TempDir()
-	})
-	first, err := createBoth(t, c, p, "first")
-	require.NoError(t, err)
-	advance(t, c, time.Minute)
-	requireOK(t)(c.SaveSnapshot(t.Context(), "one"))
-	requireOK(t)(createBoth(t, c, p, "second"))
-	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, first.ID))
-	advance(t, c, time.Minute)
-	requireOK(t)(c.RestoreSnapshot(t.Context(), "one"))
-	assert.Equal(t, first.Address6, plane.applied[first.ID].Addresses[1], "it forwards again")
-	other, err := createBoth(t, c, p, "other")
-	require.NoError(t, err)
-	assert.Equal(t, "fd00::2", other.Address6.String(), "the first is taken again, the second free again")
-}

@@ -524,5 +524,8 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
-	return lb, outcome, c.stopForwardingDeleted(context.WithoutCancel(ctx), id)
+	c.planeMu.Lock()
+	defer c.planeMu.Unlock()
+	c.stopForwarding(id)
+	return lb, outcome, nil
 }

@@ -2,12 +2,15 @@ package cloud
 
 import (
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 // outageID is the rule's.
@@ -198,7 +201,14 @@ func (w *world) saveOrRestore(t *rapid.T) {
 func (w *world) restoreSnapshot(t *rapid.T) {
 	w.modelState = w.snapshot.copyState()
 	w.faults.lost = w.lost
-	requireOK(t)(w.cloud.RestoreSnapshot(t.Context(), "s"))
+	require.NoError(t, w.store.Close())
+	require.NoError(t, store.Restore(
+		t.Context(), filepath.Join(w.dir, "cloud.db"), filepath.Join(w.dir, "snapshots", "s.db"),
+	))
+	w.plane.applied = map[string]Forwarding{}
+	w.open()
+	require.NoError(t, w.cloud.change(t.Context(), releaseHeld)) // As faults.Open does.
+	require.NoError(t, w.cloud.restoreBalancers(t.Context()))
 	w.restoredAt = w.clock.Now()
 	w.told = map[string]string{}
 	for id, in := range w.instances {

@@ -204,16 +204,6 @@ func (w *operationWaiters) notifyEnded(ids []string) {
 	}
 }
 
-// notifyAll has every waiting caller read its operation again.
-func (w *operationWaiters) notifyAll() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, one := range w.byID {
-		close(one.ended)
-	}
-	clear(w.byID)
-}
-
 // GetOperation reads one operation.
 func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operation, error) {
 	var op Operation
@@ -233,35 +223,17 @@ func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operati
 
 // AwaitOperation gives an operation when it has ended, or as it is when until is closed.
 func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until <-chan struct{}) (Operation, error) {
-	for {
-		again, op, err := c.awaitOnce(ctx, p, id, until)
-		if !again {
-			return op, err
-		}
-	}
-}
-
-// awaitOnce waits for one end of an operation. again tells whether to read it once more: a
-// snapshot may have brought back an operation that runs.
-func (c *Cloud) awaitOnce(
-	ctx context.Context,
-	p Project,
-	id string,
-	until <-chan struct{},
-) (again bool, op Operation, err error) {
 	ended, leave := c.waiters.waitFor(id)
 	defer leave()
-	op, err = c.GetOperation(ctx, p, id)
+	op, err := c.GetOperation(ctx, p, id)
 	if err != nil || op.State != OperationRunning {
-		return false, op, err
+		return op, err
 	}
 	select {
 	case <-ended:
-		return true, op, nil
 	case <-until:
-		op, err = c.GetOperation(ctx, p, id)
-		return false, op, err
 	}
+	return c.GetOperation(ctx, p, id)
 }
 
 // ListOperations gives one page, oldest first, and whether more follow.

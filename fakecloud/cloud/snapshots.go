@@ -41,8 +41,6 @@ type Snapshot struct {
 type snapshotFiles struct {
 	mu  sync.Mutex
 	dir string
-	// onReplaced are called after a snapshot has taken the place of the state.
-	onReplaced []func(context.Context) error
 }
 
 // removePartial removes the unfinished files of a process that was killed.
@@ -55,14 +53,6 @@ func (s *snapshotFiles) removePartial() error {
 		err = errors.Join(err, os.Remove(file))
 	}
 	return err
-}
-
-// OnReplaced has fn called after a snapshot has taken the place of the state, so that what
-// is kept in memory can be read again.
-func (c *Cloud) OnReplaced(fn func(context.Context) error) {
-	c.snapshots.mu.Lock()
-	defer c.snapshots.mu.Unlock()
-	c.snapshots.onReplaced = append(c.snapshots.onReplaced, fn)
 }
 
 // SaveSnapshot saves the present state under a name that is free.
@@ -130,85 +120,6 @@ func (c *Cloud) DeleteSnapshot(ctx context.Context, name string) error {
 		return err
 	}
 	return os.Remove(c.snapshotFile(name))
-}
-
-// RestoreSnapshot replaces the cloud's state by a snapshot's, completely or not at all.
-// Every event stream ends and cannot be resumed. Balancers forward as the snapshot says.
-// Callers that wait for an operation get it as it is in the snapshot. What the snapshot
-// has due by now happens at once. A virtual clock moves to the snapshot's time if that is
-// later, and stays otherwise.
-//
-// Tokens stay as they are, or one that was deleted or rotated since would open the cloud
-// again. Those of a project that the snapshot does not have go with it, and a project that
-// was deleted since comes back without any.
-func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, error) {
-	return c.restoreSnapshot(ctx, name, c.store.RestoreKeepingTokens)
-}
-
-// RestoreSnapshotWithTokens is RestoreSnapshot with the tokens of the snapshot in place of
-// those of now.
-func (c *Cloud) RestoreSnapshotWithTokens(ctx context.Context, name string) (Snapshot, error) {
-	return c.restoreSnapshot(ctx, name, c.store.Restore)
-}
-
-// restoreFile brings a snapshot's file in.
-type restoreFile func(ctx context.Context, path string) error
-
-func (c *Cloud) restoreSnapshot(ctx context.Context, name string, restore restoreFile) (Snapshot, error) {
-	ctx = context.WithoutCancel(ctx)
-	c.snapshots.mu.Lock()
-	defer c.snapshots.mu.Unlock()
-	s, err := c.describeSnapshot(ctx, name)
-	if err != nil {
-		return s, err
-	}
-	if v := c.cfg.Virtual; v != nil {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-	}
-	snapshotTime, err := c.checkSnapshotTime(ctx, name)
-	if err != nil {
-		return s, err
-	}
-	if err := c.replaceState(ctx, name, snapshotTime, restore); err != nil {
-		return s, err
-	}
-	errs := []error{c.adoptClock(ctx)}
-	for _, fn := range c.snapshots.onReplaced {
-		errs = append(errs, fn(ctx))
-	}
-	// A rule of the state before may have held something since the snapshot was brought in.
-	errs = append(errs, c.change(ctx, releaseHeld))
-	// Until here nothing forwards: the balancers of the state before were stopped.
-	errs = append(errs, c.restoreBalancers(ctx))
-	c.wakeWorker()
-	if err := errors.Join(errs...); err != nil {
-		// Not wrapped: a refusal would say that nothing was changed.
-		return s, fmt.Errorf("snapshot %q has taken the place of the state, but: %v", name, err) //nolint:errorlint // See above.
-	}
-	return s, nil
-}
-
-func (c *Cloud) replaceState(ctx context.Context, name string, snapshotTime time.Time, restore restoreFile) error {
-	c.planeMu.Lock()
-	defer c.planeMu.Unlock()
-	c.replacing.Lock()
-	defer c.replacing.Unlock()
-	err := restore(ctx, c.snapshotFile(name))
-	if errors.Is(err, store.ErrUnusable) {
-		return refuse(SnapshotUnusable, "snapshot %q: %v", name, err)
-	}
-	if err != nil {
-		return refuseIfFull(err)
-	}
-	if v := c.cfg.Virtual; v != nil {
-		v.clock.Advance(max(snapshotTime.Sub(c.now()), 0))
-	}
-	for id := range c.forwarding {
-		c.stopForwarding(id)
-	}
-	c.waiters.notifyAll()
-	return c.Reload(ctx)
 }
 
 func (c *Cloud) snapshotFile(name string) string {

@@ -69,8 +69,14 @@ func CloudActs(ctx context.Context, cloud *client.Client, ccmToken string) ([]Ac
 			}},
 		},
 	}}
-	snapshots, err := snapshotActs(ctx, cloud)
-	return append(acts, snapshots...), err
+	_, err = cloud.ListSnapshots(ctx)
+	if client.HasCode(err, api.Forbidden) {
+		return acts, nil
+	}
+	return append(acts, Act{
+		Verb: "save a snapshot", Command: []string{"fakecloud", "snapshots", "save"},
+		Inputs: []Input{{Label: "name", Text: "before"}},
+	}), err
 }
 
 // callFaults are what can go wrong with calls.
@@ -87,25 +93,4 @@ func callFaults(token string) []Option {
 		of("lists are empty", "--empty-list"), of("lists show one item", "--partial-list=1"),
 		of("creates lose their answer", "--operation=createLoadBalancer", "--drop", "--carry-out"),
 	}
-}
-
-func snapshotActs(ctx context.Context, cloud *client.Client) ([]Act, error) {
-	listed, err := cloud.ListSnapshots(ctx)
-	if client.HasCode(err, api.Forbidden) {
-		return nil, nil
-	}
-	acts := []Act{{
-		Verb: "save a snapshot", Command: []string{"fakecloud", "snapshots", "save"},
-		Inputs: []Input{{Label: "name", Text: "before"}},
-	}}
-	restore := Act{
-		Verb: "restore a snapshot", Command: []string{"fakecloud", "snapshots", "restore"}, Inputs: []Input{{Label: "name"}},
-	}
-	for _, s := range listed {
-		restore.Inputs[0].Options = append(restore.Inputs[0].Options, Option{s.Name, []string{s.Name}})
-	}
-	if len(listed) > 0 {
-		acts = append(acts, restore)
-	}
-	return acts, err
 }

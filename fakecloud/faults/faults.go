@@ -202,11 +202,10 @@ type Rules struct {
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
 	c.SetFaults(r)
-	c.OnReplaced(r.loadStored)
 	return r, r.loadStored(ctx)
 }
 
-// loadStored replaces the rules by the stored ones, and releases what other rules held.
+// loadStored brings the stored rules into force, and releases what other rules held.
 func (r *Rules) loadStored(ctx context.Context) error {
 	r.change.Lock()
 	defer r.change.Unlock()
@@ -214,7 +213,6 @@ func (r *Rules) loadStored(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var rules []*rule
 	var orphans, stuck []string
 	for _, f := range stored {
 		back := newRule(
@@ -228,17 +226,11 @@ func (r *Rules) loadStored(ctx context.Context) error {
 			orphans = append(orphans, f.ID)
 			continue
 		}
-		rules = append(rules, back)
+		r.rules = append(r.rules, back)
 		if back.Effect.Stuck {
 			stuck = append(stuck, back.projectID())
 		}
 	}
-	r.mu.Lock()
-	for _, one := range r.rules {
-		close(one.lifted)
-	}
-	r.rules = rules
-	r.mu.Unlock()
 	if err := r.cloud.LiftFaults(ctx, orphans); err != nil {
 		return err
 	}

@@ -59,18 +59,11 @@ func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journa
 		agents: map[cloud.AuditCaller]map[string]bool{},
 	}
 	j.room.L = &j.mu
-	learn := func(ctx context.Context) error {
-		known, err := c.AuditAgents(ctx)
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		clear(j.agents)
-		for _, k := range known {
-			j.sumAgent(k)
-		}
-		return err
+	known, err := c.AuditAgents(context.Background())
+	for _, k := range known {
+		j.sumAgent(k)
 	}
-	c.OnReplaced(learn)
-	return j, learn(context.Background())
+	return j, err
 }
 
 // sumAgent is the user agent under which a caller's calls are summed: its own, or

@@ -103,7 +103,7 @@ func TestHeadIsGetWithoutABody(t *testing.T) {
 		head := r.head(t, at)
 		assert.Equal(t, 200, head.StatusCode, at)
 	}
-	head := r.head(t, "/v1/snapshots/a/restore")
+	head := r.head(t, "/v1/clock:advance")
 	assert.Equal(t, 405, head.StatusCode)
 	all := must(r.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0))(t)
 	var sizes []int64

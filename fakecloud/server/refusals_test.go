@@ -112,7 +112,7 @@ func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
 	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.NoSnapshots = true })
 	r.refused(t, "POST", "/v1/snapshots", `{"name":"a"}`, api.SnapshotUnusable, "", "no folder for snapshots")
 	assert.Empty(t, must(r.ListSnapshots(t.Context()))(t))
-	requireCode(t, api.NotFound)(r.RestoreSnapshot(t.Context(), "a"))
+	requireCode(t, api.NotFound)(r.GetSnapshot(t.Context(), "a"))
 }
 
 // What does not fit is answered with what would.

@@ -8,7 +8,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// maxSnapshotting bounds how long saving or restoring a snapshot may take.
+// maxSnapshotting bounds how long saving a snapshot may take.
 const maxSnapshotting = time.Hour
 
 func toAPISnapshot(s cloud.Snapshot) api.Snapshot {
@@ -45,18 +45,6 @@ func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, name api.Sn
 // DeleteSnapshot implements api.ServerInterface.
 func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	s.answerNoContent(w, r, s.cloud.DeleteSnapshot(r.Context(), name))
-}
-
-// RestoreSnapshot implements api.ServerInterface.
-func (s *Server) RestoreSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	restore := s.cloud.RestoreSnapshot
-	if r.URL.Query().Get("withTokens") == "true" { // The validator has checked its form.
-		restore = s.cloud.RestoreSnapshotWithTokens
-	}
-	ctx, cancel := s.waitContext(w, r, maxSnapshotting)
-	defer cancel()
-	snap, err := restore(ctx, name)
-	s.answerResult(w, r, http.StatusOK, toAPISnapshot(snap), err)
 }
 
 // GetSnapshotContent implements api.ServerInterface.

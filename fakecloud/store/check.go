@@ -44,7 +44,7 @@ func CheckFile(ctx context.Context, path string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	var verdict string
-	if err := conn.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
+	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
 		return unusableError("%w", err)
 	}
 	if verdict != "ok" {

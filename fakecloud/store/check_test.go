@@ -85,10 +85,12 @@ func refused(t *testing.T, path, want string) {
 	require.ErrorContains(t, err, path)
 	require.ErrorContains(t, err, "left untouched")
 	require.ErrorContains(t, store.CheckFile(t.Context(), path), want)
-	s := open(t, store.Memory)
-	require.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error { return addProject(t.Context(), tx, "kept") }))
-	require.ErrorContains(t, s.Restore(t.Context(), path), "nothing was changed")
-	assert.Equal(t, []string{"kept"}, projects(t, s))
+	kept := filepath.Join(t.TempDir(), "kept.db")
+	s := open(t, kept)
+	add(t, s, "kept")
+	require.NoError(t, s.Close())
+	require.ErrorContains(t, store.Restore(t.Context(), kept, path), "nothing was changed")
+	assert.Equal(t, []string{"kept"}, projects(t, open(t, kept)))
 	assert.True(t, before == read(), "the file was changed")
 }
 

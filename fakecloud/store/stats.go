@@ -16,7 +16,7 @@ type Stats struct {
 	Checkpoints int64 // times that pages went from the log to the data file
 	// Fsyncs are the waits for the disk: one for each commit that changed
 	// something, one more if the log began anew with it, and two for each
-	// checkpoint. Open, Close, Backup and Restore are not counted.
+	// checkpoint. Open, Close and Backup are not counted.
 	Fsyncs int64
 }
 

@@ -51,8 +51,6 @@ type Store struct {
 	pinned  int       // how many there are in all
 	lock    *os.File  // held while open; nil in memory
 
-	pageSize int // bytes
-
 	keepEvents Kept             // of each project
 	onCommit   func(writes int) // may be nil
 	counts     counters
@@ -65,10 +63,10 @@ type Store struct {
 	turn    sync.Mutex   // whose holder uses writer and what follows
 	batch   *writeBatch  // nil when no transaction is open
 	frames  int64        // in the write-ahead log after the last commit
-	// additions are what was added to projects' rows since Open or the last Restore.
+	// additions are what was added to projects' rows since Open.
 	additions map[projectTable]*additions
 
-	copying sync.Mutex // held by Backup and Restore
+	copying sync.Mutex // held by Backup
 
 	mu      sync.Mutex
 	commits chan struct{} // closed and replaced when events are committed
@@ -189,9 +187,6 @@ func (s *Store) connectWriter(ctx context.Context, writeDSN, readDSN string) err
 		return err
 	}
 	if s.writer, err = pinConn(ctx, s.write, "wal_autocheckpoint = 0"); err != nil { // See checkpointIfGrown.
-		return err
-	}
-	if err := s.writer.QueryRowContext(ctx, "PRAGMA page_size").Scan(&s.pageSize); err != nil {
 		return err
 	}
 	// A log that begins empty holds nothing of a process that crashed: see checkLog.

@@ -104,14 +104,16 @@ func TestEventsRemovedBeforeAnUpgradeAreMissed(t *testing.T) {
 	}
 }
 
-// A backup of any release can be restored into the running database.
+// A backup of any release can be restored.
 func TestEveryReleaseIsRestored(t *testing.T) {
-	s := open(t, filepath.Join(t.TempDir(), "cloud.db"))
+	data := filepath.Join(t.TempDir(), "cloud.db")
 	for v := int64(1); v <= newest(t); v++ {
 		path := filepath.Join(t.TempDir(), "backup.db")
 		require.NoError(t, load(t, path, v).Close())
-		require.NoError(t, s.Restore(t.Context(), path))
+		require.NoError(t, store.Restore(t.Context(), data, path))
+		s := open(t, data)
 		assertUsable(t, s)
+		require.NoError(t, s.Close())
 	}
 }
 

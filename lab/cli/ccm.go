@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/dialects"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
@@ -107,7 +109,7 @@ templates with the fields ` + wrapHelpText(program.ValueNames()) + `.
 
 With --dialect the program is the CCM of another cloud, unmodified, and is given what
 its cloud's preset has: ` + "`lab dialect show NAME`" + ` prints it. The lab's cloud speaks that
-cloud's API, too. Arguments after -- and --ccm-env come on top.
+cloud's API, too; Cloudlycke's cloud has none. Arguments after -- and --ccm-env come on top.
 
 In a kind cluster the program is a process of this machine, too, with the operator's
 rights. The Deployment of the lab's own CCM has no replica meanwhile.`,
@@ -169,16 +171,25 @@ func (g *guestFlags) use(ctx context.Context, l *lab.Lab, path string, args []st
 	return suite.UseCCM(ctx, l, &program.CCM{Path: path, Args: args, Env: g.env}, g.dialect)
 }
 
-// forUp gives what lab up does before it starts the CCM; nil if that is the lab's own.
-func (g *guestFlags) forUp(path string, args []string) (func(context.Context, *lab.Lab) error, error) {
+// forUp has lab up use the CCM at path, unless that is "", and give kubelets the provider IDs that
+// its preset asks for.
+func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) error {
 	if path == "" {
 		if g.dialect != "" || len(g.env) > 0 || len(args) > 0 {
-			return nil, usagef("--dialect, --ccm-env and arguments after -- are for --ccm PROGRAM")
+			return usagef("--dialect, --ccm-env and arguments after -- are for --ccm PROGRAM")
 		}
-		return nil, nil
+		return nil
+	}
+	if g.dialect != "" {
+		preset, err := dialects.Named(g.dialect)
+		if err != nil {
+			return usageError{err}
+		}
+		o.KubeletProviderIDs = cmp.Or(o.KubeletProviderIDs, preset.KubeletProviderIDs)
 	}
 	path, err := filepath.Abs(path)
-	return func(ctx context.Context, l *lab.Lab) error { return g.use(ctx, l, path, args) }, err
+	o.UseCCM = func(ctx context.Context, l *lab.Lab) error { return g.use(ctx, l, path, args) }
+	return err
 }
 
 // newDialect returns the command `lab dialect`.
@@ -189,7 +200,7 @@ func newDialect() *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "show NAME", Short: "Print a dialect's preset: environment, arguments and limits",
+		Use: "show NAME", Short: "Print the preset of a CCM: environment, arguments and limits",
 		Example: "  lab dialect show hcloud", Args: requireOneArgument,
 		ValidArgsFunction: cobra.FixedCompletions(dialects.Names(), cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver"
@@ -22,7 +23,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/conformance/report"
-	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
@@ -122,9 +122,9 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl.StringVar(&f.opts.CCMVersion, "ccm-version", "", "version of --ccm, for the reports (default: what its build says)")
 	fl.StringVar(
 		&f.dialect, "dialect", "",
-		"the CCM is that of another cloud, run and judged by its preset: "+strings.Join(dialects.Names(), ", "),
+		"the CCM is that of another cloud, run and judged by its preset: "+strings.Join(identity.Dialects(), ", "),
 	)
-	completeValues(cmd, "dialect", dialects.Names()...)
+	completeValues(cmd, "dialect", identity.Dialects()...)
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
 	fl.StringVar(

@@ -54,7 +54,7 @@ There are three kinds of cluster:
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			opts.Name = o.name
-			if opts.UseCCM, err = guest.forUp(ccm, args); err != nil {
+			if err := guest.forUp(&opts, ccm, args); err != nil {
 				return err
 			}
 			opts.Fleeting = fg.enabled // A new lab that fails to come up is then taken down again.

@@ -167,3 +167,21 @@ func TestSummaryWithoutProvider(t *testing.T) {
 		assert.Contains(t, said, "bin/lab compare "+name+" "+other+"\n")
 	}
 }
+
+// A preset's provider IDs are those of the kubelets, unless a person gives others.
+func TestPresetGivesKubeletsProviderIDs(t *testing.T) {
+	for given, want := range map[string]string{
+		"": "cloudlycke://{{slice .Name 0 1}}-c2-1", "cloudlycke://m-c2-1/{{.ID}}": "cloudlycke://m-c2-1/{{.ID}}",
+	} {
+		o := lifecycle.Options{Name: "new", KubeletProviderIDs: given}
+		require.NoError(t, (&guestFlags{dialect: "cloudlycke"}).forUp(&o, "./cloudlycke-ccm", nil))
+		assert.NotNil(t, o.UseCCM)
+		assert.Equal(t, want, o.KubeletProviderIDs)
+		require.NoError(t, validateUp(o, false))
+		o.Cluster = "kind"
+		require.ErrorContains(t, validateUp(o, false), "--kubelet-provider-ids is for --cluster embedded only")
+	}
+	var o lifecycle.Options
+	require.ErrorContains(t, (&guestFlags{dialect: "cloudlycke"}).forUp(&o, "", nil), "are for --ccm PROGRAM")
+	require.ErrorContains(t, (&guestFlags{dialect: "nimbus"}).forUp(&o, "ccm", nil), `no dialect "nimbus"`)
+}

@@ -299,6 +299,8 @@ type Program struct {
 	Env []string `json:"env,omitempty"`
 	// WithoutRoutes tells that, as a CCM, it makes no routes between the pods of different nodes.
 	WithoutRoutes bool `json:"withoutRoutes,omitempty"`
+	// WithoutBalancers tells that, as a CCM, it makes no load balancers.
+	WithoutBalancers bool `json:"withoutBalancers,omitempty"`
 	// HostsFile, unless "", is what the program finds as /etc/hosts.
 	HostsFile string `json:"hostsFile,omitempty"`
 }

@@ -33,6 +33,8 @@ type Facts struct {
 	Cluster string `json:"cluster"`
 	// CloudProvider is external or none.
 	CloudProvider string `json:"cloudProvider"`
+	// KubeletProviderIDs tells that kubelets register Nodes with provider IDs.
+	KubeletProviderIDs bool `json:"kubeletProviderIDs,omitempty"`
 	// Flags are the values of --cloud-provider of the components that run, ""
 	// for one without. A component that is missing cannot be looked at from
 	// here: its command line is in a container.
@@ -136,6 +138,7 @@ func collectFacts(ctx context.Context, l *lab.Lab, components []cluster.Componen
 	f := &Facts{
 		Name: l.State.Name, Cluster: l.Kind(), CloudProvider: l.CloudProvider(), Flags: map[string]string{},
 		Nodes: []NodeFacts{}, Pods: []PodFacts{}, Services: []ServiceFacts{},
+		KubeletProviderIDs: l.State.KubeletProviderIDs != "",
 	}
 	kube, err := l.Cluster.Observer()
 	if err != nil {

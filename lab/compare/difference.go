@@ -139,8 +139,11 @@ func (a aspect) explainDifference(left, right *Facts, l, r cell) (why []string, 
 // clauseFor is why a lab has what it has; of a Service that depends on more than the
 // situation.
 func (a aspect) clauseFor(f *Facts) (c clause, ok bool) {
-	if a.section == SectionServices {
+	switch {
+	case a.section == SectionServices:
 		return f.whyService(f.serviceNamed(a.what)), true
+	case a.what == aspectProviderID && f.KubeletProviderIDs:
+		return clause{all, "each kubelet registered its node with it, as its --provider-id says"}, true
 	}
 	c, ok = a.why[f.ccmState()]
 	return c, ok
@@ -184,7 +187,7 @@ var aspects = []aspect{
 		"k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go, initialNode; k8s.io/cloud-provider/controllers/node/node_controller.go, syncNode",
 	},
 	{
-		SectionNodes, "provider ID", providerIDs, setByCCM(
+		SectionNodes, aspectProviderID, providerIDs, setByCCM(
 			"only the cloud knows which instance a node is",
 			"the CCM found each node's instance and wrote its ID, once and for all",
 		),
@@ -246,6 +249,8 @@ var aspects = []aspect{
 		}, "",
 	},
 }
+
+const aspectProviderID = "provider ID"
 
 const taintUninitialized = cloudproviderapi.TaintExternalCloudProvider + ":NoSchedule"
 

@@ -154,6 +154,15 @@ func TestDifferenceIsExplained(t *testing.T) {
 	} {
 		assert.Equal(t, want, rowNamed(t, taintedFacts(), fullFacts(), what).Values, what)
 	}
+	registered := taintedFacts()
+	registered.KubeletProviderIDs = true
+	for i := range registered.Nodes {
+		registered.Nodes[i].ProviderID = "mine://i-1"
+	}
+	assert.Equal(
+		t, "tainted: each kubelet registered its node with it, as its --provider-id says.",
+		rowNamed(t, registered, plainFacts(), "provider ID").Why[0],
+	)
 	assert.Contains(t, rowNamed(t, taintedFacts(), fullFacts(), "CCM").Why[0], "`lab ccm start --name tainted`")
 }
 

@@ -9,11 +9,11 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
-	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
@@ -63,7 +63,7 @@ func replaceCCM(l *lab.Lab) console.Act {
 		which = append(which, console.Option{Label: filepath.Base(file), Args: []string{file}})
 	}
 	speaks := []console.Option{{Label: "this cloud's API"}}
-	for _, name := range dialects.Names() {
+	for _, name := range identity.Dialects() {
 		speaks = append(speaks, console.Option{Label: name, Args: []string{"--dialect=" + name}})
 	}
 	return console.Act{

@@ -1,6 +1,6 @@
 // Package dialects has what the lab must know of other clouds' CCMs to run one unmodified: a
-// preset for each dialect that the lab's cloud speaks, one readable file each. It knows neither
-// clusters nor clouds. Begin with Named.
+// preset for each dialect that the lab's cloud speaks, and for CCMs that call no cloud, one
+// readable file each. It knows neither clusters nor clouds. Begin with Named.
 package dialects
 
 import (
@@ -26,6 +26,14 @@ type Preset struct {
 	// Env and Args are what the program gets, before what a person adds.
 	Env  map[string]string `json:"env"`
 	Args []string          `json:"args"`
+	// WithoutAPI tells that the program makes its cloud's answers up and calls nobody: there is no
+	// dialect to speak, and nothing to judge.
+	WithoutAPI bool `json:"withoutAPI"`
+	// KubeletProviderIDs is what kubelets get as --provider-id, a template over cluster.Machine, for
+	// a program that does not find instances by Node name.
+	KubeletProviderIDs string `json:"kubeletProviderIDs"`
+	// WithoutBalancers tells that it makes no load balancers: Services stay pending.
+	WithoutBalancers bool `json:"withoutBalancers"`
 	// WithoutRoutes tells that it makes no routes. Where nodes need them, the lab makes them.
 	WithoutRoutes bool `json:"withoutRoutes"`
 	// AddressNames tells that it resolves the names of load balancers' addresses.
@@ -59,7 +67,7 @@ type Suite struct {
 	Unsupported map[string]string `json:"unsupported"`
 }
 
-// Names are the dialects that have a preset, sorted.
+// Names are those of all presets, sorted: the dialects, and those without an API.
 func Names() (names []string) {
 	all, _ := fs.Glob(files, "presets/*.yaml") // The pattern is a good one.
 	for _, file := range all {

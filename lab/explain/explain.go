@@ -232,8 +232,10 @@ func newSource(ctx context.Context, l *lab.Lab) (Source, error) {
 		return source, err
 	}
 	source.Processes = runningProcesses(l)
-	if source.OtherCCM, err = l.OtherCCM(); err != nil {
+	if other, err := l.OtherCCM(); err != nil {
 		source.Missing = append(source.Missing, fmt.Sprintf("%s: which program is the CCM: %v", Lab, err))
+	} else if other != nil {
+		source.OtherCCM, source.NoBalancers = other.Path, other.WithoutBalancers
 	}
 	if !source.NoProvider {
 		source.CCMRefusal = l.CCMRefusal(bounded)

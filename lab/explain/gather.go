@@ -55,14 +55,15 @@ type CloudReader interface {
 
 // Source queries facts. It changes nothing.
 type Source struct {
-	LabName    string
-	NoProvider bool
-	OtherCCM   string
-	CCMRefusal string
-	Components []cluster.Component
-	Processes  map[string]Process
-	Kube       kubernetes.Interface
-	Cloud      CloudReader
+	LabName     string
+	NoProvider  bool
+	OtherCCM    string
+	NoBalancers bool
+	CCMRefusal  string
+	Components  []cluster.Component
+	Processes   map[string]Process
+	Kube        kubernetes.Interface
+	Cloud       CloudReader
 	// Missing lists facts that the caller could not provide, and why.
 	Missing []string
 	// Removed is when Nodes were last deleted, by name.
@@ -106,8 +107,8 @@ func (a *LabFacts) setClusterError(err error) {
 
 func (s Source) beginQueries(a *LabFacts) *factQueries {
 	*a = LabFacts{
-		LabName: s.LabName, NoProvider: s.NoProvider, OtherCCM: s.OtherCCM, CCMRefusal: s.CCMRefusal,
-		Now:        time.Now(),
+		LabName: s.LabName, NoProvider: s.NoProvider, OtherCCM: s.OtherCCM, NoBalancers: s.NoBalancers,
+		CCMRefusal: s.CCMRefusal, Now: time.Now(),
 		Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing),
 	}
 	return &factQueries{labFacts: a}

@@ -36,6 +36,8 @@ type LabFacts struct {
 	NoProvider bool
 	// OtherCCM is the program that is the lab's CCM in place of its own; "" if it is its own.
 	OtherCCM string
+	// NoBalancers tells that this program makes no load balancers.
+	NoBalancers bool
 	// CCMRefusal says why the cloud refuses the CCM's calls; "" if it does not.
 	CCMRefusal string
 	Now        time.Time

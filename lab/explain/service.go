@@ -329,6 +329,10 @@ var ccmReasonAdvice = map[string]struct{ what, do, command string }{
 
 // addMissingBalancer adds why the CCM has created no balancer.
 func (f ServiceFacts) addMissingBalancer(to *finding) *finding {
+	if f.NoBalancers {
+		to.verdict += ": the lab's CCM makes no load balancers"
+		return to.addFact(Lab, "the CCM is %s", f.OtherCCM)
+	}
 	e := f.newestCurrentWarning(f.Events)
 	if q := f.Quota; q != nil && q.Used >= q.Limit && (e == nil || e.Reason == contract.ReasonQuotaExceeded) {
 		to.verdict += ": the project's quota of load balancers is used up"

@@ -390,6 +390,13 @@ func TestServices(t *testing.T) {
 				[]string{"lab logs ccm --tail 30"},
 			},
 		},
+		"none comes": {
+			func(f *ServiceFacts) { noAddress(f); f.OtherCCM, f.NoBalancers = "/bin/cloudlycke-ccm", true },
+			saidCase{
+				NotReady, "Service web has no address: the lab's CCM makes no load balancers.",
+				[]Fact{{Lab, "the CCM is /bin/cloudlycke-ccm"}}, nil,
+			},
+		},
 		"provisioning": {
 			func(f *ServiceFacts) {
 				f.Service.Status = corev1.ServiceStatus{}

@@ -176,6 +176,10 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 	if err != nil {
 		return "", err
 	}
+	if other, err := u.OtherCCM(); err != nil || other != nil && other.WithoutBalancers {
+		u.demoIdle = "service web stays without an address: this CCM makes no load balancers"
+		return u.demoIdle, err
+	}
 	var svc *corev1.Service
 	note("waiting for the Service's address")
 	err = u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {

@@ -110,6 +110,18 @@ func (u *upRun) listAliveNodes(ctx context.Context) ([]corev1.Node, error) {
 	return slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return !renewed[n.Name] }), nil
 }
 
+// chooseCCM says which program is the CCM, of a lab that is to come up without one.
+func (u *upRun) chooseCCM(ctx context.Context, _ func(string)) (string, error) {
+	if err := u.opts.UseCCM(ctx, u.Lab); err != nil {
+		return "", err
+	}
+	other, err := u.OtherCCM()
+	if err != nil {
+		return "", err
+	}
+	return other.Path + "; --without-ccm leaves it stopped", nil
+}
+
 // startCCMAndInitializeNodes starts the CCM and waits until no node has its taint.
 func (u *upRun) startCCMAndInitializeNodes(ctx context.Context, note func(string)) (string, error) {
 	note("starting")

@@ -173,6 +173,7 @@ func (u *upRun) runSteps(ctx context.Context) error {
 		{title: "instances", do: u.createInstances},
 		{title: "nodes", do: u.waitForNodesReady},
 		{title: "demo", do: u.deployDemo, skip: !demo},
+		{title: "ccm", do: u.chooseCCM, skip: ccm || u.opts.UseCCM == nil},
 		{title: "ccm", do: u.startCCMAndInitializeNodes, skip: !ccm},
 		{title: "pods", do: u.waitForDemoPods, skip: !demo || !ccm && !without},
 		{title: "load balancer", do: u.waitForLoadBalancer, skip: !ccm || !demo},

@@ -260,7 +260,7 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 		return err
 	}
 	p.Values = ccmValues(l, command, dialect)
-	if dialect != "" && p.Values.DialectURL == "" {
+	if dialect != "" && !preset.WithoutAPI && p.Values.DialectURL == "" {
 		return fmt.Errorf("this lab's cloud does not speak %s: it is of an earlier version; `lab down`, then `lab up`", dialect)
 	}
 	if err := p.Check(); err != nil {
@@ -279,7 +279,8 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 		return err
 	}
 	return l.UseCCM(ctx, &cluster.Program{
-		Path: p.Path, Args: args, Env: env, WithoutRoutes: preset.WithoutRoutes, HostsFile: hosts,
+		Path: p.Path, Args: args, Env: env, HostsFile: hosts,
+		WithoutRoutes: preset.WithoutRoutes, WithoutBalancers: preset.WithoutBalancers,
 	})
 }
 
@@ -289,6 +290,9 @@ func (o *Options) UseDialect(dialect string) error {
 	preset, err := dialects.Named(dialect)
 	if err != nil {
 		return err
+	}
+	if preset.WithoutAPI {
+		return fmt.Errorf("the CCM of %s makes its cloud's answers up: there is nothing to judge", dialect)
 	}
 	judged := &program.CCM{
 		Path: o.Program.Path, ConfigTemplate: o.Program.ConfigTemplate,

@@ -3,11 +3,13 @@ package suite
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
@@ -52,6 +54,10 @@ func TestPresetsAreJudged(t *testing.T) {
 		o := Options{
 			Program:     &program.CCM{Path: "/bin/true"},
 			Unsupported: conformance.Unsupported{"udp": "said by a person"},
+		}
+		if !slices.Contains(identity.Dialects(), name) {
+			require.ErrorContains(t, o.UseDialect(name), "there is nothing to judge")
+			continue
 		}
 		require.NoError(t, o.UseDialect(name))
 		require.NoError(t, o.Program.Check())

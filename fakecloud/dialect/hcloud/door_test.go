@@ -157,20 +157,6 @@ func TestWhatNobodyReadsIsCounted(t *testing.T) {
 	}, served[0].Unread)
 }
 
-// Numbers that were given since a snapshot was saved are not given again after a restore.
-func TestSerialNumbersSurviveARestore(t *testing.T) {
-	c, sdk := startCloud(t)
-	kept := createInstance(t, c, "kept")
-	_, err := c.CreateSnapshot(t.Context(), "before")
-	require.NoError(t, err)
-	lost := createInstance(t, c, "lost")
-	_, err = c.RestoreSnapshot(t.Context(), "before")
-	require.NoError(t, err)
-	assert.NotNil(t, must(sdk.Server.GetByID(t.Context(), kept.Serial))(t))
-	assert.Nil(t, must(sdk.Server.GetByID(t.Context(), lost.Serial))(t))
-	assert.Greater(t, createInstance(t, c, "new").Serial, lost.Serial+1, "the operation of the lost one had a number, too")
-}
-
 func TestADelayHoldsTheDialectsCall(t *testing.T) {
 	c, sdk := startCloud(t)
 	rule := c.Fail(api.FaultCreate{

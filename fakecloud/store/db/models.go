@@ -4,12 +4,6 @@
 
 package db
 
-type AccessToken struct {
-	Hash      []byte
-	GrantedTo []byte
-	ExpiresAt int64
-}
-
 type Audit struct {
 	ID         int64
 	Time       int64

@@ -446,17 +446,6 @@ func (q *Queries) LastRouteUpTo(ctx context.Context, arg LastRouteUpToParams) (L
 	return i, err
 }
 
-const lastSerial = `-- name: LastSerial :one
-SELECT last FROM serials
-`
-
-func (q *Queries) LastSerial(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, lastSerial)
-	var last int64
-	err := row.Scan(&last)
-	return last, err
-}
-
 const listResources = `-- name: ListResources :many
 SELECT document, due_at, serial FROM resources
 WHERE project_id = ?1 AND kind = ?2 AND id > ?3

@@ -26,44 +26,6 @@ func (q *Queries) AccessToken(ctx context.Context, hash []byte) (AccessTokenRow,
 	return i, err
 }
 
-const allTokens = `-- name: AllTokens :many
-SELECT name, project_id, hash, created_at, role, origin, expires_at, rotated_at, previous_hash, previous_until FROM tokens
-`
-
-func (q *Queries) AllTokens(ctx context.Context) ([]Token, error) {
-	rows, err := q.db.QueryContext(ctx, allTokens)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Token
-	for rows.Next() {
-		var i Token
-		if err := rows.Scan(
-			&i.Name,
-			&i.ProjectID,
-			&i.Hash,
-			&i.CreatedAt,
-			&i.Role,
-			&i.Origin,
-			&i.ExpiresAt,
-			&i.RotatedAt,
-			&i.PreviousHash,
-			&i.PreviousUntil,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const deleteFlagTokens = `-- name: DeleteFlagTokens :exec
 DELETE FROM tokens WHERE project_id = ? AND origin = 'flag'
 `
@@ -142,33 +104,6 @@ func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error 
 		arg.CreatedAt,
 	)
 	return err
-}
-
-const listAccessTokens = `-- name: ListAccessTokens :many
-SELECT hash, granted_to, expires_at FROM access_tokens
-`
-
-func (q *Queries) ListAccessTokens(ctx context.Context) ([]AccessToken, error) {
-	rows, err := q.db.QueryContext(ctx, listAccessTokens)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []AccessToken
-	for rows.Next() {
-		var i AccessToken
-		if err := rows.Scan(&i.Hash, &i.GrantedTo, &i.ExpiresAt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const listTokens = `-- name: ListTokens :many

@@ -5,9 +5,6 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: NextSerial :one
 UPDATE serials SET last = last + 1 RETURNING last;
 
--- name: LastSerial :one
-SELECT last FROM serials;
-
 -- name: ResourceOfSerial :one
 SELECT id FROM resources WHERE serial = ? AND kind = ? AND project_id = ?;
 

@@ -21,9 +21,6 @@ SELECT * FROM tokens
 WHERE project_id = @project_id AND name > @after AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
 ORDER BY name LIMIT @max;
 
--- name: AllTokens :many
-SELECT * FROM tokens;
-
 -- name: OtherAdmins :one
 SELECT count(*) FROM tokens
 WHERE role = 'admin' AND name <> @name AND (expires_at IS NULL OR expires_at > @now);
@@ -40,9 +37,6 @@ INSERT INTO access_tokens (hash, granted_to, expires_at) VALUES (?, ?, ?);
 -- The secret that an access token was granted to, and when it ends.
 -- name: AccessToken :one
 SELECT granted_to, expires_at FROM access_tokens WHERE hash = ?;
-
--- name: ListAccessTokens :many
-SELECT * FROM access_tokens;
 
 -- What has expired, and the oldest of those granted to one secret, beyond a number.
 -- name: PruneAccessTokens :exec

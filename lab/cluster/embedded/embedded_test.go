@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -156,6 +157,11 @@ func TestKubeletProviderIDs(t *testing.T) {
 		id, err := kubeletProviderID(text, cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"})
 		require.NoError(t, err)
 		assert.Equal(t, want, id)
+	}
+	for _, name := range dialects.Names() {
+		preset, err := dialects.Named(name)
+		require.NoError(t, err)
+		assert.NoError(t, checkProviderIDs(preset.KubeletProviderIDs), name)
 	}
 	for text, want := range map[string]string{
 		"{{.InstanceID}}": "can't evaluate field InstanceID", "{{": "unclosed action", "mine://one": "two instances get the same",

@@ -296,7 +296,7 @@ func lbStatusOverwritten(t *conformance.T) {
 		awaitPromptly(t, "the status to be as before", 30*time.Second, func(ctx context.Context) error {
 			now, err := t.GetService(ctx, svc)
 			if err == nil && !assert.ObjectsAreEqual(right.Status.LoadBalancer, now.Status.LoadBalancer) {
-				err = fmt.Errorf("it was %v and is %v", right.Status.LoadBalancer, now.Status.LoadBalancer)
+				err = fmt.Errorf("it was %s and is %s", right.Status.LoadBalancer.String(), now.Status.LoadBalancer.String())
 			}
 			return err
 		}, servedService)
