@@ -168,7 +168,7 @@ const (
 	FeatureHealthAddress Feature = "health-address"
 )
 
-// FeatureLocalAPIServer: the cluster's API server is reached at a loopback address, so that a test can
+// FeatureLocalAPIServer tells that the cluster's API server is reached at a loopback address, so that a test can
 // lead the CCM to it by a way that can be shut. It follows from the cluster.
 const FeatureLocalAPIServer Feature = "local-api-server"
 
