@@ -95,7 +95,7 @@ func TestDemoProbes(t *testing.T) {
 }
 
 func TestUnlistedPorts(t *testing.T) {
-	port := func(number int) intstr.IntOrString { return intstr.FromInt(number) }
+	port := intstr.FromInt32
 	pod := &v1.Pod{Spec: v1.PodSpec{
 		InitContainers: []v1.Container{{Name: "init", Ports: []v1.ContainerPort{{ContainerPort: 1}}}},
 		Containers: []v1.Container{{
