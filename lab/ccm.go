@@ -62,8 +62,8 @@ func (l *Lab) ReplaceableCCM() (cluster.CCMCommand, error) {
 
 // OwnCCM tells whether the lab's own CCM is the one that runs if any does.
 func (l *Lab) OwnCCM() (bool, error) {
-	used, err := local.Site{Lab: l.State}.ProgramInUse()
-	return used == nil, err
+	other, err := l.OtherCCM()
+	return other == nil, err
 }
 
 // OtherCCM is the program that is the lab's CCM in place of its own, or nil.

@@ -133,7 +133,7 @@ func (c picturedCloud) ListFaults(ctx context.Context) ([]api.Fault, error) {
 
 // podRanges are the pods' ranges by Node, if the lab's CCM makes no routes to them where these are needed.
 func podRanges(ctx context.Context, l *lab.Lab, kube kubernetes.Interface) (map[string]string, error) {
-	used, err := local.Site{Lab: l.State}.ProgramInUse()
+	used, err := l.OtherCCM()
 	if err != nil || used == nil || !used.WithoutRoutes || !l.Cluster.CCMCommand().NeedsRoutes {
 		return nil, err
 	}

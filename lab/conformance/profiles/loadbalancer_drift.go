@@ -77,7 +77,7 @@ var balancerDriftTests = []conformance.Test{
 		Compares: resettable,
 		Run: func(t *conformance.T) {
 			svc, before := newServiceWithResetBalancer(t)
-			awaitRepaired(t, svc, 30*time.Second, sameBalancer(before), hasOptionsOf(before))
+			awaitRepaired(t, svc, halfAMinute, sameBalancer(before), hasOptionsOf(before))
 		},
 	}, {
 		ID: "lb-status-overwritten-is-repaired", Capability: conformance.CapabilityRepair, Source: fromPublished,
@@ -293,7 +293,7 @@ func lbStatusOverwritten(t *conformance.T) {
 			_, err = t.Kube.CoreV1().Services(svc.Namespace).UpdateStatus(t.Context(), now, metav1.UpdateOptions{})
 			return err
 		}), "writing %v into the status of Service %s", wrong, svc.Name)
-		awaitPromptly(t, "the status to be as before", 30*time.Second, func(ctx context.Context) error {
+		awaitPromptly(t, "the status to be as before", halfAMinute, func(ctx context.Context) error {
 			now, err := t.GetService(ctx, svc)
 			if err == nil && !assert.ObjectsAreEqual(right.Status.LoadBalancer, now.Status.LoadBalancer) {
 				err = fmt.Errorf("it was %s and is %s", right.Status.LoadBalancer.String(), now.Status.LoadBalancer.String())
