@@ -13,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gorilla/mux"
 
@@ -125,11 +127,12 @@ func FindRefusal(byCode map[api.ProblemCode]Refusal, p api.Problem, other Refusa
 // Answer is what a call is answered with; no body is sent if that is nil.
 type Answer struct {
 	Status int
+	Header http.Header
 	Body   any
 }
 
 // OK answers with status 200.
-func OK(body any) *Answer { return &Answer{http.StatusOK, body} }
+func OK(body any) *Answer { return &Answer{Status: http.StatusOK, Body: body} }
 
 // Request is a call that is being made. Its embedded client makes native calls for the caller,
 // and needs the context that the call is made with.
@@ -142,9 +145,21 @@ type Request struct {
 	Cloud *cloud.Cloud
 }
 
+// Var gives a variable of the call's path.
+func (r *Request) Var(name string) string { return mux.Vars(r.HTTP)[name] }
+
+// InPath gives what the call's path refers to: its variable id.
+func InPath(r *Request) string { return r.Var("id") }
+
+// Now is the cloud's time.
+func (r *Request) Now() time.Time {
+	now, _ := r.Cloud.Now()
+	return now
+}
+
 // Serial reads a serial number from the call's path. What is no number is not found.
 func (r *Request) Serial() (int64, error) {
-	text := mux.Vars(r.HTTP)["id"]
+	text := InPath(r)
 	serial, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || serial < 1 {
 		return 0, NotFound("nothing has the ID %q", text)
@@ -159,6 +174,22 @@ func (r *Request) ResourceID(ctx context.Context, kind cloud.Resource, serial in
 		err = NotFound("no %s has the ID %d", kind, serial)
 	}
 	return id, err
+}
+
+// Instances gives the caller's instances by their native IDs, for their names and numbers.
+func (r *Request) Instances(ctx context.Context) (map[string]cloud.Instance, error) {
+	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
+	byID := make(map[string]cloud.Instance, len(all))
+	for _, in := range all {
+		byID[in.ID] = in
+	}
+	return byID, err
+}
+
+// Addresses gives the caller's reserved addresses, for their names and numbers.
+func (r *Request) Addresses(ctx context.Context) ([]cloud.ReservedAddress, error) {
+	all, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
+	return all, err
 }
 
 // Served is a dialect that a server speaks.
@@ -206,14 +237,16 @@ func (d Dialect) Serve(s *server.Server, c *cloud.Cloud, url string) (*Served, e
 
 func (s *Served) serveCall(w http.ResponseWriter, r *http.Request, c Call) {
 	answer, err := s.do(r, c)
-	switch {
-	case err != nil:
+	if err != nil {
 		s.server.AnswerError(w, r, err)
-	case answer.Body == nil:
-		w.WriteHeader(answer.Status)
-	default:
-		s.server.AnswerJSON(w, r, answer.Status, answer.Body)
+		return
 	}
+	maps.Copy(w.Header(), answer.Header)
+	if answer.Body == nil {
+		w.WriteHeader(answer.Status)
+		return
+	}
+	s.server.AnswerJSON(w, r, answer.Status, answer.Body)
 }
 
 func (s *Served) do(r *http.Request, c Call) (*Answer, error) {

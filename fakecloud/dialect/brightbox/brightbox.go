@@ -9,21 +9,14 @@ package brightbox
 import (
 	"context"
 	"net/http"
-	"strings"
 	"time"
-
-	"github.com/gorilla/mux"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
-	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
 const name = "brightbox"
-
-// tagName is the tag in which a resource has its name.
-const tagName = "name"
 
 // Dialect is Brightbox's API.
 var Dialect = dialect.Dialect{
@@ -113,34 +106,21 @@ type resource struct {
 	DeletedAt    *time.Time `json:"deleted_at,omitempty"`
 }
 
-// kind is a kind of resources: its type, and what its IDs begin with.
-type kind struct{ resourceType, collection, prefix string }
+// kind is a kind of resources, and what all of them are in a URL.
+type kind struct {
+	dialect.Kind
+	collection string
+}
 
 var (
-	serverKind       = kind{"server", "servers", "srv-"}
-	loadBalancerKind = kind{"load_balancer", "load_balancers", "lba-"}
-	cloudIPKind      = kind{"cloud_ip", "cloud_ips", "cip-"}
-	groupKind        = kind{"server_group", "server_groups", "grp-"}
-	policyKind       = kind{"firewall_policy", "firewall_policies", "fwp-"}
-	ruleKind         = kind{"firewall_rule", "firewall_rules", "fwr-"}
-	accountKind      = kind{"account", "accounts", "acc-"}
+	serverKind       = kind{dialect.CodeKind("server", cloud.InstanceResource, "srv-"), "servers"}
+	loadBalancerKind = kind{dialect.CodeKind("load_balancer", cloud.LoadBalancerResource, "lba-"), "load_balancers"}
+	cloudIPKind      = kind{dialect.CodeKind("cloud_ip", cloud.AddressResource, "cip-"), "cloud_ips"}
+	groupKind        = kind{dialect.CodeKind("server_group", cloud.FirewallResource, "grp-"), "server_groups"}
+	policyKind       = kind{dialect.CodeKind("firewall_policy", cloud.FirewallResource, "fwp-"), "firewall_policies"}
+	ruleKind         = kind{dialect.CodeKind("firewall_rule", "", "fwr-"), "firewall_rules"} // within its policy
+	accountKind      = kind{dialect.CodeKind("account", "", "acc-"), "accounts"}
 )
-
-func (k kind) writeID(serial int64) string { return k.prefix + identity.Code(serial) }
-
-// readSerial gives the serial number of what has an ID.
-func (k kind) readSerial(id string) (int64, error) {
-	code, ok := strings.CutPrefix(id, k.prefix)
-	serial, valid := identity.ReadCode(code)
-	if !ok || !valid {
-		return 0, k.notFound(id)
-	}
-	return serial, nil
-}
-
-func (k kind) notFound(id string) error {
-	return dialect.NotFound("%s %q not found", k.resourceType, id)
-}
 
 func (k kind) newResource(r *dialect.Request, serial int64, name string) resource {
 	scheme := "http"
@@ -148,22 +128,10 @@ func (k kind) newResource(r *dialect.Request, serial int64, name string) resourc
 		scheme = "https"
 	}
 	return resource{
-		ID: k.writeID(serial), ResourceType: k.resourceType, Name: name,
-		URL: scheme + "://" + r.HTTP.Host + "/1.0/" + k.collection + "/" + k.writeID(serial),
+		ID: k.Write(serial), ResourceType: k.Name, Name: name,
+		URL: scheme + "://" + r.HTTP.Host + "/1.0/" + k.collection + "/" + k.Write(serial),
 	}
 }
-
-// nativeID gives the native ID of a resource that a request refers to.
-func (k kind) nativeID(ctx context.Context, r *dialect.Request, native cloud.Resource, id string) (string, error) {
-	serial, err := k.readSerial(id)
-	if err != nil {
-		return "", err
-	}
-	return r.ResourceID(ctx, native, serial)
-}
-
-// inPath is what the call's path refers to.
-func inPath(r *dialect.Request) string { return mux.Vars(r.HTTP)["id"] }
 
 // answerCreated and answerAccepted answer a call that succeeded. Every answer has a body.
 func answerCreated(body any) *dialect.Answer {
@@ -171,11 +139,6 @@ func answerCreated(body any) *dialect.Answer {
 }
 func answerAccepted(body any) *dialect.Answer {
 	return &dialect.Answer{Status: http.StatusAccepted, Body: body}
-}
-
-func currentTime(r *dialect.Request) time.Time {
-	now, _ := r.Cloud.Now()
-	return now
 }
 
 func listAccounts(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {

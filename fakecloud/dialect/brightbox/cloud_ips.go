@@ -3,7 +3,6 @@ package brightbox
 import (
 	"context"
 	"net/netip"
-	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -25,17 +24,11 @@ type cloudIP struct {
 	Server       *serverReference `json:"server"`
 }
 
-// listAddresses gives the caller's reserved addresses, for their names and numbers.
-func listAddresses(ctx context.Context, r *dialect.Request) ([]cloud.ReservedAddress, error) {
-	all, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
-	return all, err
-}
-
 // toCloudIP makes a cloud IP of an address that is mapped to a balancer, or to something else.
 func toCloudIP(r *dialect.Request, a cloud.ReservedAddress, mapped *resource) cloudIP {
 	byNumber, byDots := dns.NamesOf(a.IP)
 	out := cloudIP{
-		resource: cloudIPKind.newResource(r, a.Serial, a.Tags[tagName]),
+		resource: cloudIPKind.newResource(r, a.Serial, a.Tags[dialect.TagName]),
 		PublicIP: a.IP.String(), PublicIPv4: a.IP.String(), PublicIPv6: identity.IPv6Of(a.IP.String()),
 		FQDN: byNumber, ReverseDNS: byDots, Mode: "nat", LoadBalancer: mapped,
 	}
@@ -51,7 +44,7 @@ func readCloudIP(ctx context.Context, r *dialect.Request, a cloud.ReservedAddres
 	switch a.Holder.Kind {
 	case cloud.LoadBalancerResource:
 		lb, err := r.Cloud.GetLoadBalancer(ctx, r.Project, a.Holder.ID)
-		mapped := loadBalancerKind.newResource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags))
+		mapped := loadBalancerKind.newResource(r, lb.Serial, dialect.NameOf(lb.Name, lb.Tags))
 		mapped.CreatedAt, mapped.Status = &lb.CreatedAt, balancerStatuses[api.LoadBalancerState(lb.State)]
 		return toCloudIP(r, a, &mapped), err
 	case cloud.InstanceResource:
@@ -87,7 +80,7 @@ func showCloudIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress
 
 // findAddress gives the native ID of the cloud IP in the call's path.
 func findAddress(ctx context.Context, r *dialect.Request) (string, error) {
-	return cloudIPKind.nativeID(ctx, r, cloud.AddressResource, inPath(r))
+	return cloudIPKind.NativeID(ctx, r, dialect.InPath(r))
 }
 
 func getCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
@@ -108,7 +101,7 @@ func createCloudIP(ctx context.Context, r *dialect.Request, body struct {
 }) (*dialect.Answer, error) {
 	create := api.ReservedAddressCreate{}
 	if body.Name != nil {
-		create.Tags = &api.Tags{tagName: *body.Name}
+		create.Tags = &api.Tags{dialect.TagName: *body.Name}
 	}
 	a, err := r.ReserveAddress(ctx, create)
 	if err != nil {
@@ -126,10 +119,10 @@ func mapCloudIP(ctx context.Context, r *dialect.Request, body struct {
 		return nil, err
 	}
 	var to api.AddressAttach
-	if strings.HasPrefix(body.Destination, serverKind.prefix) {
-		to.InstanceID, err = serverKind.nativeID(ctx, r, cloud.InstanceResource, body.Destination)
+	if _, isServer := serverKind.Read(body.Destination); isServer {
+		to.InstanceID, err = serverKind.NativeID(ctx, r, body.Destination)
 	} else {
-		to.LoadBalancerID, err = loadBalancerKind.nativeID(ctx, r, cloud.LoadBalancerResource, body.Destination)
+		to.LoadBalancerID, err = loadBalancerKind.NativeID(ctx, r, body.Destination)
 	}
 	if err != nil {
 		return nil, dialect.Invalid("destination", "%q is no server and no load balancer", body.Destination)

@@ -2,7 +2,6 @@ package brightbox
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,15 +97,8 @@ type firewall struct {
 
 func toFirewall(native *api.Firewall) (*firewall, error) {
 	f := &firewall{Firewall: native}
-	var err error
-	if raw := native.Records[name]; raw != nil {
-		err = json.Unmarshal(raw, &f.firewallRecord)
-	}
-	return f, err
+	return f, dialect.ReadRecord(name, native.Records, &f.firewallRecord)
 }
-
-// attempts is how often a change is made again that another one came before.
-const attempts = 10
 
 // changeFirewall changes the firewall of a serial number, all of it or nothing, and removes it when it is neither
 // group nor policy any more.
@@ -120,7 +112,7 @@ func changeFirewall(
 	if err != nil {
 		return nil, err
 	}
-	for attempt := 1; ; attempt++ {
+	return dialect.Retry(func() (*firewall, error) {
 		native, err := r.GetFirewall(ctx, id)
 		if err != nil {
 			return nil, err
@@ -132,11 +124,8 @@ func changeFirewall(
 		if err != nil {
 			return nil, err
 		}
-		err = f.saveChange(client.IfMatch(ctx, native.Version), r)
-		if !client.HasCode(err, api.ProblemCode(cloud.PreconditionFailed)) || attempt == attempts {
-			return f, err
-		}
-	}
+		return f, f.saveChange(client.IfMatch(ctx, native.Version), r)
+	})
 }
 
 // saveChange has this cloud know what the firewall is now.
@@ -150,7 +139,7 @@ func (f *firewall) saveChange(ctx context.Context, r *dialect.Request) error {
 	}
 	f.firewallRecord.Version = recordVersion
 	_, err = r.UpdateFirewall(ctx, f.ID, api.FirewallUpdate{
-		InstanceIDs: &servers, Rules: &rules, Records: withRecord(f.Records, f.firewallRecord),
+		InstanceIDs: &servers, Rules: &rules, Records: dialect.WithRecord(name, f.Records, f.firewallRecord),
 	})
 	return err
 }
@@ -270,7 +259,7 @@ func listServerGroups(ctx context.Context, r *dialect.Request, _ struct{}) (*dia
 	if err != nil {
 		return nil, err
 	}
-	instances, err := listInstances(ctx, r)
+	instances, err := r.Instances(ctx)
 	out := []serverGroup{}
 	for _, f := range all {
 		if f.Group != nil {
@@ -285,7 +274,7 @@ func createServerGroup(ctx context.Context, r *dialect.Request, body struct {
 	Description *string `json:"description,omitempty"`
 }) (*dialect.Answer, error) {
 	rec := firewallRecord{Version: recordVersion, Group: &groupRecord{
-		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: currentTime(r),
+		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: r.Now(),
 	}}
 	f, err := createFirewall(ctx, r, rec, rec.Group.Name)
 	if err != nil {
@@ -301,7 +290,7 @@ func createFirewall(
 	wireName string,
 ) (*firewall, error) {
 	native, err := r.CreateFirewall(ctx, api.FirewallCreate{
-		Records: withRecord(nil, rec), Tags: &api.Tags{tagName: wireName},
+		Records: dialect.WithRecord(name, nil, rec), Tags: &api.Tags{dialect.TagName: wireName},
 	})
 	if err != nil {
 		return nil, err
@@ -311,18 +300,18 @@ func createFirewall(
 
 // changeGroup changes the server group in the call's path, and answers with it.
 func changeGroup(ctx context.Context, r *dialect.Request, change func(f *firewall) error) (*dialect.Answer, error) {
-	serial, err := groupKind.readSerial(inPath(r))
+	serial, err := groupKind.Serial(dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
-	instances, err := listInstances(ctx, r)
+	instances, err := r.Instances(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var group serverGroup
 	_, err = changeFirewall(ctx, r, serial, func(f *firewall) error {
 		if f.Group == nil {
-			return groupKind.notFound(inPath(r))
+			return groupKind.NotFound(dialect.InPath(r))
 		}
 		if err := change(f); err != nil {
 			return err
@@ -344,7 +333,7 @@ type members struct {
 
 func (m members) nativeIDs(ctx context.Context, r *dialect.Request) (ids []string, err error) {
 	for _, s := range m.Servers {
-		id, err := serverKind.nativeID(ctx, r, cloud.InstanceResource, s.Server)
+		id, err := serverKind.NativeID(ctx, r, s.Server)
 		if err != nil {
 			return nil, dialect.Invalid("servers", "%q is no server", s.Server)
 		}
@@ -411,7 +400,7 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 	ServerGroup *string `json:"server_group,omitempty"`
 }) (*dialect.Answer, error) {
 	policy := &policyRecord{
-		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: currentTime(r),
+		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: r.Now(),
 	}
 	if body.ServerGroup == nil {
 		f, err := createFirewall(ctx, r, firewallRecord{Version: recordVersion, Policy: policy}, policy.Name)
@@ -420,7 +409,7 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 		}
 		return answerCreated(f.toPolicy(r)), nil
 	}
-	serial, err := groupKind.readSerial(*body.ServerGroup)
+	serial, err := groupKind.Serial(*body.ServerGroup)
 	if err != nil {
 		return nil, dialect.Invalid("server_group", "%q is none", *body.ServerGroup)
 	}
@@ -449,14 +438,14 @@ func changePolicy(
 ) (*firewall, error) {
 	return changeFirewall(ctx, r, serial, func(f *firewall) error {
 		if f.Policy == nil {
-			return policyKind.notFound(policyKind.writeID(serial))
+			return policyKind.NotFound(policyKind.Write(serial))
 		}
 		return change(f)
 	})
 }
 
 func deleteFirewallPolicy(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	serial, err := policyKind.readSerial(inPath(r))
+	serial, err := policyKind.Serial(dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -475,7 +464,7 @@ type ruleRequest struct {
 }
 
 func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
-	serial, err := policyKind.readSerial(api.ValueOf(body.FirewallPolicy))
+	serial, err := policyKind.Serial(api.ValueOf(body.FirewallPolicy))
 	if err != nil {
 		return nil, dialect.Invalid("firewall_policy", "%q is none", api.ValueOf(body.FirewallPolicy))
 	}
@@ -485,7 +474,7 @@ func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 			return dialect.Invalid("firewall_policy", "%q has had %d rules, which are the most", *body.FirewallPolicy, maxRules-1)
 		}
 		f.Policy.LastRule++
-		rule := ruleRecord{Number: f.Policy.LastRule, CreatedAt: currentTime(r), ruleFields: body.ruleFields}
+		rule := ruleRecord{Number: f.Policy.LastRule, CreatedAt: r.Now(), ruleFields: body.ruleFields}
 		f.Policy.Rules = append(f.Policy.Rules, rule)
 		shown = f.toRule(r, rule)
 		shown.FirewallPolicy = f.policyResource(r)
@@ -495,7 +484,7 @@ func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 }
 
 func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
-	number, err := ruleKind.readSerial(inPath(r))
+	number, err := ruleKind.Serial(dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -503,7 +492,7 @@ func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 	_, err = changePolicy(ctx, r, number/maxRules, func(f *firewall) error {
 		at := slices.IndexFunc(f.Policy.Rules, func(rule ruleRecord) bool { return rule.Number == number%maxRules })
 		if at < 0 {
-			return ruleKind.notFound(inPath(r))
+			return ruleKind.NotFound(dialect.InPath(r))
 		}
 		f.Policy.Rules[at].replaceGiven(body.ruleFields)
 		shown = f.toRule(r, f.Policy.Rules[at])

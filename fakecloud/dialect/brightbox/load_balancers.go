@@ -3,8 +3,6 @@ package brightbox
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
@@ -113,27 +111,6 @@ type record struct {
 
 const recordVersion = 1
 
-// recordOf gives the record of what another dialect, or the native API, may have made.
-func recordOf(records api.Records) (rec record, err error) {
-	if raw := records[name]; raw != nil {
-		err = json.Unmarshal(raw, &rec)
-	}
-	return rec, err
-}
-
-// withRecord gives records with this dialect's put in.
-func withRecord(records api.Records, rec any) api.Records {
-	raw, _ := json.Marshal(rec) // Texts and numbers can be encoded.
-	all := api.Records{}
-	maps.Copy(all, records)
-	all[name] = raw
-	return all
-}
-
-func nameOfBalancer(native string, tags map[string]string) string {
-	return cmp.Or(tags[tagName], native)
-}
-
 // view is what balancers are shown with, read once for all of them.
 type view struct {
 	instances map[string]cloud.Instance
@@ -141,19 +118,19 @@ type view struct {
 }
 
 func readView(ctx context.Context, r *dialect.Request) (v view, err error) {
-	if v.instances, err = listInstances(ctx, r); err == nil {
-		v.addresses, err = listAddresses(ctx, r)
+	if v.instances, err = r.Instances(ctx); err == nil {
+		v.addresses, err = r.Addresses(ctx)
 	}
 	return v, err
 }
 
 func (v view) toLoadBalancer(r *dialect.Request, lb *api.LoadBalancer) (loadBalancer, error) {
-	rec, err := recordOf(lb.Records)
-	if err != nil {
+	var rec record
+	if err := dialect.ReadRecord(name, lb.Records, &rec); err != nil {
 		return loadBalancer{}, err
 	}
 	out := loadBalancer{
-		resource:   loadBalancerKind.newResource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags)),
+		resource:   loadBalancerKind.newResource(r, lb.Serial, dialect.NameOf(lb.Name, lb.Tags)),
 		BufferSize: bufferSize, HTTPSRedirect: rec.HTTPSRedirect, Policy: defaultPolicy,
 		SSLMinimumVersion: cmp.Or(rec.SSLMinimumVersion, defaultMinimumTLS),
 		Listeners:         rec.showListeners(lb.Listeners), HealthCheck: rec.showHealthCheck(lb.HealthCheck),
@@ -267,7 +244,7 @@ func answerBalancer(ctx context.Context, r *dialect.Request, status int, lb *api
 
 // readBalancer reads the balancer in the call's path.
 func readBalancer(ctx context.Context, r *dialect.Request) (*api.LoadBalancer, error) {
-	id, err := loadBalancerKind.nativeID(ctx, r, cloud.LoadBalancerResource, inPath(r))
+	id, err := loadBalancerKind.NativeID(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +257,7 @@ func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dial
 	if err == nil {
 		return answerBalancer(ctx, r, http.StatusOK, lb)
 	}
-	serial, invalid := loadBalancerKind.readSerial(inPath(r))
+	serial, invalid := loadBalancerKind.Serial(dialect.InPath(r))
 	if invalid != nil {
 		return nil, err
 	}
@@ -289,7 +266,7 @@ func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dial
 		return nil, err
 	}
 	out := loadBalancer{
-		resource:   loadBalancerKind.newResource(r, serial, nameOfBalancer(deleted.Name, deleted.Tags)),
+		resource:   loadBalancerKind.newResource(r, serial, dialect.NameOf(deleted.Name, deleted.Tags)),
 		BufferSize: bufferSize, Policy: defaultPolicy, SSLMinimumVersion: defaultMinimumTLS,
 		Listeners: []listener{}, HealthCheck: healthCheck{Type: "tcp"},
 		ACME: acme{Domains: []struct{}{}}, Nodes: []serverReference{}, CloudIPs: []cloudIP{},
@@ -305,7 +282,7 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRe
 		return nil, err
 	}
 	create := api.LoadBalancerCreate{
-		Name: "lba-" + strings.ToLower(rand.Text()), Algorithm: cmp.Or(u.Algorithm, &lb.Algorithm), Tags: u.Tags,
+		Name: dialect.NewName("lba-"), Algorithm: cmp.Or(u.Algorithm, &lb.Algorithm), Tags: u.Tags,
 		IdleTimeoutSeconds: u.IdleTimeoutSeconds, HealthCheck: u.HealthCheck, Records: u.Records, Targets: u.Targets,
 		Listeners: api.Listeners{},
 	}
@@ -351,8 +328,8 @@ func (q balancerRequest) toUpdate(
 	r *dialect.Request,
 	lb *api.LoadBalancer,
 ) (u api.LoadBalancerUpdate, err error) {
-	rec, err := recordOf(lb.Records)
-	if err != nil {
+	var rec record
+	if err := dialect.ReadRecord(name, lb.Records, &rec); err != nil {
 		return u, err
 	}
 	rec.Version = recordVersion
@@ -364,7 +341,7 @@ func (q balancerRequest) toUpdate(
 	}
 	if q.Name != nil {
 		u.Tags = new(maps.Clone(lb.Tags))
-		(*u.Tags)[tagName] = *q.Name
+		(*u.Tags)[dialect.TagName] = *q.Name
 	}
 	if q.Policy != nil {
 		algorithm, known := algorithms[*q.Policy]
@@ -387,7 +364,7 @@ func (q balancerRequest) toUpdate(
 		rec.HealthCheck = q.HealthCheck.withDefaults()
 		u.HealthCheck = new(rec.HealthCheck.toNative())
 	}
-	u.Records = withRecord(lb.Records, rec)
+	u.Records = dialect.WithRecord(name, lb.Records, rec)
 	return u, nil
 }
 
@@ -422,7 +399,7 @@ func (rec *record) setNodes(ctx context.Context, r *dialect.Request, nodes []nod
 	rec.Nodes = nil
 	targets := api.Targets{}
 	for _, n := range nodes {
-		id, err := serverKind.nativeID(ctx, r, cloud.InstanceResource, n.Node)
+		id, err := serverKind.NativeID(ctx, r, n.Node)
 		if err != nil {
 			return dialect.Invalid("nodes", "%q is no server", n.Node)
 		}

@@ -65,7 +65,7 @@ type networkInterface struct {
 
 // findServer reads an instance by its ID, which stays readable while this cloud keeps it, or by its name.
 func findServer(ctx context.Context, r *dialect.Request, reference string) (*api.Instance, error) {
-	if id, err := serverKind.nativeID(ctx, r, cloud.InstanceResource, reference); err == nil {
+	if id, err := serverKind.NativeID(ctx, r, reference); err == nil {
 		return r.GetInstance(ctx, id)
 	}
 	all, err := r.ListInstances(ctx, client.InstanceFilter{Name: reference})
@@ -80,11 +80,11 @@ func findServer(ctx context.Context, r *dialect.Request, reference string) (*api
 }
 
 func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	in, err := findServer(ctx, r, inPath(r))
+	in, err := findServer(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := listAddresses(ctx, r)
+	addresses, err := r.Addresses(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -134,16 +134,6 @@ func interfaceOf(serial int64, ip string) networkInterface {
 		ID: "int-" + identity.Code(serial), IPv4Address: ip, IPv6Address: identity.IPv6Of(ip),
 		MACAddress: fmt.Sprintf("02:24:%02s:%02s:%02s:%02s", b[0], b[1], b[2], b[3]),
 	}
-}
-
-// listInstances gives the caller's instances by their native IDs, for their names and numbers.
-func listInstances(ctx context.Context, r *dialect.Request) (map[string]cloud.Instance, error) {
-	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
-	byID := make(map[string]cloud.Instance, len(all))
-	for _, in := range all {
-		byID[in.ID] = in
-	}
-	return byID, err
 }
 
 // referToServers gives what is shown of instances within another resource. One that is not kept any more is left out.

@@ -3,9 +3,7 @@ package hcloud
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -41,10 +39,8 @@ type balancer struct {
 
 func toBalancer(lb *api.LoadBalancer) (*balancer, error) {
 	b := &balancer{LoadBalancer: lb}
-	if raw := lb.Records[name]; raw != nil {
-		if err := json.Unmarshal(raw, &b.record); err != nil {
-			return nil, err
-		}
+	if err := dialect.ReadRecord(name, lb.Records, &b.record); err != nil {
+		return nil, err
 	}
 	b.record.Services = b.mergeServices()
 	return b, nil
@@ -53,11 +49,7 @@ func toBalancer(lb *api.LoadBalancer) (*balancer, error) {
 // records gives the balancer's records, with this dialect's put in.
 func (b *balancer) records() api.Records {
 	b.record.Version = recordVersion
-	raw, _ := json.Marshal(b.record) // Texts and numbers can be encoded.
-	all := api.Records{}
-	maps.Copy(all, b.Records)
-	all[name] = raw
-	return all
+	return dialect.WithRecord(name, b.Records, b.record)
 }
 
 // balancerTypes are Hetzner's names of the cloud's sizes of balancers, which have the limits in
@@ -202,7 +194,7 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 	if err != nil {
 		return schema.LoadBalancer{}, err
 	}
-	instances, err := instancesByID(ctx, r)
+	instances, err := r.Instances(ctx)
 	if err != nil {
 		return schema.LoadBalancer{}, err
 	}

@@ -83,7 +83,7 @@ func toNetwork(ctx context.Context, r *dialect.Request, n api.Network) (schema.N
 		}},
 		Routes: []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
 	}
-	instances, err := instancesByID(ctx, r)
+	instances, err := r.Instances(ctx)
 	if err != nil {
 		return network, err
 	}
@@ -119,16 +119,6 @@ func firstHost(cidr string) string {
 
 // regionOf is the region of all of this cloud's zones.
 func regionOf(r *dialect.Request) string { return r.Cloud.Zones()[0].Region }
-
-// instancesByID reads the caller's instances, to which routes and targets refer.
-func instancesByID(ctx context.Context, r *dialect.Request) (map[string]cloud.Instance, error) {
-	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
-	byID := map[string]cloud.Instance{}
-	for _, in := range all {
-		byID[in.ID] = in
-	}
-	return byID, err
-}
 
 func gatewayOf(route api.Route, instances map[string]cloud.Instance) string {
 	if in := instances[route.InstanceID]; in.Address.IsValid() {
@@ -179,7 +169,7 @@ func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dialect
 	if err != nil {
 		return nil, err
 	}
-	instances, err := instancesByID(ctx, r)
+	instances, err := r.Instances(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +200,7 @@ func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dial
 	if err != nil {
 		return nil, err
 	}
-	instances, err := instancesByID(ctx, r)
+	instances, err := r.Instances(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func answerWith(
 }
 
 func viewFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	a, err := findAddress(ctx, r, inPath(r))
+	a, err := findAddress(ctx, r, dialect.InPath(r))
 	return answerWith(ctx, r, http.StatusOK, a, err)
 }
 
@@ -109,7 +109,7 @@ func attachFloatingIP(
 	if body.Kind != oxide.FloatingIpParentKindInstance {
 		return nil, dialect.Invalid("kind", "%q is none: a floating IP is attached to an instance", body.Kind)
 	}
-	a, err := findAddress(ctx, r, inPath(r))
+	a, err := findAddress(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func attachFloatingIP(
 }
 
 func detachFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	a, err := findAddress(ctx, r, inPath(r))
+	a, err := findAddress(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func detachFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dia
 }
 
 func deleteFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	a, err := findAddress(ctx, r, inPath(r))
+	a, err := findAddress(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}

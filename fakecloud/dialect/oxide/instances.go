@@ -40,7 +40,7 @@ func findInstance(ctx context.Context, r *dialect.Request, reference string) (*a
 }
 
 func viewInstance(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	in, err := findInstance(ctx, r, inPath(r))
+	in, err := findInstance(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -98,11 +98,11 @@ func macOf(ip string) oxide.MacAddr {
 }
 
 func listExternalIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	in, err := findInstance(ctx, r, inPath(r))
+	in, err := findInstance(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
-	reserved, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
+	reserved, err := r.Addresses(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/gorilla/mux"
 	"github.com/oxidecomputer/oxide.go/oxide"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -141,9 +140,6 @@ func findResource[T any](
 	return &all[0], nil
 }
 
-// inPath is what the call's path refers to.
-func inPath(r *dialect.Request) string { return mux.Vars(r.HTTP)["id"] }
-
 // poolName is the name of the one IP pool.
 const poolName = "default"
 
@@ -151,7 +147,7 @@ const poolName = "default"
 var poolID = identity.UUID(0).String()
 
 func viewIPPool(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	if pool := inPath(r); !isPool(pool) {
+	if pool := dialect.InPath(r); !isPool(pool) {
 		return nil, dialect.NotFound("not found: ip-pool with name or id %q", pool)
 	}
 	return dialect.OK(oxide.SiloIpPool{

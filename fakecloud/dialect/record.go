@@ -1,0 +1,43 @@
+package dialect
+
+import (
+	"encoding/json"
+	"maps"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// ReadRecord reads what a dialect has recorded with a resource. If that is nothing, as with what another dialect or
+// the native API made, into stays as it is.
+func ReadRecord(dialect string, records api.Records, into any) error {
+	raw := records[dialect]
+	if raw == nil {
+		return nil
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// WithRecord gives a copy of a resource's records with the dialect's put in.
+func WithRecord(dialect string, records api.Records, record any) api.Records {
+	raw, _ := json.Marshal(record) // Texts and numbers can be encoded.
+	all := api.Records{}
+	maps.Copy(all, records)
+	all[dialect] = raw
+	return all
+}
+
+// attempts is how often a change is made again that another one came before.
+const attempts = 10
+
+// Retry makes a change until no other one comes before it, up to ten times. An attempt reads what there is, and
+// changes it by client.IfMatch.
+func Retry[T any](attempt func() (T, error)) (T, error) {
+	for n := 1; ; n++ {
+		changed, err := attempt()
+		if n == attempts || !client.HasCode(err, api.ProblemCode(cloud.PreconditionFailed)) {
+			return changed, err
+		}
+	}
+}
