@@ -200,9 +200,8 @@ bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; th
 	@$(GO) run ./fakecloud/bench $(BENCH)
 
 .PHONY: bench-dataplane
-bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy, nginx and IPVS; two minutes (BENCH="-quick -rows throughput,udp -o json")
-	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
-	@$(GO) run ./fakecloud/bench/dataplane $(BENCH)
+bench-dataplane: ## Measure fakecloud's load balancers of both kinds, and a target without any (BENCH="-count 10")
+	@$(GO) test -run '^$$' -bench Balancers ./fakecloud/dataplane $(BENCH)
 
 .PHONY: bench-ccm
 bench-ccm: build ## Measure our CCM at a thousand nodes, beside itself without cache and in upstream's defaults; a quarter of an hour (BENCH="-quick -rows init,services -o json")

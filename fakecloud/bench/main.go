@@ -132,7 +132,7 @@ func (b *bench) startCloud(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b.client, err = b.cloud.NewClient(b.Name, nil)
+	b.client, err = b.cloud.NewClient(b.Name)
 	if err != nil {
 		b.cloud.Kill()
 	}

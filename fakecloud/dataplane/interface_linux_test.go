@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -35,7 +36,8 @@ func runInNamespace(t testing.TB) bool {
 	}
 	args := []string{"-test.run=^" + t.Name() + "$", "-test.v"}
 	if _, ok := t.(*testing.B); ok {
-		args = []string{"-test.run=^$", "-test.bench=^" + t.Name() + "$", "-test.benchtime=1x"}
+		benchTime := flag.Lookup("test.benchtime").Value.String()
+		args = []string{"-test.run=^$", "-test.bench=^" + t.Name() + "$", "-test.benchtime=" + benchTime}
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
@@ -46,7 +48,7 @@ func runInNamespace(t testing.TB) bool {
 	}
 	require.NoError(t, err, "%s", out)
 	if _, ok := t.(*testing.B); ok {
-		t.Logf("%s", out)
+		_, _ = os.Stdout.Write(out)
 	}
 	return false
 }

@@ -122,15 +122,6 @@ func (p *Process) Memory() (now, peak int64, err error) {
 	return now, peak, nil
 }
 
-// Files counts the open files of the process and its children; 0 without Linux's /proc.
-func (p *Process) Files() int {
-	n := 0
-	for _, pid := range p.processIDs() {
-		n += FilesOf(pid)
-	}
-	return n
-}
-
 // CPU is the processor time of the process and its children; 0 without Linux's /proc.
 func (p *Process) CPU() time.Duration {
 	var sum time.Duration

@@ -1,5 +1,5 @@
 // Package netns makes machines of network namespaces, and a network between them, for tests and
-// benchmarks of what takes packets. It takes root, or a user namespace as RootAttr has one.
+// benchmarks of what takes packets, on Linux. It takes root, or a user namespace as RootAttr has one.
 package netns
 
 import (
