@@ -194,7 +194,7 @@ soak-up: build ## Bring a lab up and down again and again, and say what is left:
 	@CYCLES=$(CYCLES) NODES=$(NODES) CLUSTER=$(CLUSTER) scripts/soak-up
 
 .PHONY: bench-cloud
-bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; three minutes (BENCH="-quick -rows get,list -o json")
+bench-cloud: ## Measure fakecloud's API beside its targets; two minutes (BENCH="-quick -rows get,list -o json")
 	@# Upstream Kubernetes is not needed for it.
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run ./fakecloud/bench $(BENCH)
