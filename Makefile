@@ -158,8 +158,9 @@ fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 	done
 
 .PHONY: soak
-soak: ## Send a million small connections through load balancers, or as many as ten minutes allow: the last line says which (SOAK="-connections 100000 -for 2m …")
-	@$(GO) run ./fakecloud/bench/soak $(SOAK)
+soak: ## Send a million small connections through load balancers, or as many as ten minutes allow: it says which (SOAK="-connections 100000 -for 2m …")
+	@$(GO) test -count 1 -v -timeout 0 -run '^TestSoak$$' ./fakecloud/dataplane/soak \
+	  -connections 1000000 -datagrams 200000 -clients 64 -for 10m $(SOAK)
 
 .PHONY: lint
 lint: ## Check format and style
@@ -201,7 +202,7 @@ bench-cloud: ## Measure fakecloud's API beside its targets; two minutes (BENCH="
 
 .PHONY: bench-dataplane
 bench-dataplane: ## Measure fakecloud's load balancers of both kinds, and a target without any (BENCH="-count 10")
-	@$(GO) test -run '^$$' -bench Balancers ./fakecloud/dataplane $(BENCH)
+	@$(GO) test -run '^$$' -bench '^BenchmarkBalancers$$' ./fakecloud/dataplane $(BENCH)
 
 .PHONY: bench-ccm
 bench-ccm: build ## Measure our CCM at a thousand nodes, beside itself without cache and in upstream's defaults; a quarter of an hour (BENCH="-quick -rows init,services -o json")
