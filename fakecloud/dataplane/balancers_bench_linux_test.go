@@ -20,7 +20,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
-	"github.com/ccmlab/ccmlab/fakecloud/internal/netns"
 )
 
 // The ports of the targets, and of the balancers before them.
@@ -77,7 +76,7 @@ func newBenchNetwork(b *testing.B) *benchNetwork {
 	for i := range f.Targets {
 		target := n.addClient(netip.AddrFrom4([4]byte{10, 9, 1, byte(i + 1)}))
 		target.Do(func() {
-			require.NoError(b, netns.TakeAddress(networkVIP))
+			require.NoError(b, takeAddress(networkVIP))
 			serveBenchmark(b, target.address)
 			serveBenchmark(b, networkVIP)
 		})

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
-	"github.com/ccmlab/ccmlab/fakecloud/internal/netns"
 )
 
 // inNamespace is set in the environment of the processes that runInNamespace starts.
@@ -41,7 +40,7 @@ func runInNamespace(t testing.TB) bool {
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
-	cmd.SysProcAttr = netns.RootAttr()
+	cmd.SysProcAttr = rootAttr()
 	out, err := cmd.CombinedOutput()
 	if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
 		t.Skipf("this machine lets us have no network namespace: %v", err)
@@ -56,7 +55,7 @@ func runInNamespace(t testing.TB) bool {
 // setLoopbackUp sets up the only link of a new namespace.
 func setLoopbackUp(t *testing.T) {
 	t.Helper()
-	require.NoError(t, netns.SetUp("lo"))
+	require.NoError(t, setUp("lo"))
 }
 
 // newVethPair makes two interfaces, ours and theirs, that are each other's only neighbour,

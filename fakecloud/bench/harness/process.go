@@ -58,9 +58,6 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// Exited is closed when the process has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
-
 // Log is the output of the process so far.
 func (p *Process) Log() string {
 	text, _ := os.ReadFile(p.log)
