@@ -13,6 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/brightbox"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/hcloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect/oci"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/oxide"
 )
 
@@ -24,6 +25,7 @@ var dialects = []struct {
 }{
 	{brightbox.Dialect, "127.0.0.1:8473"},
 	{hcloud.Dialect, "127.0.0.1:8471"},
+	{oci.Dialect, "127.0.0.1:8474"},
 	{oxide.Dialect, "127.0.0.1:8472"},
 }
 

@@ -192,6 +192,16 @@ func (r *Request) Addresses(ctx context.Context) ([]cloud.ReservedAddress, error
 	return all, err
 }
 
+// NetworkSerials gives the serial numbers of the caller's networks by their native IDs.
+func (r *Request) NetworkSerials(ctx context.Context) (map[string]int64, error) {
+	networks, _, err := r.Cloud.ListNetworks(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
+	serials := make(map[string]int64, len(networks))
+	for _, n := range networks {
+		serials[n.ID] = n.Serial
+	}
+	return serials, err
+}
+
 // Served is a dialect that a server speaks.
 type Served struct {
 	Dialect

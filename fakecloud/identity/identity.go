@@ -27,6 +27,8 @@ var forms = map[string]form{
 	"brightbox": {"brightbox://srv-", Code, ReadCode},
 	// hcloud-cloud-controller-manager, internal/providerid.
 	"hcloud": {"hcloud://", writeNumber, readNumber},
+	// oci-cloud-controller-manager, pkg/cloudprovider/providers/oci/util.go: an OCID, without a scheme.
+	"oci": {OCID("instance"), Code, ReadCode},
 	// oxide-cloud-controller-manager, internal/provider.
 	"oxide": {"oxide://", func(serial int64) string { return UUID(serial).String() }, readUUID},
 }
@@ -71,6 +73,10 @@ func ReadCode(code string) (serial int64, ok bool) {
 	serial, err := strconv.ParseInt(code, 36, 64)
 	return serial, err == nil && serial > 0 && Code(serial) == code
 }
+
+// OCID gives what the OCIDs of a type of Oracle's resources begin with; a code comes after it. This cloud's realm is
+// fc1, and its region has the key neb.
+func OCID(ocidType string) string { return "ocid1." + ocidType + ".fc1.neb." }
 
 func writeNumber(serial int64) string { return strconv.FormatInt(serial, 10) }
 

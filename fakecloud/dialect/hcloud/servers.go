@@ -74,7 +74,7 @@ func listServers(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.
 	if err != nil {
 		return nil, err
 	}
-	networks, err := networkSerials(ctx, r)
+	networks, err := r.NetworkSerials(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 	if err != nil {
 		return nil, err
 	}
-	networks, err := networkSerials(ctx, r)
+	networks, err := r.NetworkSerials(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -133,16 +133,6 @@ var serverStatuses = map[api.InstanceState]string{
 	api.InstanceStopped:     "off",
 	api.InstanceTerminating: "deleting",
 	api.InstanceError:       "unknown",
-}
-
-// networkSerials gives the serial numbers of the caller's networks by their native IDs.
-func networkSerials(ctx context.Context, r *dialect.Request) (map[string]int64, error) {
-	networks, _, err := r.Cloud.ListNetworks(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
-	serials := map[string]int64{}
-	for _, n := range networks {
-		serials[n.ID] = n.Serial
-	}
-	return serials, err
 }
 
 func toServer(r *dialect.Request, in api.Instance, networks map[string]int64) schema.Server {

@@ -1,0 +1,157 @@
+// Package oci speaks the APIs of Oracle Cloud Infrastructure (OCI), as narrow as oci-cloud-controller-manager's own
+// calls: instances with their VNICs and subnets, availability domains, load balancers, network load balancers, their
+// work requests, security lists, network security groups and public IPs. What a call means is in Oracle's public
+// reference (docs.oracle.com/iaas/api). Begin with Dialect.
+//
+// A project is a tenancy and its root compartment, a network is a VCN with one subnet and one security list, and
+// OCIDs hold serial numbers. Names, which need not be unique at Oracle, are tags.
+package oci
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
+)
+
+const name = "oci"
+
+// The base paths of OCI's services, each with the version of its API. Identity has that of core.
+const (
+	corePath = "/20160918"
+	lbPath   = "/20170115"
+	nlbPath  = "/20200501"
+)
+
+// inCompartment are the query parameters of each list.
+var inCompartment = []string{"compartmentId", "page", "limit"}
+
+// listBy are the query parameters of a list that can be narrowed by others.
+func listBy(parameters ...string) []string { return append(parameters, inCompartment...) }
+
+// Dialect is OCI's APIs.
+var Dialect = dialect.Dialect{
+	Name:    name,
+	Summary: "the APIs of Oracle Cloud Infrastructure, as its cloud controller manager calls them",
+	Limits: []string{
+		"a tenancy is a project of this cloud, its root compartment is the only one, and a user is a token",
+		"a network is a VCN with one subnet and one security list, and an instance has one VNIC",
+		"all listeners of a load balancer forward to the backends of all sets that listeners name, each to its set's port",
+		"the policy of the first such set in order of name is for all, and so is the longest idle time-out of a listener",
+		"weights of backends, drain, backup and offline are recorded, and so are shapes and defined tags",
+		"security lists and network security groups are recorded: they filter nothing",
+		"a network load balancer is a proxy, too: preserving clients' addresses is recorded, and not done",
+		"TLS, certificates, rule sets, cipher suites, hostnames and IPv6 are refused",
+		"instances are made, started and stopped by fakecloud's own API",
+	},
+	Calls:  slices.Concat(nodeCalls, lbCalls, nlbCalls, securityCalls),
+	Refuse: refuse,
+}
+
+// readKeyID gives what the keyId of a signature names: TENANCY/USER/FINGERPRINT.
+func readKeyID(keyID string) (project, token, fingerprint string, ok bool) {
+	parts := strings.Split(keyID, "/")
+	if len(parts) != 3 {
+		return "", "", "", false
+	}
+	project, isTenancy := strings.CutPrefix(parts[0], tenancyPrefix)
+	token, isUser := strings.CutPrefix(parts[1], userPrefix)
+	return project, token, parts[2], isTenancy && isUser
+}
+
+// What OCIDs begin with, whose end is a name or a serial number. See identity.OCID.
+const (
+	tenancyPrefix = "ocid1.tenancy.fc1.."
+	userPrefix    = "ocid1.user.fc1.."
+)
+
+func newKind(ocidType, called string, native cloud.Resource) dialect.Kind {
+	return dialect.CodeKind(called, native, identity.OCID(ocidType))
+}
+
+var (
+	instanceKind     = newKind("instance", "instance", cloud.InstanceResource)
+	vnicKind         = newKind("vnic", "VNIC", cloud.InstanceResource)
+	attachmentKind   = newKind("vnicattachment", "VNIC attachment", cloud.InstanceResource)
+	vcnKind          = newKind("vcn", "VCN", cloud.NetworkResource)
+	subnetKind       = newKind("subnet", "subnet", cloud.NetworkResource)
+	securityListKind = newKind("securitylist", "security list", cloud.NetworkResource)
+	publicIPKind     = newKind("publicip", "public IP", cloud.AddressResource)
+)
+
+// refusals are OCI's statuses and codes for this cloud's codes. What a caller may not see is not found for it.
+// See docs.oracle.com/iaas/Content/API/References/apierrors.htm.
+var refusals = map[api.ProblemCode]dialect.Refusal{
+	api.Unauthenticated:                         {Status: http.StatusUnauthorized, Code: "NotAuthenticated"},
+	api.Forbidden:                               {Status: http.StatusNotFound, Code: "NotAuthorizedOrNotFound"},
+	api.NotFound:                                {Status: http.StatusNotFound, Code: "NotAuthorizedOrNotFound"},
+	api.ProblemCode(cloud.WrongState):           {Status: http.StatusConflict, Code: "IncorrectState"},
+	api.ProblemCode(cloud.InUse):                {Status: http.StatusConflict, Code: "IncorrectState"},
+	api.ProblemCode(cloud.Protected):            {Status: http.StatusConflict, Code: "IncorrectState"},
+	api.ProblemCode(cloud.NameTaken):            {Status: http.StatusConflict, Code: "IncorrectState"},
+	api.ProblemCode(cloud.PreconditionFailed):   {Status: http.StatusPreconditionFailed, Code: "NoEtagMatch"},
+	api.ProblemCode(cloud.QuotaExceeded):        {Status: http.StatusBadRequest, Code: "LimitExceeded"},
+	api.ProblemCode(cloud.AddressPoolExhausted): {Status: http.StatusBadRequest, Code: "LimitExceeded"},
+	api.RateLimited:                             {Status: http.StatusTooManyRequests, Code: "TooManyRequests"},
+	api.TooLarge:                                {Status: http.StatusRequestEntityTooLarge, Code: "PayloadTooLarge"},
+	api.MethodNotAllowed:                        {Status: http.StatusMethodNotAllowed, Code: "MethodNotAllowed"},
+	api.Internal:                                {Status: http.StatusInternalServerError, Code: "InternalServerError"},
+	api.Unavailable:                             {Status: http.StatusServiceUnavailable, Code: "ServiceUnavailable"},
+}
+
+// refuse gives the error that OCI would answer with. What it has no code for is a wrong parameter.
+func refuse(p api.Problem) (int, any) {
+	unknown := dialect.Refusal{Status: http.StatusBadRequest, Code: "InvalidParameter"}
+	refusal := dialect.FindRefusal(refusals, p, unknown)
+	return refusal.Status, struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}{refusal.Code, p.Detail}
+}
+
+// compartmentOf is the caller's compartment: that of its tenancy, which has no other.
+func compartmentOf(r *dialect.Request) string { return tenancyPrefix + r.Project.Name }
+
+// checkCompartment refuses a request about another compartment than the caller's.
+func checkCompartment(r *dialect.Request, given string) error {
+	switch given {
+	case compartmentOf(r):
+		return nil
+	case "":
+		return dialect.Invalid("compartmentId", "must be given: it is %s", compartmentOf(r))
+	}
+	return dialect.NotFound("compartment %q not found: the caller's is %s", given, compartmentOf(r))
+}
+
+// maxPage is how many items a page has at most, and unless a request asks for fewer.
+const maxPage = 1000
+
+// answerList answers with the page of a list that a request asks for. Wrap makes its body of the items.
+func answerList[T any](r *dialect.Request, all []T, wrap func(items []T) any) (*dialect.Answer, error) {
+	query := r.HTTP.URL.Query()
+	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(maxPage)))
+	if err != nil || limit < 1 || limit > maxPage {
+		return nil, dialect.Invalid("limit", "must be a number from 1 to %d", maxPage)
+	}
+	items, next, err := dialect.Page(all, query.Get("page"), limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(items) == 0 {
+		items = []T{}
+	}
+	answer := dialect.OK(wrap(items))
+	if next != "" {
+		answer.Header = http.Header{"Opc-Next-Page": {next}}
+	}
+	return answer, nil
+}
+
+// asArray is the body of a list of all services but network load balancers.
+func asArray[T any](items []T) any { return items }
