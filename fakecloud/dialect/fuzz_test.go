@@ -16,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/brightbox"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/hcloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect/oci"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/oxide"
 )
 
@@ -30,12 +31,21 @@ func FuzzRequests(f *testing.F) {
 		{"brightbox", "POST", "/token", `{"grant_type":"client_credentials"}`},
 		{"brightbox", "POST", "/1.0/load_balancers", `{"name":"a","listeners":[{"protocol":"tcp","in":1,"out":2,"timeout":1}]}`},
 		{"brightbox", "GET", "/1.0/servers/srv-00000", ""},
+		{"oci", "GET", "/20170115/loadBalancerWorkRequests/ocid1.loadbalancerworkrequest.fc1.neb.00001.00000", ""},
+		{"oci", "POST", "/20170115/loadBalancers", `{"compartmentId":"ocid1.tenancy.fc1..default","displayName":"a",
+			"shapeName":"100Mbps","subnetIds":["ocid1.subnet.fc1.neb.00001"],"backendSets":{"a":{"policy":"ROUND_ROBIN",
+			"healthChecker":{"protocol":"TCP","port":0},"backends":[]}},
+			"listeners":{"a":{"defaultBackendSetName":"a","port":1,"protocol":"TCP"}}}`},
+		{"oci", "PUT", "/20160918/securityLists/ocid1.securitylist.fc1.neb.00001", `{"ingressSecurityRules":[{"protocol":"6",
+			"source":"0.0.0.0/0","tcpOptions":{"destinationPortRange":{"min":1,"max":2}}}]}`},
+		{"oci", "POST", "/20200501/networkLoadBalancers", `{"compartmentId":"ocid1.tenancy.fc1..default","displayName":"a/b",
+			"subnetId":"ocid1.subnet.fc1.neb.00001","listeners":{},"backendSets":{}}`},
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3])
 	}
 	c := cloudtest.Start(
 		f, cloudtest.WithoutTraffic(), cloudtest.Dialect(hcloud.Dialect), cloudtest.Dialect(oxide.Dialect),
-		cloudtest.Dialect(brightbox.Dialect),
+		cloudtest.Dialect(brightbox.Dialect), cloudtest.Dialect(oci.Dialect),
 	)
 	token, err := os.ReadFile(c.TokenFile)
 	require.NoError(f, err)

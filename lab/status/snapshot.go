@@ -192,11 +192,13 @@ func servicesOf(
 
 // BalancerOf is the balancer that the CCM made for a Service, which carries the Service's
 // UID in its tags; nil if it is not among all. The tag is called otherwise by each CCM, and a
-// UID is nobody else's. Brightbox's CCM gives a balancer its Service's name alone.
+// UID is nobody else's. Brightbox's CCM gives a balancer its Service's name alone, and Oracle's names a network load
+// balancer NAMESPACE/SERVICE/UID.
 func BalancerOf(s *corev1.Service, all []api.LoadBalancer) *api.LoadBalancer {
 	for i := range all {
 		if slices.Contains(slices.Collect(maps.Values(all[i].Tags)), string(s.UID)) ||
-			strings.HasPrefix(all[i].Tags["name"], s.Name+"."+s.Namespace+".") {
+			strings.HasPrefix(all[i].Tags["name"], s.Name+"."+s.Namespace+".") ||
+			strings.HasSuffix(all[i].Tags["name"], "/"+string(s.UID)) {
 			return &all[i]
 		}
 	}

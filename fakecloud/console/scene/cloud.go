@@ -67,6 +67,10 @@ func OfBalancer(lb api.LoadBalancer) Thing {
 	for _, value := range slices.Sorted(maps.Values(lb.Tags)) {
 		t.Keys = append(t.Keys, TagKey(value))
 	}
+	// Oracle's CCM names a network load balancer NAMESPACE/SERVICE/UID, and other ones UID.
+	if at := strings.LastIndex(lb.Tags["name"], "/"); at >= 0 {
+		t.Keys = append(t.Keys, TagKey(lb.Tags["name"][at+1:]))
+	}
 	// Brightbox's CCM gives a balancer its Service's name, SERVICE.NAMESPACE.CLUSTER, and nothing else.
 	if service, rest, ok := strings.Cut(lb.Tags["name"], "."); ok {
 		namespace, _, _ := strings.Cut(rest, ".")

@@ -806,10 +806,10 @@ type creation struct {
 	CompartmentID           string                    `json:"compartmentId"`
 	DisplayName             string                    `json:"displayName"`
 	IsPrivate               *bool                     `json:"isPrivate,omitempty"`
-	ReservedIPs             []reservedIP              `json:"reservedIps,omitempty"`
+	ReservedIPs             []reservedIP              `json:"reservedIps"`
 	Listeners               map[string]listener       `json:"listeners"`
 	BackendSets             map[string]backendSet     `json:"backendSets"`
-	NetworkSecurityGroupIDs []string                  `json:"networkSecurityGroupIds,omitempty"`
+	NetworkSecurityGroupIDs []string                  `json:"networkSecurityGroupIds"`
 	FreeformTags            map[string]string         `json:"freeformTags"`
 	DefinedTags             map[string]map[string]any `json:"definedTags"`
 }
@@ -956,12 +956,9 @@ type ipAddress struct {
 	ReservedIP *reservedIP `json:"reservedIp,omitempty"`
 }
 
-// ipAddresses are those on which the balancer serves: none while it is being made, as at OCI.
+// ipAddresses are those on which the balancer serves, or will when it is made.
 func (b *balancer) ipAddresses(ctx context.Context, r *dialect.Request) ([]ipAddress, error) {
 	all := []ipAddress{}
-	if b.State == api.LoadBalancerProvisioning {
-		return all, nil
-	}
 	if b.Scheme == api.SchemePublic || b.PrivateAddress == nil {
 		public := ipAddress{IPAddress: b.Address, IsPublic: b.Scheme == api.SchemePublic, IPVersion: "IPV4"}
 		if b.AddressID != nil {

@@ -52,7 +52,6 @@ type loadBalancer struct {
 	CompartmentID           string                `json:"compartmentId"`
 	DisplayName             string                `json:"displayName"`
 	LifecycleState          string                `json:"lifecycleState"`
-	LifecycleDetails        string                `json:"lifecycleDetails,omitempty"`
 	TimeCreated             time.Time             `json:"timeCreated"`
 	IsPrivate               bool                  `json:"isPrivate"`
 	IPAddresses             []ipAddress           `json:"ipAddresses"`
@@ -117,12 +116,9 @@ func (b *balancer) show(ctx context.Context, r *dialect.Request) (loadBalancer, 
 	}
 	out := loadBalancer{
 		ID: b.service.kind.Write(b.Serial), CompartmentID: compartmentOf(r), DisplayName: b.displayName(),
-		LifecycleState: b.state(), TimeCreated: b.CreatedAt, IsPrivate: b.Scheme == api.SchemeInternal, IPAddresses: addresses,
-		Listeners: b.listeners, BackendSets: map[string]backendSet{}, NetworkSecurityGroupIDs: []string{},
-		tags: newTags(b.rec.FreeformTags),
-	}
-	if b.StateReason != nil {
-		out.LifecycleDetails = *b.StateReason
+		LifecycleState: b.state(), TimeCreated: b.CreatedAt, IsPrivate: b.Scheme == api.SchemeInternal,
+		IPAddresses: addresses, Listeners: b.listeners, BackendSets: map[string]backendSet{},
+		NetworkSecurityGroupIDs: []string{}, tags: newTags(b.rec.FreeformTags),
 	}
 	if b.rec.DefinedTags != nil {
 		out.tags.DefinedTags = b.rec.DefinedTags
@@ -134,13 +130,14 @@ func (b *balancer) show(ctx context.Context, r *dialect.Request) (loadBalancer, 
 	if b.service == nlbService {
 		out.nlbFields = &nlbFields{
 			SubnetID: b.rec.Subnet, NlbIPVersion: "IPV4", TimeUpdated: b.UpdatedAt,
-			IsPreserveSourceDestination: b.rec.PreserveSource,
+			LifecycleDetails: b.StateReason, IsPreserveSourceDestination: b.rec.PreserveSource,
 		}
 		return out, nil
 	}
 	none := map[string]struct{}{}
 	out.lbFields = &lbFields{
-		shape: b.rec.Shape, SubnetIDs: []string{b.rec.Subnet}, IPMode: "IPV4", Certificates: none, RuleSets: none, Hostnames: none,
+		shape: b.rec.Shape, SubnetIDs: []string{b.rec.Subnet}, IPMode: "IPV4", Certificates: none, RuleSets: none,
+		Hostnames: none,
 	}
 	return out, nil
 }
@@ -273,8 +270,8 @@ type lbCreation struct {
 	shape
 	SubnetIDs    []string            `json:"subnetIds"`
 	IPMode       *string             `json:"ipMode,omitempty"`
-	Certificates map[string]struct{} `json:"certificates,omitempty"`
-	RuleSets     map[string]struct{} `json:"ruleSets,omitempty"`
+	Certificates map[string]struct{} `json:"certificates"`
+	RuleSets     map[string]struct{} `json:"ruleSets"`
 }
 
 func createLoadBalancer(ctx context.Context, r *dialect.Request, q lbCreation) (*dialect.Answer, error) {
@@ -293,7 +290,8 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q lbCreation) (
 	if err := q.shape.check(); err != nil {
 		return nil, err
 	}
-	_, request, err := lbService.createBalancer(ctx, r, q.creation, network, record{Shape: q.shape, Subnet: q.SubnetIDs[0]})
+	rec := record{Shape: q.shape, Subnet: q.SubnetIDs[0]}
+	_, request, err := lbService.createBalancer(ctx, r, q.creation, network, rec)
 	return answerAccepted(http.StatusNoContent, request, nil), err
 }
 

@@ -54,6 +54,7 @@ type nlbFields struct {
 	SubnetID                    string    `json:"subnetId"`
 	NlbIPVersion                string    `json:"nlbIpVersion"`
 	TimeUpdated                 time.Time `json:"timeUpdated"`
+	LifecycleDetails            *string   `json:"lifecycleDetails,omitempty"`
 	IsPreserveSourceDestination *bool     `json:"isPreserveSourceDestination,omitempty"`
 }
 
@@ -105,8 +106,8 @@ func getNetworkLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{})
 type nlbUpdate struct {
 	NlbIPVersion                *string                   `json:"nlbIpVersion,omitempty"`
 	IsPreserveSourceDestination *bool                     `json:"isPreserveSourceDestination,omitempty"`
-	FreeformTags                map[string]string         `json:"freeformTags,omitempty"`
-	DefinedTags                 map[string]map[string]any `json:"definedTags,omitempty"`
+	FreeformTags                map[string]string         `json:"freeformTags"`
+	DefinedTags                 map[string]map[string]any `json:"definedTags"`
 }
 
 func updateNetworkLoadBalancer(b *balancer, _ string, q nlbUpdate) error {

@@ -163,7 +163,8 @@ func withEtag(answer *dialect.Answer, version int64) *dialect.Answer {
 func matchVersion(ctx context.Context, r *dialect.Request, version int64) (context.Context, error) {
 	if wanted := r.HTTP.Header.Get("If-Match"); wanted != "" && wanted != "*" && wanted != etagOf(version) {
 		return ctx, &cloud.Error{
-			Code: cloud.PreconditionFailed, Message: "the etag is " + etagOf(version) + ", and not " + wanted + ": read it again",
+			Code:    cloud.PreconditionFailed,
+			Message: "the etag is " + etagOf(version) + ", and not " + wanted + ": read it again",
 		}
 	}
 	return client.IfMatch(ctx, version), nil
@@ -265,14 +266,14 @@ func updateSecurityList(ctx context.Context, r *dialect.Request, q struct {
 // save has this cloud know what the firewall is now, if it is still of the version that was read. Who made it first
 // meanwhile came before.
 func (f *firewall) save(ctx context.Context, r *dialect.Request) error {
-	ctx, err := matchVersion(ctx, r, f.Firewall.Version)
+	matching, err := matchVersion(ctx, r, f.Firewall.Version)
 	if err != nil {
 		return err
 	}
 	f.firewallRecord.Version = recordVersion
 	records := dialect.WithRecord(name, f.Records, f.firewallRecord)
 	if f.ID != "" {
-		saved, err := r.UpdateFirewall(ctx, f.ID, api.FirewallUpdate{Records: records})
+		saved, err := r.UpdateFirewall(matching, f.ID, api.FirewallUpdate{Records: records})
 		if err == nil {
 			f.Firewall = saved
 		}
@@ -357,8 +358,8 @@ func createSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
 	CompartmentID string                    `json:"compartmentId"`
 	VcnID         string                    `json:"vcnId"`
 	DisplayName   string                    `json:"displayName"`
-	FreeformTags  map[string]string         `json:"freeformTags,omitempty"`
-	DefinedTags   map[string]map[string]any `json:"definedTags,omitempty"`
+	FreeformTags  map[string]string         `json:"freeformTags"`
+	DefinedTags   map[string]map[string]any `json:"definedTags"`
 }) (*dialect.Answer, error) {
 	if err := checkCompartment(r, q.CompartmentID); err != nil {
 		return nil, err
@@ -398,8 +399,8 @@ func changeSecurityGroup(ctx context.Context, r *dialect.Request, change func(f 
 
 func updateSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
 	DisplayName  *string                   `json:"displayName,omitempty"`
-	FreeformTags map[string]string         `json:"freeformTags,omitempty"`
-	DefinedTags  map[string]map[string]any `json:"definedTags,omitempty"`
+	FreeformTags map[string]string         `json:"freeformTags"`
+	DefinedTags  map[string]map[string]any `json:"definedTags"`
 }) (*dialect.Answer, error) {
 	f, err := changeSecurityGroup(ctx, r, func(f *firewall) error {
 		if q.DisplayName != nil {
@@ -426,8 +427,7 @@ func deleteSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*
 	if err != nil {
 		return nil, err
 	}
-	ctx, err = matchVersion(ctx, r, f.Firewall.Version)
-	if err != nil {
+	if _, err = matchVersion(ctx, r, f.Firewall.Version); err != nil {
 		return nil, err
 	}
 	for _, s := range []*service{lbService, nlbService} {

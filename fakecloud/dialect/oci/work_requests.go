@@ -23,7 +23,12 @@ func (s *service) writeRequestID(balancer, operation int64) string {
 }
 
 // workRequestID gives the OCID of the work request of a change, whose operation is "" if it took no time.
-func (s *service) workRequestID(ctx context.Context, r *dialect.Request, b *balancer, operation string) (string, error) {
+func (s *service) workRequestID(
+	ctx context.Context,
+	r *dialect.Request,
+	b *balancer,
+	operation string,
+) (string, error) {
 	if operation == "" {
 		return s.writeRequestID(b.Serial, 0), nil
 	}
