@@ -164,8 +164,9 @@ fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 	done
 
 .PHONY: soak
-soak: ## Send a million small connections through load balancers, or as many as ten minutes allow: the last line says which (SOAK="-connections 100000 -for 2m …")
-	@$(GO) run ./fakecloud/bench/soak $(SOAK)
+soak: ## Send a million small connections through load balancers, or as many as ten minutes allow: it says which (SOAK="-connections 100000 -for 2m …")
+	@$(GO) test -count 1 -v -timeout 0 -run '^TestSoak$$' ./fakecloud/dataplane/soak \
+	  -connections 1000000 -datagrams 200000 -clients 64 -for 10m $(SOAK)
 
 .PHONY: lint
 lint: ## Check format and style
@@ -200,15 +201,14 @@ soak-up: build ## Bring a lab up and down again and again, and say what is left:
 	@CYCLES=$(CYCLES) NODES=$(NODES) CLUSTER=$(CLUSTER) scripts/soak-up
 
 .PHONY: bench-cloud
-bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; three minutes (BENCH="-quick -rows get,list -o json")
+bench-cloud: ## Measure fakecloud's API beside its targets; two minutes (BENCH="-quick -rows get,list -o json")
 	@# Upstream Kubernetes is not needed for it.
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run ./fakecloud/bench $(BENCH)
 
 .PHONY: bench-dataplane
-bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy, nginx and IPVS; two minutes (BENCH="-quick -rows throughput,udp -o json")
-	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
-	@$(GO) run ./fakecloud/bench/dataplane $(BENCH)
+bench-dataplane: ## Measure fakecloud's load balancers of both kinds, and a target without any (BENCH="-count 10")
+	@$(GO) test -run '^$$' -bench '^BenchmarkBalancers$$' ./fakecloud/dataplane $(BENCH)
 
 .PHONY: bench-ccm
 bench-ccm: build ## Measure our CCM at a thousand nodes, beside itself without cache and in upstream's defaults; a quarter of an hour (BENCH="-quick -rows init,services -o json")

@@ -27,8 +27,6 @@ type figure struct {
 	measure func(*bench, context.Context) (row, error)
 }
 
-const peerRow = "peer"
-
 // figures are in the order in which they are measured.
 var figures = []figure{
 	{"get", (*bench).figureGet},
@@ -44,7 +42,7 @@ func rowNames() []string {
 	for _, f := range figures {
 		names = append(names, f.name)
 	}
-	return append(names, peerRow)
+	return names
 }
 
 // setHolds records whether a row meets its target, unless the sizes are those of -quick.

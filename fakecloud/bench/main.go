@@ -4,8 +4,7 @@
 // the root of a clone.
 //
 // The clients share the machine's cores with the server, and the processor time that they
-// take lowers the server's figures. The peer, a vSphere simulator, is measured with the same
-// clients.
+// take lowers the server's figures.
 //
 // Begin with figures in figures.go. load.go makes the calls, changes.go and events.go what
 // the figures are measured on.
@@ -55,7 +54,6 @@ type bench struct {
 	*harness.Options
 	size   size
 	binary string
-	peer   string // folder of the peer's module
 	dir    string // folder of all files that the run writes
 
 	cloud     *harness.Cloud
@@ -67,7 +65,6 @@ type bench struct {
 func main() {
 	b := bench{Options: harness.NewOptions("bench-cloud", harness.QuickSizes, rowNames()), size: fullSize}
 	flag.StringVar(&b.binary, "binary", filepath.Join("bin", "fakecloud"), "the cloud to measure")
-	flag.StringVar(&b.peer, "peer", filepath.Join("fakecloud", "bench", "peer"), "folder of the peer's module")
 	dir := flag.String(
 		"dir", "", "folder in which the data are, for its file system (default: the system's for temporary files)",
 	)
@@ -93,25 +90,15 @@ func (b *bench) run(ctx context.Context, dir string) (_ harness.Report, err erro
 	return r, b.measureRows(ctx, r)
 }
 
-// measureRows measures the rows of the cloud, and the peer's rows after the cloud has ended.
 func (b *bench) measureRows(ctx context.Context, r *report) error {
-	if rows := b.Selected(); len(rows) > 1 || rows[0] != peerRow {
-		if err := b.startCloud(ctx); err != nil {
-			return err
-		}
-		defer func() { b.cloud.Kill() }()
-		if err := b.fillCloud(ctx); err != nil {
-			return err
-		}
+	if err := b.startCloud(ctx); err != nil {
+		return err
+	}
+	defer func() { b.cloud.Kill() }()
+	if err := b.fillCloud(ctx); err != nil {
+		return err
 	}
 	return b.EachFigure(func(name string) error {
-		if name == peerRow {
-			if b.cloud != nil {
-				b.cloud.Kill()
-			}
-			r.Rows = append(r.Rows, b.measurePeer(ctx, r)...)
-			return ctx.Err()
-		}
 		i := slices.IndexFunc(figures, func(f figure) bool { return f.name == name })
 		row, err := figures[i].measure(b, ctx)
 		if err == nil {
@@ -132,7 +119,7 @@ func (b *bench) startCloud(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b.client, err = b.cloud.NewClient(b.Name, nil)
+	b.client, err = b.cloud.NewClient(b.Name)
 	if err != nil {
 		b.cloud.Kill()
 	}

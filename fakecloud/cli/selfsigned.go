@@ -1,17 +1,12 @@
 package cli
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/certs"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -32,12 +28,6 @@ const (
 
 // validSAN matches a DNS name, or a wildcard for a domain.
 var validSAN = regexp.MustCompile(`^(\*\.)?[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$`)
-
-// certificateAndKey is a certificate and its private key.
-type certificateAndKey struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
 
 // tlsDir is the folder of the certificates: that of the data.
 func (o *serveOptions) tlsDir() string {
@@ -57,7 +47,7 @@ func (o *serveOptions) selfSigned(now time.Time) (*tls.Certificate, string, erro
 	}
 	caFile := filepath.Join(o.tlsDir(), "ca.crt")
 	ca, err := loadCertificate(caFile, filepath.Join(o.tlsDir(), "ca.key"))
-	if err == nil && (ca == nil || now.Add(renewBefore).After(ca.cert.NotAfter)) {
+	if err == nil && (ca == nil || now.Add(renewBefore).After(ca.Cert.NotAfter)) {
 		ca, err = o.issueCertificate("ca", &x509.Certificate{
 			Subject: pkix.Name{CommonName: "fakecloud CA"}, NotAfter: now.Add(caLifetime),
 			IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
@@ -67,14 +57,14 @@ func (o *serveOptions) selfSigned(now time.Time) (*tls.Certificate, string, erro
 		return nil, "", err
 	}
 	server, err := loadCertificate(filepath.Join(o.tlsDir(), "server.crt"), filepath.Join(o.tlsDir(), "server.key"))
-	if err == nil && !server.isValidFor(names, ca, now) {
+	if err == nil && !isValidFor(server, names, ca, now) {
 		server, err = o.issueCertificate("server", serverCertificateTemplate(names, now), ca, now)
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	return &tls.Certificate{
-		Certificate: [][]byte{server.cert.Raw, ca.cert.Raw}, PrivateKey: server.key, Leaf: server.cert,
+		Certificate: [][]byte{server.Cert.Raw, ca.Cert.Raw}, PrivateKey: server.Key, Leaf: server.Cert,
 	}, caFile, nil
 }
 
@@ -139,12 +129,13 @@ func serverCertificateTemplate(names []string, now time.Time) *x509.Certificate 
 
 // isValidFor tells whether a certificate is signed by ca, is for exactly these names, and
 // does not expire soon.
-func (s *certificateAndKey) isValidFor(names []string, ca *certificateAndKey, now time.Time) bool {
-	if s == nil || now.Add(renewBefore).After(s.cert.NotAfter) || s.cert.CheckSignatureFrom(ca.cert) != nil {
+func isValidFor(server *certs.Pair, names []string, ca *certs.Pair, now time.Time) bool {
+	if server == nil || now.Add(renewBefore).After(server.Cert.NotAfter) ||
+		server.Cert.CheckSignatureFrom(ca.Cert) != nil {
 		return false
 	}
-	has := slices.Clone(s.cert.DNSNames)
-	for _, ip := range s.cert.IPAddresses {
+	has := slices.Clone(server.Cert.DNSNames)
+	for _, ip := range server.Cert.IPAddresses {
 		has = append(has, ip.String())
 	}
 	slices.Sort(has)
@@ -152,21 +143,15 @@ func (s *certificateAndKey) isValidFor(names []string, ca *certificateAndKey, no
 }
 
 // loadCertificate reads a certificate and its key. It returns nil if either is missing.
-func loadCertificate(certFile, keyFile string) (*certificateAndKey, error) {
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+func loadCertificate(certFile, keyFile string) (*certs.Pair, error) {
+	pair, err := certs.Load(certFile, keyFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf(
-			"--tls-self-signed: %s, %s: %w; remove both to have them made anew", certFile, keyFile, err,
-		)
+		return nil, fmt.Errorf("--tls-self-signed: %w; remove both to have them made anew", err)
 	}
-	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("--tls-self-signed: %s is not a key that this made; move it away", keyFile)
-	}
-	return &certificateAndKey{pair.Leaf, key}, nil
+	return pair, nil
 }
 
 // issueCertificate makes a key and a certificate for it, signed by ca or, if that is nil,
@@ -174,25 +159,14 @@ func loadCertificate(certFile, keyFile string) (*certificateAndKey, error) {
 func (o *serveOptions) issueCertificate(
 	name string,
 	c *x509.Certificate,
-	ca *certificateAndKey,
+	ca *certs.Pair,
 	now time.Time,
-) (*certificateAndKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+) (*certs.Pair, error) {
+	issued, err := certs.Issue(c, ca, now)
 	if err != nil {
 		return nil, err
 	}
-	if c.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
-		return nil, err
-	}
-	c.NotBefore = now.Add(-24 * time.Hour) // Clients' clocks may be behind, or be set back to another time zone's.
-	if ca == nil {
-		ca = &certificateAndKey{c, key}
-	}
-	raw, err := x509.CreateCertificate(rand.Reader, c, ca.cert, key.Public(), ca.key)
-	if err != nil {
-		return nil, err
-	}
-	keyBytes, err := x509.MarshalPKCS8PrivateKey(key)
+	cert, key, err := issued.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -202,17 +176,11 @@ func (o *serveOptions) issueCertificate(
 	if err := os.Remove(base + ".crt"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err := writeSecret(
-		base+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyBytes}),
-	); err != nil {
+	if err := writeSecret(base+".key", key); err != nil {
 		return nil, err
 	}
-	if err := writeSecret(base+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})); err != nil {
+	if err := writeSecret(base+".crt", cert); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(base+".crt", 0o644); err != nil { //nolint:gosec // Certificates are for everyone.
-		return nil, err
-	}
-	cert, err := x509.ParseCertificate(raw)
-	return &certificateAndKey{cert, key}, err
+	return issued, os.Chmod(base+".crt", 0o644) //nolint:gosec // Certificates are for everyone.
 }

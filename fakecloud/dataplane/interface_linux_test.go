@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
-	"github.com/ccmlab/ccmlab/fakecloud/internal/netns"
 )
 
 // inNamespace is set in the environment of the processes that runInNamespace starts.
@@ -35,18 +35,19 @@ func runInNamespace(t testing.TB) bool {
 	}
 	args := []string{"-test.run=^" + t.Name() + "$", "-test.v"}
 	if _, ok := t.(*testing.B); ok {
-		args = []string{"-test.run=^$", "-test.bench=^" + t.Name() + "$", "-test.benchtime=1x"}
+		benchTime := flag.Lookup("test.benchtime").Value.String()
+		args = []string{"-test.run=^$", "-test.bench=^" + t.Name() + "$", "-test.benchtime=" + benchTime}
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
-	cmd.SysProcAttr = netns.RootAttr()
+	cmd.SysProcAttr = rootAttr()
 	out, err := cmd.CombinedOutput()
 	if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
 		t.Skipf("this machine lets us have no network namespace: %v", err)
 	}
 	require.NoError(t, err, "%s", out)
 	if _, ok := t.(*testing.B); ok {
-		t.Logf("%s", out)
+		_, _ = os.Stdout.Write(out)
 	}
 	return false
 }
@@ -54,7 +55,7 @@ func runInNamespace(t testing.TB) bool {
 // setLoopbackUp sets up the only link of a new namespace.
 func setLoopbackUp(t *testing.T) {
 	t.Helper()
-	require.NoError(t, netns.SetUp("lo"))
+	require.NoError(t, setUp("lo"))
 }
 
 // newVethPair makes two interfaces, ours and theirs, that are each other's only neighbour,

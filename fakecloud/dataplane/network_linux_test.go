@@ -18,7 +18,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
-	"github.com/ccmlab/ccmlab/fakecloud/internal/netns"
 )
 
 const (
@@ -33,22 +32,22 @@ var (
 
 // machine is a network namespace with an interface eth0 in the test's network.
 type machine struct {
-	*netns.Namespace
+	*namespace
 	address netip.Addr
 }
 
 // testNetwork is a network of machines around a switch. The test's own namespace has the
 // balancers.
 type testNetwork struct {
-	*netns.Network
+	*bridge
 	t testing.TB
 }
 
 func newTestNetwork(t testing.TB) *testNetwork {
-	n, err := netns.NewNetwork()
+	n, err := newBridge()
 	require.NoError(t, err)
 	t.Cleanup(n.Close)
-	return &testNetwork{Network: n, t: t}
+	return &testNetwork{bridge: n, t: t}
 }
 
 // plug gives the namespace of the calling thread an interface eth0 with an address.
@@ -56,11 +55,11 @@ func (n *testNetwork) plug(address netip.Addr) { require.NoError(n.t, n.Plug(add
 
 // addClient adds a machine.
 func (n *testNetwork) addClient(address netip.Addr) *machine {
-	c, err := netns.New()
+	c, err := newNamespace()
 	require.NoError(n.t, err)
 	n.t.Cleanup(c.Close)
 	c.Do(func() { n.plug(address) })
-	return &machine{Namespace: c, address: address}
+	return &machine{namespace: c, address: address}
 }
 
 // networkTarget is a node: it takes the balancer's address for its own, as kube-proxy does, and
@@ -77,7 +76,7 @@ func (n *testNetwork) addTarget(index int) *networkTarget {
 		machine: n.addClient(netip.AddrFrom4([4]byte{10, 9, 1, byte(index)})), name: fmt.Sprintf("i-%d", index),
 	}
 	target.Do(func() {
-		require.NoError(t, netns.TakeAddress(networkVIP))
+		require.NoError(t, takeAddress(networkVIP))
 		at := netip.AddrPortFrom(networkVIP, networkPort).String()
 		l, err := net.Listen("tcp4", at)
 		require.NoError(t, err)

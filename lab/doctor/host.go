@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ccmlab/ccmlab/lab/pki"
+	"github.com/ccmlab/ccmlab/fakecloud/certs"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
@@ -83,7 +83,7 @@ func checkClock(_ context.Context, m *Machine) Finding {
 		made := fmt.Sprintf(
 			"it is %s, and lab %s was made later, at %s", now.Format(stamp), l.Name, l.State.StartedAt.Format(stamp),
 		)
-		if now.Before(l.State.StartedAt.Add(-pki.Margin)) {
+		if now.Before(l.State.StartedAt.Add(-certs.Margin)) {
 			return fixFinding(
 				fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made,
 			)

@@ -16,13 +16,13 @@ func TestClockJumps(t *testing.T) {
 	require.NoError(t, err)
 	again, err := LoadOrCreate(dir, "ca")
 	require.NoError(t, err)
-	assert.True(t, ca.cert.Equal(again.cert))
+	assert.True(t, ca.Cert.Equal(again.Cert))
 	for jump, want := range map[time.Duration]string{
 		0: "", -23 * time.Hour: "", validity - time.Hour: "",
 		-25 * time.Hour:      "the clock has gone back; set it (timedatectl), or make the lab anew",
 		validity + time.Hour: "was valid until",
 	} {
-		err := checkValidity("ca.crt", ca.cert, time.Now().Add(jump))
+		err := checkValidity("ca.crt", ca.Cert, time.Now().Add(jump))
 		if want == "" {
 			assert.NoError(t, err, "%s", jump)
 			continue

@@ -4,37 +4,25 @@
 package pki
 
 import (
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/certs"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 )
 
 // validity is longer than any lab lives, and short enough that a forgotten folder does no harm.
 const validity = 365 * 24 * time.Hour
 
-// Margin is how far the clock may be set back, e.g. to correct a wrong time zone, before a lab's
-// certificates are not valid yet.
-const Margin = 24 * time.Hour
-
 // Authority signs certificates.
-type Authority struct {
-	cert *x509.Certificate
-	key  crypto.Signer
-}
+type Authority struct{ *certs.Pair }
 
 // Pair is a certificate with its key, as files.
 type Pair struct{ Cert, Key string }
@@ -47,34 +35,17 @@ func PairAt(dir, name string) Pair {
 // LoadOrCreate reads the CA with this name, or makes it.
 func LoadOrCreate(dir, name string) (*Authority, error) {
 	files := PairAt(dir, name)
-	certPEM, err := os.ReadFile(files.Cert)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(files.Cert); errors.Is(err, fs.ErrNotExist) {
 		return createAuthority(files, name)
 	}
+	ca, err := certs.Load(files.Cert, files.Key)
 	if err != nil {
 		return nil, err
 	}
-	keyPEM, err := os.ReadFile(files.Key)
-	if err != nil {
+	if err := checkValidity(files.Cert, ca.Cert, time.Now()); err != nil {
 		return nil, err
 	}
-	certBlock, _ := pem.Decode(certPEM)
-	keyBlock, _ := pem.Decode(keyPEM)
-	if certBlock == nil || keyBlock == nil {
-		return nil, fmt.Errorf("%s or its key is no PEM file", files.Cert)
-	}
-	cert, err := x509.ParseCertificate(certBlock.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", files.Cert, err)
-	}
-	key, err := x509.ParseECPrivateKey(keyBlock.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", files.Key, err)
-	}
-	if err := checkValidity(files.Cert, cert, time.Now()); err != nil {
-		return nil, err
-	}
-	return &Authority{cert: cert, key: key}, nil
+	return &Authority{ca}, nil
 }
 
 // checkValidity is an error when a certificate is not valid at this time. Without the check, all
@@ -103,8 +74,8 @@ func createAuthority(files Pair, name string) (*Authority, error) {
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
 	}
-	ca := &Authority{}
-	return ca, ca.writeSignedBy(ca, tmpl, files)
+	ca, err := writeSigned(nil, tmpl, files)
+	return &Authority{ca}, err
 }
 
 // Identity is what a certificate says about its holder. A holder with addresses can be a server;
@@ -134,45 +105,25 @@ func (a *Authority) Ensure(dir, file string, who Identity) (Pair, error) {
 	if len(who.Addresses) > 0 {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
-	child := &Authority{}
-	return files, child.writeSignedBy(a, tmpl, files)
+	_, err := writeSigned(a.Pair, tmpl, files)
+	return files, err
 }
 
-// writeSignedBy makes a key, has parent sign the template for it, and writes both. An authority that
-// is its own parent signs its own. The key is written first, because a certificate without its key is
-// useless.
-func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, files Pair) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// writeSigned has ca, or the certificate itself if that is nil, sign a template, and writes certificate and key. The
+// key is written first, because a certificate without its key is useless.
+func writeSigned(ca *certs.Pair, tmpl *x509.Certificate, files Pair) (*certs.Pair, error) {
+	now := time.Now()
+	tmpl.NotAfter = now.Add(validity)
+	issued, err := certs.Issue(tmpl, ca, now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	cert, key, err := issued.Encode()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	tmpl.SerialNumber = serial
-	tmpl.NotBefore = time.Now().Add(-Margin)
-	tmpl.NotAfter = time.Now().Add(validity)
-	issuer, signer := parent.cert, parent.key
-	if issuer == nil { // Self-signed.
-		issuer, signer = tmpl, key
+	if err := atomicfile.Write(files.Key, key); err != nil {
+		return nil, err
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, issuer, key.Public(), signer)
-	if err != nil {
-		return err
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		return err
-	}
-	a.key = key
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(
-		files.Key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
-	); err != nil {
-		return err
-	}
-	return atomicfile.Write(files.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return issued, atomicfile.Write(files.Cert, cert)
 }

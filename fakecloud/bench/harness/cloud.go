@@ -3,7 +3,6 @@ package harness
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,11 +50,10 @@ func StartCloud(ctx context.Context, binary, dir string, flags ...string) (*Clou
 // tokenFile holds an administrator's token.
 func (c *Cloud) tokenFile() string { return filepath.Join(c.dir, "token") }
 
-// NewClient makes a client with the administrator's token. It goes over transport, or directly if that is nil.
-func (c *Cloud) NewClient(userAgent string, transport http.RoundTripper) (*client.Client, error) {
+// NewClient makes a client with the administrator's token.
+func (c *Cloud) NewClient(userAgent string) (*client.Client, error) {
 	return client.New(client.Config{
-		URL: "http://" + c.Address, TokenFile: c.tokenFile(), UserAgent: userAgent, Direct: transport == nil,
-		Transport: transport,
+		URL: "http://" + c.Address, TokenFile: c.tokenFile(), UserAgent: userAgent, Direct: true,
 	})
 }
 

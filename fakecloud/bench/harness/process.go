@@ -58,9 +58,6 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// Exited is closed when the process has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
-
 // Log is the output of the process so far.
 func (p *Process) Log() string {
 	text, _ := os.ReadFile(p.log)
@@ -120,15 +117,6 @@ func (p *Process) Memory() (now, peak int64, err error) {
 		now, peak = now+n, peak+most
 	}
 	return now, peak, nil
-}
-
-// Files counts the open files of the process and its children; 0 without Linux's /proc.
-func (p *Process) Files() int {
-	n := 0
-	for _, pid := range p.processIDs() {
-		n += FilesOf(pid)
-	}
-	return n
 }
 
 // CPU is the processor time of the process and its children; 0 without Linux's /proc.

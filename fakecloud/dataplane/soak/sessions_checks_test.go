@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func newTestGroup(t *testing.T, answer func([]byte) []byte) *sessionGroup {
 			}
 		}
 	}()
-	o := smallOptions()
+	o := flagOptions()
 	o.sessions = 8
 	s := &soak{options: o, front: socket.LocalAddr().(*net.UDPAddr).AddrPort()}
 	c, err := s.openSessionGroup()

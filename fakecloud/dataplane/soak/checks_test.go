@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"errors"
@@ -14,26 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func smallOptions() options {
-	return options{
-		connections: 3000, datagrams: 600, clients: 16, sessions: 300, changeEvery: 150, limit: time.Minute,
-		every: time.Hour, seed: 1, progress: io.Discard,
-	}
-}
-
-func TestSmallSoak(t *testing.T) {
-	r, err := run(t.Context(), smallOptions())
-	require.NoError(t, err)
-	r.end.resident = r.begin.resident // The race detector frees no memory.
-	require.NoError(t, r.verdict())
-	assert.EqualValues(t, 3000, r.made)
-	assert.Greater(t, r.datagramsSent, int64(400))
-	assert.Positive(t, r.crashes)
-	assert.Equal(t, "PASSED: 3000 of 3000 connections", r.closingLine(nil))
-}
-
 func TestSoakEndsInTime(t *testing.T) {
-	o := smallOptions()
+	o := flagOptions()
 	o.connections, o.limit = 1<<30, 500*time.Millisecond
 	o.datagrams, o.sessions = 0, 0 // Nothing to wait for in the end.
 	r, err := run(t.Context(), o)
@@ -50,7 +32,7 @@ func newSoakBefore(t *testing.T, serve func(*soak, *net.TCPConn)) *soak {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: frontAddress().AsSlice()})
 	require.NoError(t, err)
-	s := &soak{options: smallOptions(), front: l.Addr().(*net.TCPAddr).AddrPort(), changeDue: make(chan struct{}, 1)}
+	s := &soak{options: flagOptions(), front: l.Addr().(*net.TCPAddr).AddrPort(), changeDue: make(chan struct{}, 1)}
 	done := make(chan struct{})
 	t.Cleanup(func() {
 		_ = l.Close()
@@ -150,18 +132,4 @@ func TestClosingLine(t *testing.T) {
 	assert.Equal(t, "FAILED after 50000 of 1000000 connections", r.closingLine(errors.New("because")))
 	r.made = r.wanted
 	assert.Equal(t, "PASSED: 1000000 of 1000000 connections", r.closingLine(nil))
-}
-
-func TestValidateOptions(t *testing.T) {
-	for want, spoil := range map[string]func(*options){
-		"-connections 0":  func(o *options) { o.connections = 0 },
-		"-datagrams -1":   func(o *options) { o.datagrams = -1 },
-		"-clients 251":    func(o *options) { o.clients = 251 },
-		"-sessions 501":   func(o *options) { o.sessions = 501 },
-		"-for and -every": func(o *options) { o.limit = 0 },
-	} {
-		o := smallOptions()
-		spoil(&o)
-		require.ErrorContains(t, o.validate(), want)
-	}
 }

@@ -1,18 +1,33 @@
-package main
+// Package soak sends small connections, and datagrams between them, through load balancers on loopback, while
+// targets come, go and crash: some thousand in the tests, a million by `make soak`. It fails if a connection fails
+// for which no crash accounts, if datagrams are no longer answered, or if files, goroutines or memory are left
+// over. It stops when its time is over, and says so if that was before all connections were made.
+//
+// Clients, balancers and targets share one process, so that everything left over is counted. There are tests only.
+// Begin with TestSoak.
+package soak
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
@@ -31,6 +46,63 @@ const (
 	// maxErrors is how many failures are reported.
 	maxErrors = 10
 )
+
+// options say how much is sent.
+type options struct {
+	connections, datagrams, clients int
+	sessions                        int
+	changeEvery                     int // connections
+	limit, every                    time.Duration
+	seed                            uint64
+	progress                        io.Writer
+}
+
+const (
+	// maxClients is how many different addresses clientAddress has.
+	maxClients = 250
+	// million is a soak that is large enough to judge its resident memory, and long enough to tell its progress.
+	million = 1_000_000
+)
+
+var (
+	connections = flag.Int("connections", 3000, "how many connections to make, if -for allows")
+	datagrams   = flag.Int("datagrams", 600, "how many datagrams to send, spread over the connections")
+	clients     = flag.Int("clients", 16, "how many clients connect at a time; at most 250")
+	limit       = flag.Duration("for", time.Minute, "stop after so long, however many were made; that is no failure")
+	seed        = flag.Uint64("seed", 1, "of the changes and of what is sent; their times differ all the same")
+)
+
+// sessions of datagrams are kept open, so that crashes meet many. A listener may have 1024, and the clients have some.
+const sessions = 300
+
+func flagOptions() options {
+	return options{
+		connections: *connections, datagrams: *datagrams, clients: min(*clients, maxClients), sessions: sessions,
+		changeEvery: min(*connections/20, 500), limit: *limit, every: 5 * time.Second, seed: *seed,
+		progress: io.Discard,
+	}
+}
+
+func TestSoak(t *testing.T) {
+	o := flagOptions()
+	if *connections >= million/10 {
+		o.progress = os.Stdout
+	}
+	r, err := run(t.Context(), o)
+	if errors.Is(err, errStuck) {
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+	}
+	if *connections < million/10 {
+		r.end.resident = r.begin.resident // The race detector frees no memory.
+	}
+	err = errors.Join(err, r.verdict())
+	var report strings.Builder
+	r.printReport(&report)
+	t.Logf("%s\n%s", &report, r.closingLine(err))
+	require.NoError(t, err)
+	assert.Positive(t, r.crashes)
+	assert.Greater(t, r.datagramsSent, int64(o.datagrams)/2)
+}
 
 // frontAddress is the balancers' address. All addresses are different in each process, so that
 // several soaks can run at the same time.
