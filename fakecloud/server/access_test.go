@@ -268,7 +268,9 @@ func TestTokenKeys(t *testing.T) {
 	assert.ElementsMatch(t, added[1:], must(r.ListTokenKeys(ctx, p, "ccm"))(t))
 
 	private := "-----BEGIN RSA PRIVATE KEY-----\\nTUlJRXBRSUJBQUtDQVFFQQ=="
-	for _, body := range []string{`{"publicKey":"` + private + `"}`, `{"key":"` + private + `"}`, `{"publicKey":["` + private + `"]}`} {
+	for _, body := range []string{
+		`{"publicKey":"` + private + `"}`, `{"key":"` + private + `"}`, `{"publicKey":["` + private + `"]}`,
+	} {
 		answer, _ := r.call(t, "POST", "/v1/projects/"+p+"/tokens/ccm/keys", body)
 		assert.Equal(t, 400, answer.StatusCode)
 		assert.NotContains(t, answer.Body, "TUlJ")
