@@ -62,7 +62,7 @@ test("nodes", async () => {
   const { instance } = await compute.getInstance({ instanceId });
   assert.equal(instance.displayName, "node-1");
   assert.equal(instance.lifecycleState, "RUNNING");
-  assert.ok(instance.timeCreated instanceof Date);
+  assert.ok(Date.parse(instance.timeCreated));
   assert.ok(vnic.isPrimary);
   const { subnet } = await network.getSubnet({ subnetId: vnic.subnetId });
   assert.equal(subnet.id, vnic.subnetId);
@@ -85,7 +85,7 @@ test("security lists", async () => {
   const read = await network.getSecurityList({ securityListId });
   assert.equal(read.etag, changed.etag);
   assert.equal(read.securityList.ingressSecurityRules[0].tcpOptions.destinationPortRange.max, 80);
-  assert.equal(read.securityList.timeCreated.getTime(), securityList.timeCreated.getTime());
+  assert.equal(read.securityList.timeCreated, securityList.timeCreated);
   const stale = network.updateSecurityList({ securityListId, ifMatch: etag, updateSecurityListDetails });
   await refuses(stale, 412, "NoEtagMatch");
 });
@@ -137,7 +137,8 @@ test("network load balancers", async () => {
   const nlb = client(networkloadbalancer.NetworkLoadBalancerClient);
   const displayName = "default/web/8a4a7d3e-5b0e-4b6e-9a8e-1f7a3f1f0a12";
   const set = {
-    policy: "FIVE_TUPLE", isPreserveSource: false, healthChecker: { protocol: "HTTP", port: 10256, urlPath: "/healthz" },
+    policy: "FIVE_TUPLE", isPreserveSource: false,
+    healthChecker: { protocol: "HTTP", port: 10256, urlPath: "/healthz" },
     backends: [{ targetId: instanceId, ipAddress: vnic.privateIp, port: 30080 }],
   };
   const creation = {
