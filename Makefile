@@ -141,6 +141,12 @@ test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors
 test-e2e: build node-image ## Run Kubernetes' own end-to-end tests of load balancers on a kind cluster; the first time builds them (E2E="-focus REGEXP -procs 4 -keep -lab NAME")
 	@$(GO) run ./scripts/test-e2e $(E2E)
 
+.PHONY: test-oci-sdk
+test-oci-sdk: ## Have Oracle's TypeScript SDK, which npm fetches, judge the cloud's dialect of Oracle's API; half a minute
+	@# Upstream Kubernetes is not needed for it.
+	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
+	@scripts/test-oci-sdk
+
 .PHONY: lessons
 lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS="--parallel 3 ID...")
 	@bin/lab lesson verify $(LESSONS)

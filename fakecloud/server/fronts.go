@@ -40,6 +40,8 @@ type Front struct {
 	Describe func() api.Dialect
 	// Refuse answers with a problem as the other cloud would.
 	Refuse func(w http.ResponseWriter, r *http.Request, p api.Problem)
+	// RequestIDHeader, unless "", is the header in which answers have the request's ID as well.
+	RequestIDHeader string
 	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if the other
 	// cloud has none.
 	AnnounceLimit func(h http.Header, l RateLimit)
@@ -224,6 +226,9 @@ func (c *requestRecord) beginFront(f *Front, w http.ResponseWriter, r *http.Requ
 	c.front, c.writer, c.remoteAddress, c.userAgent = f, w, r.RemoteAddr, r.UserAgent()
 	c.wire = strings.Join([]string{f.Dialect, r.Method, r.URL.Path}, " ")
 	c.wire = strings.ToValidUTF8(c.wire[:min(len(c.wire), agentLength)], "?")
+	if f.RequestIDHeader != "" {
+		w.Header().Set(f.RequestIDHeader, c.id)
+	}
 }
 
 // ServeFront answers calls of a front until ctx ends, then lets those under way finish.

@@ -131,6 +131,9 @@ func (h healthChecker) withDefaults() healthChecker {
 	fill(&h.Retries, defaultRetries)
 	fill(&h.TimeoutInMillis, defaultTimeout)
 	fill(&h.IntervalInMillis, defaultInterval)
+	if h.ResponseBodyRegex == nil {
+		h.ResponseBodyRegex = new("")
+	}
 	if h.Protocol == "HTTP" {
 		fill(&h.ReturnCode, defaultCode)
 		h.URLPath = new(cmp.Or(api.ValueOf(h.URLPath), "/"))

@@ -50,8 +50,10 @@ var Dialect = dialect.Dialect{
 		"TLS, certificates, rule sets, cipher suites, hostnames and IPv6 are refused",
 		"instances are made, started and stopped by fakecloud's own API",
 	},
-	Calls:  slices.Concat(nodeCalls, lbCalls, nlbCalls, securityCalls),
-	Refuse: refuse,
+	Calls:           slices.Concat(nodeCalls, lbCalls, nlbCalls, securityCalls),
+	ReadKeyID:       readKeyID,
+	RequestIDHeader: "Opc-Request-Id",
+	Refuse:          refuse,
 }
 
 // readKeyID gives what the keyId of a signature names: TENANCY/USER/FINGERPRINT.
