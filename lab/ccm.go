@@ -18,7 +18,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// StartCCM has the CCM run from now on, and returns when it serves.
+// StartCCM has the CCM run from now on, and returns when it serves. Nodes have the provider IDs that the lab gives
+// them before it starts.
 func (l *Lab) StartCCM(ctx context.Context) error {
 	if err := l.checkUsesCCM(); err != nil {
 		return err
@@ -29,6 +30,9 @@ func (l *Lab) StartCCM(ctx context.Context) error {
 	}
 	if running[ComponentAgent] == nil {
 		return fmt.Errorf("lab %q is not whole; `lab up --name %s` completes it", l.State.Name, l.State.Name)
+	}
+	if err := l.SetProviderIDs(ctx); err != nil {
+		return err
 	}
 	return l.Cluster.StartCCM(ctx)
 }

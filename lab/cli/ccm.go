@@ -63,7 +63,9 @@ func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)
 		return err
 	}
 	defer l.State.Unlock()
-	return o.newSteps().Do(title, func(func(string)) (string, error) { return do(l) })
+	steps := o.newSteps()
+	l.Say = steps.Say
+	return steps.Do(title, func(func(string)) (string, error) { return do(l) })
 }
 
 // newCCMCommand returns the command `lab ccm command`.
@@ -111,6 +113,10 @@ With --dialect the program is the CCM of another cloud, unmodified, and is given
 its cloud's preset has: ` + "`lab dialect show NAME`" + ` prints it. The lab's cloud speaks that
 cloud's API, too; Cloudlycke's cloud has none. Arguments after -- and --ccm-env come on top.
 
+A CCM that does not find instances by Node name needs provider IDs. Nodes that have none get
+them before it starts, and later ones from their kubelets. Nodes with those of another CCM
+keep them: the lab must be brought up anew, with ` + "`lab up --dialect NAME --ccm PROGRAM`" + `.
+
 In a kind cluster the program is a process of this machine, too, with the operator's
 rights. The Deployment of the lab's own CCM has no replica meanwhile.`,
 		Example: `  lab ccm use ./my-ccm
@@ -153,6 +159,8 @@ rights. The Deployment of the lab's own CCM has no replica meanwhile.`,
 type guestFlags struct {
 	dialect string
 	env     []string
+	// providerIDs is a template that kubelets have been given instead of the preset's; "" for none.
+	providerIDs string
 }
 
 func (g *guestFlags) add(cmd *cobra.Command) {
@@ -168,7 +176,7 @@ func (g *guestFlags) add(cmd *cobra.Command) {
 
 // use makes a program the lab's CCM.
 func (g *guestFlags) use(ctx context.Context, l *lab.Lab, path string, args []string) error {
-	return suite.UseCCM(ctx, l, &program.CCM{Path: path, Args: args, Env: g.env}, g.dialect)
+	return suite.UseCCM(ctx, l, &program.CCM{Path: path, Args: args, Env: g.env}, g.dialect, g.providerIDs)
 }
 
 // forUp has lab up use the CCM at path, unless that is "", and give kubelets the provider IDs that
@@ -187,6 +195,7 @@ func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) err
 		}
 		o.KubeletProviderIDs = cmp.Or(o.KubeletProviderIDs, preset.KubeletProviderIDs)
 	}
+	g.providerIDs = o.KubeletProviderIDs
 	path, err := filepath.Abs(path)
 	o.UseCCM = func(ctx context.Context, l *lab.Lab) error { return g.use(ctx, l, path, args) }
 	return err

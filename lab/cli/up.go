@@ -117,8 +117,9 @@ There are three kinds of cluster:
 	)
 	cmd.Flags().StringVar(
 		&opts.KubeletProviderIDs, "kubelet-provider-ids", "",
-		"embedded: what kubelets get as --provider-id, a `TEMPLATE` with {{.ID}}, {{.Name}} and {{.Address}} of the "+
-			"instance, for CCMs that do not find instances by Node name (default none, or as before)",
+		"what kubelets get as --provider-id, a `TEMPLATE` with {{.ID}}, {{.Name}}, {{.Address}} and {{.Identities.DIALECT}} "+
+			"of the instance, for CCMs that do not find instances by Node name; Nodes that run without get it from the lab "+
+			"(default none, or as before)",
 	)
 	cmd.Flags().StringVar(
 		&opts.Bundle, "bundle", "",
@@ -191,12 +192,6 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	}
 	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && !kind.CloudProviderOptional {
 		errs = append(errs, usagef("--cloud-provider none is for --cluster embedded only"))
-	}
-	if o.KubeletProviderIDs != "" && o.Cluster != "" && !kind.GivesProviderIDs {
-		errs = append(errs, usagef(
-			"--kubelet-provider-ids is for --cluster embedded only: kind's control plane runs before it has an instance, "+
-				"and nodes of an external cluster run already",
-		))
 	}
 	// Without --cluster an existing lab may be of any kind. It reports by itself which
 	// flags it does not take.

@@ -120,6 +120,15 @@ var Providers = []string{ProviderExternal, ProviderNone}
 // may have the name and address of an old one.
 type Machine struct{ ID, Name, Address string }
 
+// MachineOf is the machine of an instance. A Node's name is in lower case, as a kubelet takes it from the host's.
+func MachineOf(i api.Instance) Machine {
+	m := Machine{ID: i.ID, Name: strings.ToLower(i.Name)}
+	if len(i.Addresses) > 0 {
+		m.Address = i.Addresses[0].IP
+	}
+	return m
+}
+
 // IsProviderIDOf tells whether a provider ID is an instance's: what any CCM of the lab's cloud calls it
 // (nebula://i-1, nebula:///zone/i-1), or the CCM of another cloud whose dialect the lab's cloud speaks.
 func IsProviderIDOf(providerID string, i api.Instance) bool {
@@ -156,8 +165,9 @@ type Machines interface {
 	// Booted reports whether the machine was booted before. If so, its disk and a Node
 	// of its name are its own.
 	Booted(ctx context.Context, m Machine) (bool, error)
-	// Boot starts a machine, either a new one or one that was halted.
-	Boot(ctx context.Context, m Machine, s Size) (Running, error)
+	// Boot starts a machine, either a new one or one that was halted. The kubelet of a new one registers its Node
+	// with the provider ID, unless that is "".
+	Boot(ctx context.Context, m Machine, s Size, providerID string) (Running, error)
 	// Halt shuts a machine down; its disk stays.
 	Halt(ctx context.Context, m Machine, r Running) error
 	// Sweep deletes the remains of machines that do not run and whose instance ID is

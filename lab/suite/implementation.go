@@ -248,8 +248,8 @@ func ccmValues(l *lab.Lab, command cluster.CCMCommand, dialect string) program.V
 // UseCCM makes p, a program on this machine, the lab's CCM from now on, in place of the lab's
 // own. Its arguments and environment are templates, as in the suite; without any arguments it
 // gets those of the lab's own CCM. With a dialect, it gets what the dialect's preset has first.
-// A CCM that runs is replaced.
-func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) error {
+// Nodes get provider IDs by the template, "" for the preset's. A CCM that runs is replaced.
+func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect, providerIDs string) error {
 	command, err := l.ReplaceableCCM()
 	if err != nil {
 		return err
@@ -278,6 +278,11 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 	if err != nil {
 		return err
 	}
+	if providerIDs = cmp.Or(providerIDs, preset.KubeletProviderIDs); providerIDs != "" {
+		if err := l.UseProviderIDs(ctx, providerIDs); err != nil {
+			return err
+		}
+	}
 	return l.UseCCM(ctx, &cluster.Program{
 		Path: p.Path, Args: args, Env: env, HostsFile: hosts,
 		WithoutRoutes: preset.WithoutRoutes, WithoutBalancers: preset.WithoutBalancers,
@@ -303,6 +308,7 @@ func (o *Options) UseDialect(dialect string) error {
 		return err
 	}
 	o.Dialect, o.addressNames = dialect, preset.AddressNames
+	o.KubeletProviderIDs = preset.KubeletProviderIDs != ""
 	o.CCMNames.Dialect, o.CCMNames.RegionIsZone = dialect, preset.Suite.RegionIsZone
 	o.CCMNames.AddressPrefix = preset.Suite.AddressPrefix
 	o.CCMNames.Region, o.CCMNames.ExternalAddresses = preset.Suite.Region, preset.Suite.ExternalAddresses
