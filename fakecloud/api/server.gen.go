@@ -2035,7 +2035,7 @@ type Problem struct {
 	// | `unknown-network` | 400 | A network named in the body is none of the project's. |
 	// | `unknown-address` | 400 | A reserved address named in the body is none of the project's. |
 	// | `listener-conflict` | 400 | Two listeners want one port. |
-	// | `unauthenticated` | 401 | No token, an unknown one, or one that has expired. |
+	// | `unauthenticated` | 401 | No token, an unknown one, or one that has expired; of a dialect's call, a signature that is not valid. |
 	// | `forbidden` | 403 | The token's role does not allow the operation. |
 	// | `not-found` | 404 | It does not exist in the project that the problem names. |
 	// | `method-not-allowed` | 405 | The path does not take this method; the header `Allow` lists those it does. |
@@ -2096,7 +2096,7 @@ type Problem struct {
 // | `unknown-network` | 400 | A network named in the body is none of the project's. |
 // | `unknown-address` | 400 | A reserved address named in the body is none of the project's. |
 // | `listener-conflict` | 400 | Two listeners want one port. |
-// | `unauthenticated` | 401 | No token, an unknown one, or one that has expired. |
+// | `unauthenticated` | 401 | No token, an unknown one, or one that has expired; of a dialect's call, a signature that is not valid. |
 // | `forbidden` | 403 | The token's role does not allow the operation. |
 // | `not-found` | 404 | It does not exist in the project that the problem names. |
 // | `method-not-allowed` | 405 | The path does not take this method; the header `Allow` lists those it does. |
@@ -2566,6 +2566,30 @@ type TokenCreate struct {
 	Role Role `json:"role"`
 }
 
+// TokenKey Example: {"createdAt":"2026-01-02T15:04:05.123Z","fingerprint":"41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82"}
+type TokenKey struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Fingerprint Its name, unique in the cloud: the MD5 of the key's DER-encoded
+	// SubjectPublicKeyInfo, which `openssl rsa -in KEY -pubout -outform DER |
+	// openssl md5 -c` prints.
+	//
+	//
+	// Example: 41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82
+	Fingerprint string `json:"fingerprint"`
+}
+
+// TokenKeyCreate Example: {"publicKey":"-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA3tgaz9dRyrtDsczsbTM9\nXis1wCQh+4haZzGXVF+VKn/7+BklEHo1Ei8/EBx03Q4DZ+gs7jOffvNF7GDyvXt6\nSLn3dK48a9VTgOOjVV3J93iaCNYDIRHcYqN32eCP8oZvKUy0bYFEgUXQLnJJFV+I\nySGqg3v8sraZCjd8xX3wDmzG6OJ7YQj81OGIkdTJYbj2xB05CHh1BzRdQybQMtfF\nDHP3zlqWcSI6T223mHETMa6DAAbivQWkrBgrNqLX3LWMERZJHL+GYPjrARUvH//D\nNX/ciDON8Rts9Jwr9yKDXOXA8NP/r3W1k3mRqm+KKM12W48zXSHYeqdu1/C9A8TC\nxQIDAQAB\n-----END PUBLIC KEY-----\n"}
+type TokenKeyCreate struct {
+	// PublicKey An RSA key of 2048 to 4096 bits, as one block PUBLIC KEY in PEM.
+	PublicKey string `json:"publicKey"`
+}
+
+// TokenKeyList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","fingerprint":"41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82"}]}
+type TokenKeyList struct {
+	Items []TokenKey `json:"items"`
+}
+
 // TokenList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}]}
 type TokenList struct {
 	Items []Token `json:"items"`
@@ -2991,6 +3015,9 @@ type ServerInterface interface {
 	CreateToken(w http.ResponseWriter, r *http.Request, id ProjectID)
 	DeleteToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
 	GetToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	ListTokenKeys(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	AddTokenKey(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	DeleteTokenKey(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName, fingerprint string)
 	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
 	GetQuotas(w http.ResponseWriter, r *http.Request)
 	ListRegions(w http.ResponseWriter, r *http.Request)
@@ -3114,6 +3141,15 @@ func RegisterHandlers(
 	router.HandleFunc("/v1/projects/{id}/tokens/{name}/rotate", func(w http.ResponseWriter, r *http.Request) {
 		handler.RotateToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
 	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/projects/{id}/tokens/{name}/keys", func(w http.ResponseWriter, r *http.Request) {
+		handler.ListTokenKeys(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/projects/{id}/tokens/{name}/keys", func(w http.ResponseWriter, r *http.Request) {
+		handler.AddTokenKey(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/projects/{id}/tokens/{name}/keys/{fingerprint}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteTokenKey(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"], mux.Vars(r)["fingerprint"])
+	}).Methods(http.MethodDelete)
 	router.HandleFunc("/v1/projects/{id}/quotas", func(w http.ResponseWriter, r *http.Request) {
 		handler.GetProjectQuotas(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)

@@ -78,6 +78,7 @@ func TestReadme(t *testing.T) {
 	require.True(t, found)
 	manifest, _, _ = strings.Cut(manifest, "\n\n")
 	require.NoError(t, os.WriteFile("cloud.yaml", []byte(manifest), 0o600))
+	writeKeyPair(t, "key.pem", "key.pub.pem")
 	commands := 0
 	for line := range strings.Lines(string(text)) {
 		line, ok := strings.CutPrefix(line, "    bin/fakecloud ")

@@ -1,9 +1,14 @@
 package cli_test
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -95,6 +100,37 @@ func TestTokensSurviveRestart(t *testing.T) {
 	p.kill()
 	ok, _ = startServe(t, dir, "--token", "watcher="+viewer).commandRunners(t)
 	ok("instances", "create", "--token-file", viewer) // An editor, by default.
+}
+
+// writeKeyPair writes files as openssl does.
+func writeKeyPair(t *testing.T, private, public string) {
+	t.Helper()
+	key := must(rsa.GenerateKey(rand.Reader, 2048))(t)
+	for file, block := range map[string]pem.Block{
+		private: {Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(key))(t)},
+		public:  {Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)},
+	} {
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&block), 0o600))
+	}
+}
+
+func TestTokenKeyCommands(t *testing.T) {
+	dir := t.TempDir()
+	ok, fails := startServe(t, dir).commandRunners(t)
+	private, public := filepath.Join(dir, "key.pem"), filepath.Join(dir, "key.pub.pem")
+	writeKeyPair(t, private, public)
+	fails(2, "needs --file", "tokens", "keys", "add", "operator")
+	fails(2, "no such file", "tokens", "keys", "add", "operator", "--file", private+"2")
+	fails(1, "is a private key", "tokens", "keys", "add", "operator", "--file", private)
+	fails(1, `no token "none"`, "tokens", "keys", "add", "none", "--file", public)
+	row := regexp.MustCompile(`(?m)^((?:[0-9a-f]{2}:){15}[0-9a-f]{2})\s+\ds$`)
+	added := row.FindStringSubmatch(ok("tokens", "keys", "add", "operator", "--file", public))
+	require.NotNil(t, added)
+	assert.Equal(t, added[1], row.FindStringSubmatch(ok("tokens", "keys", "list", "operator"))[1])
+	assert.Contains(t, ok("__complete", "tokens", "keys", "list", "o"), "operator\n")
+	ok("tokens", "keys", "delete", "operator", added[1])
+	fails(1, "has no key", "tokens", "keys", "delete", "operator", added[1])
+	assert.Contains(t, ok("tokens", "keys", "list", "operator", "-o", "json"), `"items": []`)
 }
 
 func TestNetworkAndQuotaCommands(t *testing.T) {

@@ -16,8 +16,9 @@ func (a *app) tokensCommand() *cobra.Command {
 	return groupCommand("tokens", "Bearer tokens, and what they may do; for admins", `  fakecloud tokens list
   fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
   fakecloud tokens rotate ci --grace 5m --out ci.token
-  fakecloud tokens delete ci`,
-		a.tokensList(), a.tokensGet(), a.tokensCreate(), a.tokensRotate(), a.tokensDelete())
+  fakecloud tokens delete ci
+  fakecloud tokens keys add ccm --file key.pub.pem`,
+		a.tokensList(), a.tokensGet(), a.tokensCreate(), a.tokensRotate(), a.tokensDelete(), a.tokenKeysCommand())
 }
 
 func (a *app) tokensList() *cobra.Command {

@@ -422,6 +422,25 @@ func (c *Client) GetToken(ctx context.Context, id string, name string) (*api.Tok
 	return readResource[api.Token](ctx, c, pathOf("/v1/projects/%s/tokens/%s", id, name), nil)
 }
 
+// ListTokenKeys sends GET /v1/projects/{id}/tokens/{name}/keys:
+// The public keys of a token, oldest first.
+func (c *Client) ListTokenKeys(ctx context.Context, id string, name string) ([]api.TokenKey, error) {
+	return readItems[api.TokenKey](ctx, c, pathOf("/v1/projects/%s/tokens/%s/keys", id, name), nil)
+}
+
+// AddTokenKey sends POST /v1/projects/{id}/tokens/{name}/keys:
+// Add a public key to a token, which may have 3. A dialect that takes signatures takes those of its private key as the token's.
+func (c *Client) AddTokenKey(ctx context.Context, id string, name string, body api.TokenKeyCreate) (*api.TokenKey, error) {
+	return sendChange[api.TokenKey](ctx, c, http.MethodPost, pathOf("/v1/projects/%s/tokens/%s/keys", id, name), body)
+}
+
+// DeleteTokenKey sends DELETE /v1/projects/{id}/tokens/{name}/keys/{fingerprint}:
+// Delete a key of a token. It is not valid any more with the reply.
+func (c *Client) DeleteTokenKey(ctx context.Context, id string, name string, fingerprint string) error {
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/projects/%s/tokens/%s/keys/%s", id, name, fingerprint), nil)
+	return err
+}
+
 // RotateToken sends POST /v1/projects/{id}/tokens/{name}/rotate:
 // Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 func (c *Client) RotateToken(ctx context.Context, id string, name string, body api.TokenRotate) (*api.TokenWithSecret, error) {

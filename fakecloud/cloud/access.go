@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"crypto/rsa"
 	"crypto/sha256"
 	"database/sql"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // Role is what a token may do. Each role includes the one before.
@@ -39,7 +41,7 @@ type Principal struct {
 	Details Token // the token's other properties
 }
 
-// admission is what a secret gives access to. It holds as long as no token and no project
+// admission is what a secret or a key gives access to. It holds as long as no token and no project
 // changes.
 type admission struct {
 	who Principal
@@ -47,7 +49,8 @@ type admission struct {
 	// expire sooner than its token.
 	until   *time.Time
 	rotated bool
-	granted bool // by GrantAccess
+	granted bool           // by GrantAccess
+	key     *rsa.PublicKey // nil for a secret
 }
 
 // principalAt gives the principal, or a refusal if the secret has expired by now.
@@ -72,51 +75,57 @@ func (a admission) principalAt(now time.Time) (Principal, error) {
 	)
 }
 
-// admissionCache keeps admissions in memory: tokens are looked up with every call and
-// hardly ever change.
-type admissionCache struct {
+// admissionCache keeps admissions in memory, by a secret's hash or a key's fingerprint: tokens
+// are looked up with every call and hardly ever change.
+type admissionCache[K comparable] struct {
 	mu sync.RWMutex
 	// changes counts the calls of clear, so that put can drop what was read before the
 	// last one.
 	changes int64
-	byHash  map[[sha256.Size]byte]admission
+	known   map[K]admission
 }
 
-func (s *admissionCache) get(hash [sha256.Size]byte) (a admission, changes int64, ok bool) {
+func (s *admissionCache[K]) get(by K) (a admission, changes int64, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	a, ok = s.byHash[hash]
+	a, ok = s.known[by]
 	return a, s.changes, ok
 }
 
 // put keeps an admission that was read when the cache had been cleared so many times.
-func (s *admissionCache) put(hash [sha256.Size]byte, a admission, changes int64) {
+func (s *admissionCache[K]) put(by K, a admission, changes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changes != changes {
 		return
 	}
-	if s.byHash == nil {
-		s.byHash = map[[sha256.Size]byte]admission{}
+	if s.known == nil {
+		s.known = map[K]admission{}
 	}
-	s.byHash[hash] = a
+	s.known[by] = a
 }
 
-func (s *admissionCache) clear() {
+func (s *admissionCache[K]) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changes++
-	s.byHash = nil
+	s.known = nil
 }
 
-// changeAccess is change for tokens and projects. It clears the cache before it returns:
-// nobody is let in afterwards by what was valid before.
+// changeAccess is change for tokens, their keys and projects. Keys go with their token. It clears
+// the caches before it returns: nobody is let in afterwards by what was valid before.
 func (c *Cloud) changeAccess(
 	ctx context.Context,
 	fn func(ctx context.Context, tx *changeTx, now time.Time) error,
 ) error {
 	defer c.admissions.clear()
-	return c.change(ctx, fn)
+	defer c.keyAdmissions.clear()
+	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		if err := fn(ctx, tx, now); err != nil {
+			return err
+		}
+		return tx.PruneTokenKeys(ctx)
+	})
 }
 
 // Remembers tells whether Authenticate knows the secret without reading the store.
@@ -167,12 +176,19 @@ func loadAdmission(ctx context.Context, tx *store.Tx, hash []byte) (a admission,
 	if err != nil {
 		return a, err
 	}
-	t := tokenFrom(row.Token)
-	a.who = Principal{Token: t.Name, Role: t.Role, Details: t}
-	a.until = t.ExpiresAt
-	if !slices.Equal(row.Token.Hash, hash) && (a.until == nil || t.PreviousUntil.Before(*a.until)) {
-		a.until, a.rotated = t.PreviousUntil, true
+	a, err = admissionOf(row.Token, row.Project)
+	previousUntil := a.who.Details.PreviousUntil
+	if !slices.Equal(row.Token.Hash, hash) && (a.until == nil || previousUntil.Before(*a.until)) {
+		a.until, a.rotated = previousUntil, true
 	}
-	a.who.Project, err = projectFrom(row.Project)
+	return a, err
+}
+
+// admissionOf gives what a token gives access to.
+func admissionOf(token db.Token, project db.Project) (a admission, err error) {
+	t := tokenFrom(token)
+	a.until = t.ExpiresAt
+	a.who = Principal{Token: t.Name, Role: t.Role, Details: t}
+	a.who.Project, err = projectFrom(project)
 	return a, err
 }

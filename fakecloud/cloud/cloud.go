@@ -7,6 +7,7 @@ package cloud
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -79,10 +80,11 @@ type Cloud struct {
 	ready   chan struct{} // closed by Run once balancers are restored
 	waiters operationWaiters
 
-	admissions admissionCache
-	keptKeys   store.Kept
-	usedIPv4   usedAddresses
-	usedIPv6   usedAddresses // of the IPv6 pool
+	admissions    admissionCache[[sha256.Size]byte] // by the hash of a secret
+	keyAdmissions admissionCache[string]            // by the fingerprint of a key
+	keptKeys      store.Kept
+	usedIPv4      usedAddresses
+	usedIPv6      usedAddresses // of the IPv6 pool
 
 	transitions transitionCounter
 

@@ -25,7 +25,14 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 	require.NoError(t, err)
 	kept, deleted := create(p, "kept"), create(p, "deleted")
 	rotated, ofGone := create(p, "rotated"), create(gone, "of-gone")
+	addKey := func(p Project, token string, number int64) TokenKey {
+		k, err := c.AddTokenKey(ctx, p.ID, token, publicKey(t, 2048, number))
+		require.NoError(t, err)
+		return k
+	}
+	keptKey, deletedKey, keyOfDeleted := addKey(p, "kept", 1), addKey(p, "kept", 2), addKey(p, "deleted", 3)
 	requireOK(t)(c.SaveSnapshot(ctx, "then"))
+	require.NoError(t, c.DeleteTokenKey(ctx, p.ID, "kept", deletedKey.Fingerprint))
 	require.NoError(t, c.DeleteToken(ctx, p.ID, "deleted"))
 	_, now, err := c.RotateToken(ctx, p.ID, "rotated", 0)
 	require.NoError(t, err)
@@ -33,6 +40,7 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 	later, err := c.EnsureProject(ctx, "later", nil)
 	require.NoError(t, err)
 	since, ofLater := create(p, "since"), create(later, "of-later")
+	keySince, keyOfLater := addKey(p, "since", 4), addKey(later, "of-later", 5)
 	granted, err := c.GrantAccess(ctx, kept)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
@@ -46,6 +54,14 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 		} {
 			who, err := c.Authenticate(ctx, secret)
 			assert.Equal(t, want, err == nil, "%s %v", who.Token, err)
+		}
+		for key, want := range map[[2]string]bool{
+			{"kept", keptKey.Fingerprint}: true, {"kept", deletedKey.Fingerprint}: !same,
+			{"deleted", keyOfDeleted.Fingerprint}: !same, {"since", keySince.Fingerprint}: same,
+			{"of-later", keyOfLater.Fingerprint}: false,
+		} {
+			_, _, err := c.AuthenticateKey(ctx, p.Name, key[0], key[1])
+			assert.Equal(t, want, err == nil, "key of %s: %v", key[0], err)
 		}
 		back, err := c.EnsureProject(ctx, "gone", nil)
 		require.NoError(t, err)

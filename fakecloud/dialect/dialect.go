@@ -33,6 +33,8 @@ type Dialect struct {
 	Summary string
 	Limits  []string
 	Calls   []Call
+	// ReadKeyID, unless nil, reads whose key a signature's keyId names: see server.Front.
+	ReadKeyID func(keyID string) (project, token, fingerprint string, ok bool)
 	// Refuse gives the status and body of a refusal.
 	Refuse func(p api.Problem) (status int, body any)
 	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if there are none.
@@ -174,7 +176,7 @@ type Served struct {
 
 // Front gives the dialect's front, which has no handlers before Serve made them.
 func (d Dialect) Front() server.Front {
-	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit}
+	f := server.Front{Dialect: d.Name, ReadKeyID: d.ReadKeyID, AnnounceLimit: d.AnnounceLimit}
 	for _, c := range d.Calls {
 		if c.basicAuth {
 			f.BasicAuthPath = c.Path

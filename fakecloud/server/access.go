@@ -131,6 +131,33 @@ func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret}, err)
 }
 
+// ListTokenKeys implements api.ServerInterface.
+func (s *Server) ListTokenKeys(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+	keys, err := s.cloud.ListTokenKeys(r.Context(), id, name)
+	s.answerResult(w, r, http.StatusOK, api.TokenKeyList{Items: mapSlice(keys, toAPITokenKey)}, err)
+}
+
+// AddTokenKey implements api.ServerInterface.
+func (s *Server) AddTokenKey(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+	body, ok := decodeBody[api.TokenKeyCreate](s, w, r)
+	if !ok {
+		return
+	}
+	k, err := s.cloud.AddTokenKey(r.Context(), id, name, body.PublicKey)
+	s.answerResult(w, r, http.StatusCreated, toAPITokenKey(k), err)
+}
+
+// DeleteTokenKey implements api.ServerInterface.
+func (s *Server) DeleteTokenKey(
+	w http.ResponseWriter,
+	r *http.Request,
+	id api.ProjectID,
+	name api.TokenName,
+	fingerprint string,
+) {
+	s.answerNoContent(w, r, s.cloud.DeleteTokenKey(r.Context(), id, name, fingerprint))
+}
+
 func toAPIProject(p cloud.Project) api.Project {
 	return api.Project{
 		ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags, Version: p.Version, CreatedAt: p.CreatedAt,
@@ -147,6 +174,10 @@ func toAPIToken(t cloud.Token) api.Token {
 		Name: t.Name, Project: t.Project, Role: api.Role(t.Role), Origin: origin,
 		CreatedAt: t.CreatedAt, ExpiresAt: t.ExpiresAt, RotatedAt: t.RotatedAt, PreviousValidUntil: t.PreviousUntil,
 	}
+}
+
+func toAPITokenKey(k cloud.TokenKey) api.TokenKey {
+	return api.TokenKey{Fingerprint: k.Fingerprint, CreatedAt: k.CreatedAt}
 }
 
 // toTags is nil for those left out.

@@ -1,7 +1,11 @@
 package server_test
 
 import (
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
+	"math/big"
 	"net/http"
 	"regexp"
 	"testing"
@@ -238,6 +242,39 @@ func TestRotatedTokens(t *testing.T) {
 	assert.Contains(t, p.Detail, `token "ci" was rotated`)
 	answer, _ := r.call(t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{"graceSeconds":604801}`)
 	assert.Equal(t, 400, answer.StatusCode)
+}
+
+func publicPEM(t testing.TB, key *rsa.PublicKey) string {
+	t.Helper()
+	der := must(x509.MarshalPKIXPublicKey(key))(t)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+}
+
+func TestTokenKeys(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	p := r.project.ID
+	var added []api.TokenKey
+	for i := range uint(3) {
+		key := publicPEM(t, &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 2048+i), E: 65537})
+		added = append(added, *must(r.AddTokenKey(ctx, p, "ccm", api.TokenKeyCreate{PublicKey: key}))(t))
+		requireCode(t, api.NameTaken)(r.AddTokenKey(ctx, p, "operator", api.TokenKeyCreate{PublicKey: key}))
+	}
+	key := publicPEM(t, &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 3000), E: 65537})
+	requireCode(t, api.QuotaExceeded)(r.AddTokenKey(ctx, p, "ccm", api.TokenKeyCreate{PublicKey: key}))
+	assert.ElementsMatch(t, added, must(r.ListTokenKeys(ctx, p, "ccm"))(t))
+	require.NoError(t, r.DeleteTokenKey(ctx, p, "ccm", added[0].Fingerprint))
+	err := r.DeleteTokenKey(ctx, p, "ccm", added[0].Fingerprint)
+	assert.True(t, client.IsNotFound(err), err)
+	assert.ElementsMatch(t, added[1:], must(r.ListTokenKeys(ctx, p, "ccm"))(t))
+
+	private := "-----BEGIN RSA PRIVATE KEY-----\\nTUlJRXBRSUJBQUtDQVFFQQ=="
+	for _, body := range []string{
+		`{"publicKey":"` + private + `"}`, `{"key":"` + private + `"}`, `{"publicKey":["` + private + `"]}`,
+	} {
+		answer, _ := r.call(t, "POST", "/v1/projects/"+p+"/tokens/ccm/keys", body)
+		assert.Equal(t, 400, answer.StatusCode)
+		assert.NotContains(t, answer.Body, "TUlJ")
+	}
 }
 
 func TestTheLastAdminStays(t *testing.T) {

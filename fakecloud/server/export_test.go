@@ -2,6 +2,12 @@ package server
 
 import "time"
 
+// ParseSignature gives the keyId and the headers of a signature.
+func ParseSignature(text string) (keyID string, headers []string, err error) {
+	s, err := parseSignature(text)
+	return s.keyID, s.headers, err
+}
+
 // SetTail sets how much the event hub holds for those who follow.
 func (s *Server) SetTail(events, bytes int) { s.hub.maxEvents, s.hub.maxBytes = events, bytes }
 

@@ -33,6 +33,9 @@ type Front struct {
 	// BasicAuthPath, unless "", is where a token's secret may come as the password of HTTP Basic, with any user name,
 	// both form-encoded (RFC 6749, section 2.3.1).
 	BasicAuthPath string
+	// ReadKeyID, unless nil, has the front take signatures: it reads whose key a signature's keyId names. The project
+	// is given by its name or ID.
+	ReadKeyID func(keyID string) (project, token, fingerprint string, ok bool)
 	// Describe says what the dialect is, and what of its clients' fields nobody read so far.
 	Describe func() api.Dialect
 	// Refuse answers with a problem as the other cloud would.
@@ -97,7 +100,7 @@ func (s *Server) FrontHandler(f Front) http.Handler {
 		}
 		router.ServeHTTP(w, r)
 	})
-	return s.recordRequestsOf(&f, s.recoverPanics(s.authenticateCaller(s.limitBody(announced))))
+	return s.recordRequestsOf(&f, s.recoverPanics(s.authenticateCaller(s.limitBody(s.checkSignedBody(announced)))))
 }
 
 func (s *Server) announceLimit(w http.ResponseWriter, r *http.Request, announce func(http.Header, RateLimit)) {

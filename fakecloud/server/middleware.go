@@ -36,6 +36,8 @@ type requestRecord struct {
 	// secret is the bearer token's secret, for event streams, which authenticate again and
 	// again.
 	secret string
+	// bodySigned is true if the caller's signature is about the body, too.
+	bodySigned bool
 	// authError is why there is no principal.
 	authError error
 	// throttledFor is how long the caller's bucket will be empty; 0 if it was not.
@@ -229,28 +231,49 @@ func (s *Server) identifyCaller(r *http.Request) {
 			secret = password
 		}
 	}
+	if strings.EqualFold(scheme, "Signature") && c.front != nil && c.front.ReadKeyID != nil {
+		s.identifySigner(r, secret)
+		return
+	}
 	if !strings.EqualFold(scheme, "Bearer") || secret == "" {
-		c.authError = &cloud.Error{
-			Code:    cloud.Unauthenticated,
-			Message: "this call needs a token: send the header \"Authorization: Bearer <token>\"",
-		}
-		c.throttledFor = s.limits.takeForAddress(r.RemoteAddr)
+		s.refuseCaller(
+			r, unauthenticated("this call needs a token: send the header \"Authorization: Bearer <token>\""),
+		)
 		return
 	}
 	c.secret = strings.TrimSpace(secret)
-	// An address that guesses secrets must not cause a read of the store for each guess.
+	s.findCaller(r, c.secret, s.cloud.Remembers, func() (cloud.Principal, error) {
+		return s.cloud.Authenticate(r.Context(), c.secret)
+	})
+}
+
+// findCaller finds out who calls by a credential. An address that guesses credentials does not cause a read of the
+// store for each guess.
+func (s *Server) findCaller(
+	r *http.Request,
+	credential string,
+	remembers func(credential string) bool,
+	authenticate func() (cloud.Principal, error),
+) {
+	c := recordOf(r)
 	c.throttledFor = s.limits.addressWait(r.RemoteAddr)
-	if c.throttledFor > 0 && !s.cloud.Remembers(c.secret) && !s.limits.reserve.takeLookup(c.secret, time.Now()) {
+	if c.throttledFor > 0 && !remembers(credential) && !s.limits.reserve.takeLookup(credential, time.Now()) {
 		return
 	}
-	who, err := s.cloud.Authenticate(r.Context(), c.secret)
+	who, err := authenticate()
 	if err != nil {
-		c.authError = err
-		c.throttledFor = s.limits.takeForAddress(r.RemoteAddr)
+		s.refuseCaller(r, err)
 		return
 	}
 	c.principal = &who
 	c.throttledFor = s.limits.takeForToken(who.Project.ID, who.Token)
+}
+
+// refuseCaller has admitCaller refuse a call, which counts against the limit of its address.
+func (s *Server) refuseCaller(r *http.Request, err error) {
+	c := recordOf(r)
+	c.authError = err
+	c.throttledFor = s.limits.takeForAddress(r.RemoteAddr)
 }
 
 // admitCaller refuses calls that exceed the limits, calls that lack a token, and calls that need

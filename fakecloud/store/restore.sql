@@ -7,6 +7,12 @@ INSERT INTO tokens (name, project_id, hash, role, origin, expires_at, rotated_at
 SELECT name, project_id, hash, role, origin, expires_at, rotated_at, previous_hash, previous_until, created_at
 FROM live.tokens WHERE project_id IN (SELECT id FROM main.projects);
 
+-- Keys stay beside their tokens.
+DELETE FROM token_keys WHERE EXISTS (SELECT 1 FROM live.projects);
+INSERT INTO token_keys (fingerprint, token, project_id, public_key, created_at)
+SELECT fingerprint, token, project_id, public_key, created_at
+FROM live.token_keys WHERE project_id IN (SELECT id FROM main.projects);
+
 -- Clients go on with their access tokens until these expire. What they open is up to the secrets that they were
 -- granted to.
 DELETE FROM access_tokens;

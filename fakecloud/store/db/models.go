@@ -111,3 +111,11 @@ type Token struct {
 	PreviousHash  []byte
 	PreviousUntil *int64
 }
+
+type TokenKey struct {
+	Fingerprint string
+	Token       string
+	ProjectID   string
+	PublicKey   []byte
+	CreatedAt   int64
+}

@@ -44,6 +44,23 @@ func (q *Queries) DeleteToken(ctx context.Context, name string) error {
 	return err
 }
 
+const deleteTokenKey = `-- name: DeleteTokenKey :execrows
+DELETE FROM token_keys WHERE token = ? AND fingerprint = ?
+`
+
+type DeleteTokenKeyParams struct {
+	Token       string
+	Fingerprint string
+}
+
+func (q *Queries) DeleteTokenKey(ctx context.Context, arg DeleteTokenKeyParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteTokenKey, arg.Token, arg.Fingerprint)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const getToken = `-- name: GetToken :one
 SELECT name, project_id, hash, created_at, role, origin, expires_at, rotated_at, previous_hash, previous_until FROM tokens WHERE name = ?
 `
@@ -104,6 +121,62 @@ func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error 
 		arg.CreatedAt,
 	)
 	return err
+}
+
+const insertTokenKey = `-- name: InsertTokenKey :exec
+INSERT INTO token_keys (fingerprint, token, project_id, public_key, created_at) VALUES (?, ?, ?, ?, ?)
+`
+
+type InsertTokenKeyParams struct {
+	Fingerprint string
+	Token       string
+	ProjectID   string
+	PublicKey   []byte
+	CreatedAt   int64
+}
+
+func (q *Queries) InsertTokenKey(ctx context.Context, arg InsertTokenKeyParams) error {
+	_, err := q.db.ExecContext(ctx, insertTokenKey,
+		arg.Fingerprint,
+		arg.Token,
+		arg.ProjectID,
+		arg.PublicKey,
+		arg.CreatedAt,
+	)
+	return err
+}
+
+const listTokenKeys = `-- name: ListTokenKeys :many
+SELECT fingerprint, token, project_id, public_key, created_at FROM token_keys WHERE token = ? ORDER BY created_at, fingerprint
+`
+
+func (q *Queries) ListTokenKeys(ctx context.Context, token string) ([]TokenKey, error) {
+	rows, err := q.db.QueryContext(ctx, listTokenKeys, token)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TokenKey
+	for rows.Next() {
+		var i TokenKey
+		if err := rows.Scan(
+			&i.Fingerprint,
+			&i.Token,
+			&i.ProjectID,
+			&i.PublicKey,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const listTokens = `-- name: ListTokens :many
@@ -192,6 +265,17 @@ func (q *Queries) PruneAccessTokens(ctx context.Context, arg PruneAccessTokensPa
 	return err
 }
 
+const pruneTokenKeys = `-- name: PruneTokenKeys :exec
+DELETE FROM token_keys WHERE NOT EXISTS (
+    SELECT 1 FROM tokens WHERE tokens.name = token_keys.token AND tokens.project_id = token_keys.project_id)
+`
+
+// Keys whose token is gone, or is in another project now.
+func (q *Queries) PruneTokenKeys(ctx context.Context) error {
+	_, err := q.db.ExecContext(ctx, pruneTokenKeys)
+	return err
+}
+
 const replaceToken = `-- name: ReplaceToken :exec
 INSERT OR REPLACE INTO tokens (name, project_id, hash, role, origin, created_at) VALUES (?, ?, ?, ?, 'flag', ?)
 `
@@ -254,6 +338,48 @@ func (q *Queries) TokenByHash(ctx context.Context, hash []byte) (TokenByHashRow,
 	row := q.db.QueryRowContext(ctx, tokenByHash, hash)
 	var i TokenByHashRow
 	err := row.Scan(
+		&i.Token.Name,
+		&i.Token.ProjectID,
+		&i.Token.Hash,
+		&i.Token.CreatedAt,
+		&i.Token.Role,
+		&i.Token.Origin,
+		&i.Token.ExpiresAt,
+		&i.Token.RotatedAt,
+		&i.Token.PreviousHash,
+		&i.Token.PreviousUntil,
+		&i.Project.ID,
+		&i.Project.Name,
+		&i.Project.DefaultTags,
+		&i.Project.CreatedAt,
+		&i.Project.Version,
+		&i.Project.UpdatedAt,
+	)
+	return i, err
+}
+
+const tokenKey = `-- name: TokenKey :one
+SELECT token_keys.fingerprint, token_keys.token, token_keys.project_id, token_keys.public_key, token_keys.created_at, tokens.name, tokens.project_id, tokens.hash, tokens.created_at, tokens.role, tokens.origin, tokens.expires_at, tokens.rotated_at, tokens.previous_hash, tokens.previous_until, projects.id, projects.name, projects.default_tags, projects.created_at, projects.version, projects.updated_at FROM token_keys
+JOIN tokens ON tokens.name = token_keys.token
+JOIN projects ON projects.id = tokens.project_id
+WHERE token_keys.fingerprint = ?
+`
+
+type TokenKeyRow struct {
+	TokenKey TokenKey
+	Token    Token
+	Project  Project
+}
+
+func (q *Queries) TokenKey(ctx context.Context, fingerprint string) (TokenKeyRow, error) {
+	row := q.db.QueryRowContext(ctx, tokenKey, fingerprint)
+	var i TokenKeyRow
+	err := row.Scan(
+		&i.TokenKey.Fingerprint,
+		&i.TokenKey.Token,
+		&i.TokenKey.ProjectID,
+		&i.TokenKey.PublicKey,
+		&i.TokenKey.CreatedAt,
 		&i.Token.Name,
 		&i.Token.ProjectID,
 		&i.Token.Hash,

@@ -42,3 +42,23 @@ SELECT granted_to, expires_at FROM access_tokens WHERE hash = ?;
 -- name: PruneAccessTokens :exec
 DELETE FROM access_tokens WHERE access_tokens.expires_at <= @now OR access_tokens.hash IN (
     SELECT a.hash FROM access_tokens AS a WHERE a.granted_to = @granted_to ORDER BY a.expires_at DESC LIMIT -1 OFFSET @keep);
+
+-- name: InsertTokenKey :exec
+INSERT INTO token_keys (fingerprint, token, project_id, public_key, created_at) VALUES (?, ?, ?, ?, ?);
+
+-- name: DeleteTokenKey :execrows
+DELETE FROM token_keys WHERE token = ? AND fingerprint = ?;
+
+-- name: ListTokenKeys :many
+SELECT * FROM token_keys WHERE token = ? ORDER BY created_at, fingerprint;
+
+-- name: TokenKey :one
+SELECT sqlc.embed(token_keys), sqlc.embed(tokens), sqlc.embed(projects) FROM token_keys
+JOIN tokens ON tokens.name = token_keys.token
+JOIN projects ON projects.id = tokens.project_id
+WHERE token_keys.fingerprint = ?;
+
+-- Keys whose token is gone, or is in another project now.
+-- name: PruneTokenKeys :exec
+DELETE FROM token_keys WHERE NOT EXISTS (
+    SELECT 1 FROM tokens WHERE tokens.name = token_keys.token AND tokens.project_id = token_keys.project_id);
