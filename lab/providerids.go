@@ -38,7 +38,7 @@ func (l *Lab) UseProviderIDs(ctx context.Context, template string) error {
 	if len(blocked) > 0 {
 		return fmt.Errorf(
 			"this CCM needs Nodes with provider IDs of its own cloud, and a Node's provider ID cannot be changed: %s. "+
-				"`lab down --name %s`, then `lab up` with --dialect and --ccm makes Nodes that have them",
+				"`lab down --name %s`, then `lab up --name %[2]s --dialect NAME --ccm PROGRAM` makes Nodes that have them",
 			ui.JoinFirst(blocked, maxNamedNodes), l.State.Name,
 		)
 	}

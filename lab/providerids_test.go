@@ -17,8 +17,9 @@ func TestPlanProviderIDs(t *testing.T) {
 		return api.Instance{Name: name, ID: id, State: state, Identities: map[string]string{"hcloud": "hcloud://" + id}}
 	}
 	instances := []api.Instance{
-		instance("one", "1", api.InstanceRunning), instance("Two", "2", api.InstanceStopped),
-		instance("two", "0", api.InstanceTerminated), instance("ended", "3", api.InstanceTerminated),
+		instance("two", "0", api.InstanceTerminated), instance("Two", "2", api.InstanceStopped),
+		instance("one", "1", api.InstanceRunning), instance("one", "0", api.InstanceTerminated),
+		instance("ended", "3", api.InstanceTerminated),
 	}
 	for name, tc := range map[string]struct {
 		nodes   map[string]string // provider IDs by name

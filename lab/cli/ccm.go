@@ -48,7 +48,7 @@ func newCCM(o *globalOptions) *cobra.Command {
 	add("start", "Start it, unless it runs", start)
 	add("stop", "Stop it; nodes and balancers stay as they are", stop)
 	add("restart", "Stop it, then start it", stop, start)
-	cmd.AddCommand(newCCMUse(o), newCCMCommand(o))
+	cmd.AddCommand(newCCMUse(o), newCCMCommand(o), newCCMRotateKey(o))
 	return cmd
 }
 
@@ -92,6 +92,24 @@ Ctrl-C did.`,
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), shellCommandLine(words))
 			return err
+		},
+	}
+}
+
+// newCCMRotateKey returns the command `lab ccm rotate-key`.
+func newCCMRotateKey(o *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate-key",
+		Short: "Give a CCM that signs its calls another key pair",
+		Long: `rotate-key is for the CCM of a cloud whose clients sign their calls. It makes a key pair, adds
+its public key to the CCM's token, and restarts the CCM with it. When the cloud has taken a
+call of the CCM, or none came for a while, the old key is deleted from the cloud. A rotation
+that was broken off goes on when the command is run again.`,
+		Example: "  lab ccm rotate-key",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.runOnCCM("ccm rotate-key", func(l *lab.Lab) (string, error) {
+				return l.RotateCCMKey(cmd.Context())
+			})
 		},
 	}
 }
@@ -179,14 +197,11 @@ func (g *guestFlags) use(ctx context.Context, l *lab.Lab, path string, args []st
 	return suite.UseCCM(ctx, l, &program.CCM{Path: path, Args: args, Env: g.env}, g.dialect, g.providerIDs)
 }
 
-// forUp has lab up use the CCM at path, unless that is "", and give kubelets the provider IDs that
-// its preset asks for.
+// forUp has lab up use the CCM at path, and give kubelets the provider IDs that its preset asks for. If path is "",
+// a lab for a dialect has no CCM yet.
 func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) error {
-	if path == "" {
-		if g.dialect != "" || len(g.env) > 0 || len(args) > 0 {
-			return usagef("--dialect, --ccm-env and arguments after -- are for --ccm PROGRAM")
-		}
-		return nil
+	if path == "" && (len(g.env) > 0 || len(args) > 0) {
+		return usagef("--ccm-env and arguments after -- are for --ccm PROGRAM")
 	}
 	if g.dialect != "" {
 		preset, err := dialects.Named(g.dialect)
@@ -194,6 +209,10 @@ func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) err
 			return usageError{err}
 		}
 		o.KubeletProviderIDs = cmp.Or(o.KubeletProviderIDs, preset.KubeletProviderIDs)
+	}
+	if path == "" { // Nodes are initialised once, so the lab's own CCM must not come first.
+		o.WithoutCCM = o.WithoutCCM || g.dialect != ""
+		return nil
 	}
 	g.providerIDs = o.KubeletProviderIDs
 	path, err := filepath.Abs(path)

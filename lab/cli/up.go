@@ -45,6 +45,7 @@ There are three kinds of cluster:
   lab up --cluster external --kubeconfig my.yaml
   lab up --name second          # another lab beside the first
   lab up --dialect hcloud --ccm ./hcloud-cloud-controller-manager   # another cloud's CCM, unmodified
+  lab up --dialect hcloud       # no CCM yet, and how to start one in a debugger, say
   lab up --kubelet-provider-ids 'mine://{{.ID}}' --ccm ./my-ccm   # a CCM that needs the provider ID
   lab up --without-ccm          # see what waits for a CCM
   lab up --name plain --cloud-provider none   # one that waits for none; then: lab compare plain lab
@@ -85,7 +86,10 @@ There are three kinds of cluster:
 			case format != "table":
 				err = printAs(cmd.OutOrStdout(), format, upResult{st, outcome})
 			case !o.quiet:
-				err = printUpSummary(cmd, l, st, outcome, opts)
+				err = printUpSummary(cmd, l, st, outcome, opts, guest.dialect)
+				if err == nil && guest.dialect != "" && ccm == "" {
+					err = printPresetCommand(cmd, l, guest.dialect)
+				}
 			}
 			if err == nil && fg.enabled {
 				err = fg.watchUntilEnd(cmd.Context(), cmd, l, outcome, published)

@@ -179,6 +179,10 @@ func TestPresetGivesKubeletsProviderIDs(t *testing.T) {
 		require.NoError(t, validateUp(o, false))
 	}
 	var o lifecycle.Options
-	require.ErrorContains(t, (&guestFlags{dialect: "cloudlycke"}).forUp(&o, "", nil), "are for --ccm PROGRAM")
+	require.ErrorContains(t, (&guestFlags{env: []string{"A=b"}}).forUp(&o, "", nil), "are for --ccm PROGRAM")
+	require.NoError(t, (&guestFlags{dialect: "cloudlycke"}).forUp(&o, "", nil))
+	assert.True(t, o.WithoutCCM, "its own would initialise the Nodes")
+	assert.NotEmpty(t, o.KubeletProviderIDs)
+	assert.Nil(t, o.UseCCM)
 	require.ErrorContains(t, (&guestFlags{dialect: "nimbus"}).forUp(&o, "ccm", nil), `no dialect "nimbus"`)
 }

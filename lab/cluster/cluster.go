@@ -137,6 +137,16 @@ func IsProviderIDOf(providerID string, i api.Instance) bool {
 		slices.Contains(slices.Collect(maps.Values(i.Identities)), providerID)
 }
 
+// CutProviderID splits a provider ID into what names its cloud, "nebula://" say, and the instance's ID there. Those of
+// Oracle have no scheme: ocid1.instance.REALM.REGION.UNIQUE.
+func CutProviderID(providerID string) (prefix, id string) {
+	at := strings.LastIndex(providerID, ".") + 1
+	if scheme, _, found := strings.Cut(providerID, "://"); found {
+		at = len(scheme) + len("://")
+	}
+	return providerID[:at], providerID[at:]
+}
+
 // IsOfThisCloud tells whether a provider ID is one that the lab's cloud gives, in any dialect.
 func IsOfThisCloud(providerID string) bool {
 	_, _, spoken := identity.Parse(providerID)
@@ -313,6 +323,17 @@ type Program struct {
 	WithoutBalancers bool `json:"withoutBalancers,omitempty"`
 	// HostsFile, unless "", is what the program finds as /etc/hosts.
 	HostsFile string `json:"hostsFile,omitempty"`
+	// Templates, unless nil, is what Args and Env are filled in from again before each start that a person asks for.
+	Templates *Templates `json:"templates,omitempty"`
+}
+
+// Templates are those of a program that is a lab's CCM, as program.CCM has them.
+type Templates struct {
+	Args []string `json:"args"`
+	Env  []string `json:"env"`
+	// Config, unless "", is that of the file that the program reads, of a dialect or "".
+	Config  string `json:"config,omitempty"`
+	Dialect string `json:"dialect,omitempty"`
 }
 
 // Supervised is a cluster that can tell which of the processes that it started have

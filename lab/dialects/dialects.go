@@ -26,6 +26,8 @@ type Preset struct {
 	// Env and Args are what the program gets, before what a person adds.
 	Env  map[string]string `json:"env"`
 	Args []string          `json:"args"`
+	// Config, unless "", is the template of the file that the program finds as {{.CloudConfig}}.
+	Config string `json:"config"`
 	// WithoutAPI tells that the program makes its cloud's answers up and calls nobody: there is no
 	// dialect to speak, and nothing to judge.
 	WithoutAPI bool `json:"withoutAPI"`
