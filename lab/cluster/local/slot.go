@@ -34,6 +34,7 @@ var preferredPorts = map[string]int{
 	PortHcloud:    8471,
 	PortOxide:     8472,
 	PortBrightbox: 8473,
+	PortOCI:       8474,
 	PortEtcd:      2379,
 	PortEtcdPeer:  2380,
 	PortAPIServer: 6443,
@@ -54,6 +55,7 @@ const (
 	PortHcloud    = "hcloud"
 	PortOxide     = "oxide"
 	PortBrightbox = "brightbox"
+	PortOCI       = "oci"
 	PortEtcd      = "etcd"
 	PortEtcdPeer  = "etcd-peer"
 	PortAPIServer = "kube-apiserver"
