@@ -10,15 +10,20 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// StartCCM has the CCM run from now on, and returns when it serves.
+// StartCCM has the CCM run from now on, and returns when it serves. Nodes have the provider IDs that the lab gives
+// them before it starts.
 func (l *Lab) StartCCM(ctx context.Context) error {
 	if err := l.checkUsesCCM(); err != nil {
 		return err
@@ -30,12 +35,87 @@ func (l *Lab) StartCCM(ctx context.Context) error {
 	if running[ComponentAgent] == nil {
 		return fmt.Errorf("lab %q is not whole; `lab up --name %s` completes it", l.State.Name, l.State.Name)
 	}
+	if err := errors.Join(l.refillProgram(ctx), l.SetProviderIDs(ctx)); err != nil {
+		return err
+	}
 	return l.Cluster.StartCCM(ctx)
+}
+
+// refillProgram fills the templates of the program in use in again: the cloud may have been reset, or a key rotated.
+func (l *Lab) refillProgram(ctx context.Context) error {
+	used, err := l.OtherCCM()
+	if err != nil || used == nil || used.Templates == nil {
+		return err
+	}
+	if err := l.FillProgram(ctx, used); err != nil {
+		return err
+	}
+	return l.Cluster.UseCCM(used)
+}
+
+// FillProgram fills in the templates of a program that is to be the lab's CCM, and writes its configuration. What
+// they name of the cloud is made there: a key pair.
+func (l *Lab) FillProgram(ctx context.Context, p *cluster.Program) error {
+	ccm := &program.CCM{
+		Args: p.Templates.Args, Env: p.Templates.Env, ConfigTemplate: p.Templates.Config,
+		Values: l.CCMValues(p.Templates.Dialect),
+	}
+	if ccm.ConfigTemplate != "" {
+		ccm.Values.CloudConfig = l.State.Path("ccm-" + p.Templates.Dialect + "-config")
+	}
+	if err := l.FillCloudValues(ctx, ccm); err != nil {
+		return err
+	}
+	spec, err := ccm.Spec()
+	p.Args, p.Env = spec.Args, spec.Env
+	return err
+}
+
+// CCMValues are the values that templates of a CCM can use in this lab, with a dialect or "", but for those of
+// FillCloudValues.
+func (l *Lab) CCMValues(dialect string) program.Values {
+	cloud, command := l.Cluster.Cloud(), l.Cluster.CCMCommand()
+	_, host, _ := strings.Cut(cloud.Dialects[dialect], "://")
+	return program.Values{
+		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name,
+		ClusterCIDR: command.ClusterCIDR, NeedsRoutes: strconv.FormatBool(command.NeedsRoutes),
+		CloudURL: cloud.URL, DialectURL: cloud.Dialects[dialect], DialectHost: host,
+		TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
+		Address: command.Address, Port: command.Port,
+	}
+}
+
+// FillCloudValues sets those of a CCM's values that its templates name and the cloud has a part in.
+func (l *Lab) FillCloudValues(ctx context.Context, p *program.CCM) error {
+	if p.IsTold(".NetworkCode") {
+		cloud, err := l.Cloud()
+		if err != nil {
+			return err
+		}
+		networks, err := cloud.ListNetworks(ctx, client.NetworkFilter{Name: "default"})
+		if err != nil {
+			return err
+		}
+		if len(networks) != 1 {
+			return errors.New("the lab's cloud has no network called default")
+		}
+		p.Values.NetworkCode = identity.Code(networks[0].Serial)
+	}
+	if !p.IsTold(keyFields) {
+		return nil
+	}
+	keys, err := l.ccmKeys(ctx)
+	if err != nil {
+		return err
+	}
+	p.Values.KeyFile = keys.current
+	p.Values.KeyFingerprint, err = keys.ensure(ctx, keys.current)
+	return err
 }
 
 // UseCCM makes a program on this machine the lab's CCM from now on, in place of the
 // lab's own; nil makes the lab's own the CCM again. A CCM that runs is replaced.
-func (l *Lab) UseCCM(ctx context.Context, program *cluster.Program) error {
+func (l *Lab) UseCCM(ctx context.Context, p *cluster.Program) error {
 	if err := l.checkUsesCCM(); err != nil {
 		return err
 	}
@@ -48,7 +128,7 @@ func (l *Lab) UseCCM(ctx context.Context, program *cluster.Program) error {
 			return err
 		}
 	}
-	if err := l.Cluster.UseCCM(program); err != nil || !wanted {
+	if err := l.Cluster.UseCCM(p); err != nil || !wanted {
 		return err
 	}
 	return l.StartCCM(ctx)

@@ -21,6 +21,10 @@ type ofCCM struct {
 	traits  cluster.Traits
 }
 
+func (c ofCCM) Kubeconfig() string { return "/k" }
+func (c ofCCM) Cloud() cluster.Cloud {
+	return cluster.Cloud{URL: "https://127.30.0.1:8470", Dialects: map[string]string{"nimbus": "https://127.30.0.1:8479"}}
+}
 func (c ofCCM) CCMCommand() cluster.CCMCommand                          { return c.command }
 func (c ofCCM) Traits() cluster.Traits                                  { return c.traits }
 func (c ofCCM) Components(context.Context) ([]cluster.Component, error) { return nil, nil }
@@ -71,4 +75,29 @@ func TestManualCCMIsShown(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, process.Stop(t.Context(), 0, p)) }()
 	assert.Equal(t, cluster.StateRunning, shown()[ComponentManualCCM])
+}
+
+// A program's configuration is a file of its own beside that of the lab's own CCM, for its owner alone.
+func TestFillProgram(t *testing.T) {
+	dir := t.TempDir()
+	own := cluster.CCMCommand{CloudConfig: filepath.Join(dir, "cloud-config.yaml")}
+	l := &Lab{State: state.InDir(dir, "lab"), Cluster: ofCCM{command: own}}
+	p := &cluster.Program{Templates: &cluster.Templates{
+		Args: []string{"--cloud-config={{.CloudConfig}}"}, Env: []string{"REALM=x@{{.DialectHost}}"},
+		Config: "tenancy: {{.Project}}\n", Dialect: "nimbus",
+	}}
+	require.NoError(t, l.FillProgram(t.Context(), p))
+	config := filepath.Join(dir, "ccm-nimbus-config")
+	assert.Equal(t, []string{"--cloud-config=" + config}, p.Args)
+	assert.Equal(t, []string{"REALM=x@127.30.0.1:8479"}, p.Env)
+	content, err := os.ReadFile(config)
+	require.NoError(t, err)
+	assert.Equal(t, "tenancy: lab\n", string(content))
+	info, err := os.Stat(config)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode())
+
+	p.Templates.Config = ""
+	require.NoError(t, l.FillProgram(t.Context(), p))
+	assert.Equal(t, []string{"--cloud-config=" + own.CloudConfig}, p.Args)
 }

@@ -26,7 +26,9 @@ type Lab struct {
 	Cluster cluster.Cluster
 	// Host starts and finds the lab's processes on this machine.
 	Host process.Host
-	bin  cluster.Binaries
+	// Say tells a person, who may be nobody, what was done beside what was asked for.
+	Say func(format string, args ...any)
+	bin cluster.Binaries
 }
 
 // Open finds a lab that was brought up before.
@@ -70,7 +72,7 @@ func Attach(st *state.Lab) (*Lab, error) {
 	if os.Getenv("LAB_KUBE_BIN") != "" {
 		st.KubeBin = bin.Kube
 	}
-	l := &Lab{State: st, bin: bin, Host: process.Host{Lab: st.Path()}}
+	l := &Lab{State: st, bin: bin, Host: process.Host{Lab: st.Path()}, Say: func(string, ...any) {}}
 	kind := cluster.KindNamed(st.Cluster)
 	if kind == nil {
 		return nil, fmt.Errorf("lab %q has a cluster of kind %q, which this version does not know", st.Name, st.Cluster)

@@ -14,9 +14,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// form is how a dialect writes a provider ID: after the scheme comes the machine's ID.
+// form is how a dialect writes a provider ID: after the prefix comes the machine's ID.
 type form struct {
-	scheme string
+	prefix string
 	write  func(serial int64) string
 	read   func(id string) (serial int64, ok bool)
 }
@@ -27,7 +27,7 @@ var forms = map[string]form{
 	"brightbox": {"brightbox://srv-", Code, ReadCode},
 	// hcloud-cloud-controller-manager, internal/providerid.
 	"hcloud": {"hcloud://", writeNumber, readNumber},
-	// oci-cloud-controller-manager, pkg/cloudprovider/providers/oci/util.go: an OCID, without a scheme.
+	// oci-cloud-controller-manager, pkg/cloudprovider/providers/oci/util.go: the bare OCID of the instance.
 	"oci": {OCID("instance"), Code, ReadCode},
 	// oxide-cloud-controller-manager, internal/provider.
 	"oxide": {"oxide://", func(serial int64) string { return UUID(serial).String() }, readUUID},
@@ -40,7 +40,7 @@ func Dialects() []string { return slices.Sorted(maps.Keys(forms)) }
 func Of(serial int64) map[string]string {
 	all := make(map[string]string, len(forms))
 	for dialect, f := range forms {
-		all[dialect] = f.scheme + f.write(serial)
+		all[dialect] = f.prefix + f.write(serial)
 	}
 	return all
 }
@@ -49,7 +49,7 @@ func Of(serial int64) map[string]string {
 // makes such a provider ID.
 func Parse(providerID string) (dialect string, serial int64, ok bool) {
 	for dialect, f := range forms {
-		id, found := strings.CutPrefix(providerID, f.scheme)
+		id, found := strings.CutPrefix(providerID, f.prefix)
 		serial, ok := f.read(id)
 		if found && ok && serial > 0 && f.write(serial) == id {
 			return dialect, serial, true

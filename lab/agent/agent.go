@@ -75,6 +75,9 @@ type Agent struct {
 	// PodRanges, if it is set before Run, gives the pods' ranges by Node where the cluster needs routes between them
 	// and its CCM makes none: machines get them from the lab then. Elsewhere it gives nil.
 	PodRanges func(context.Context) (map[string]string, error)
+	// KubeletProviderIDs, if it is set before Run, gives the template of what kubelets get as --provider-id from
+	// now on; "" is for none.
+	KubeletProviderIDs func() (string, error)
 	// OnChange, if it is set before Run, is called when machines boot, halt and end.
 	OnChange func(...timeline.Change)
 
@@ -103,6 +106,8 @@ func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *
 		connected: map[cluster.Machine]cluster.Network{},
 		OnChange:  func(...timeline.Change) {},
 		PodRanges: func(context.Context) (map[string]string, error) { return nil, nil },
+
+		KubeletProviderIDs: func() (string, error) { return "", nil },
 	}
 }
 
@@ -285,8 +290,7 @@ func (a *Agent) planMachines() (boot []cluster.Machine, halt map[cluster.Machine
 		if len(i.Addresses) == 0 {
 			continue
 		}
-		// A Node's name is in lower case, as a kubelet takes it from the host's.
-		m := cluster.Machine{ID: i.ID, Name: strings.ToLower(i.Name), Address: i.Addresses[0].IP}
+		m := cluster.MachineOf(i)
 		wanted, allowed := shouldRun(i)
 		may[m] = allowed && !a.wentDown[i.ID]
 		if wanted {
@@ -362,7 +366,7 @@ func (a *Agent) bootMachine(ctx context.Context, m cluster.Machine) {
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
-	r, err := a.machines.Boot(bounded, m, a.machineSize(m))
+	r, err := a.boot(bounded, m)
 	if err != nil {
 		a.log.Error("booting machine; trying again", "name", m.Name, "error", err)
 		a.retryLater(ctx, func() { a.setIdle(m) })
@@ -378,11 +382,21 @@ func (a *Agent) bootMachine(ctx context.Context, m cluster.Machine) {
 	go a.watchMachine(ctx, m, r)
 }
 
-// machineSize is what the type of the machine's instance says.
-func (a *Agent) machineSize(m cluster.Machine) cluster.Size {
+// boot starts a machine of the size that its instance's type has.
+func (a *Agent) boot(ctx context.Context, m cluster.Machine) (cluster.Running, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.sizes[a.instances[m.ID].Type]
+	instance := a.instances[m.ID]
+	size := a.sizes[instance.Type]
+	a.mu.Unlock()
+	template, err := a.KubeletProviderIDs()
+	if err != nil {
+		return nil, err
+	}
+	providerID, err := cluster.KubeletProviderID(template, m, instance.Identities)
+	if err != nil {
+		return nil, err
+	}
+	return a.machines.Boot(ctx, m, size, providerID)
 }
 
 // watchMachine waits for the end of a machine. A machine that should run is booted again, as a

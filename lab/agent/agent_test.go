@@ -72,6 +72,7 @@ type sleepMachines struct {
 	last map[string]*process.Process
 
 	sizes    map[string][]cluster.Size // of each boot
+	ids      map[string][]string       // provider IDs, likewise
 	kept     map[string]bool
 	networks map[string]cluster.Network
 }
@@ -80,11 +81,12 @@ func newSleepMachines(t *testing.T) *sleepMachines {
 	t.Helper()
 	return &sleepMachines{
 		host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, sizes: map[string][]cluster.Size{},
+		ids:      map[string][]string{},
 		networks: map[string]cluster.Network{},
 	}
 }
 
-func (s *sleepMachines) Boot(_ context.Context, m cluster.Machine, size cluster.Size) (cluster.Running, error) {
+func (s *sleepMachines) Boot(_ context.Context, m cluster.Machine, size cluster.Size, id string) (cluster.Running, error) {
 	p, err := s.host.Start(process.Spec{
 		Component: m.Name, Path: "/bin/sleep", Args: []string{"1000"},
 		LogFile: filepath.Join(s.host.Lab, m.Name+".log"),
@@ -93,6 +95,7 @@ func (s *sleepMachines) Boot(_ context.Context, m cluster.Machine, size cluster.
 	defer s.mu.Unlock()
 	s.last[m.Name] = p
 	s.sizes[m.Name] = append(s.sizes[m.Name], size)
+	s.ids[m.Name] = append(s.ids[m.Name], id)
 	return p, err
 }
 
@@ -383,7 +386,7 @@ func TestRecorderDoesNotRepeatItself(t *testing.T) {
 func TestMachineSize(t *testing.T) {
 	typed := func(id, name string, version int64, state api.InstanceState, kind api.InstanceType) api.Instance {
 		i := newInstance(id, name, version, state)
-		i.Type = kind
+		i.Type, i.Identities = kind, map[string]string{"hcloud": "hcloud://42"}
 		return i
 	}
 	cloud := &fakeCloud{
@@ -391,7 +394,9 @@ func TestMachineSize(t *testing.T) {
 		events: make(chan api.Event),
 	}
 	s := newSleepMachines(t)
-	runAgent(t, newAgent(cloud, s), s)
+	a := newAgent(cloud, s)
+	a.KubeletProviderIDs = func() (string, error) { return "{{.Identities.hcloud}}/{{.ID}}", nil }
+	runAgent(t, a, s)
 	seq := int64(0)
 	send := func(version int64, state api.InstanceState) {
 		seq++
@@ -418,6 +423,9 @@ func TestMachineSize(t *testing.T) {
 	require.Eventually(t, func() bool { return s.pid("two") == 0 }, bound, 10*time.Millisecond)
 	send(3, api.InstanceRunning)
 	booted("two", large, large)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	assert.Equal(t, []string{"hcloud://42/i-2", "hcloud://42/i-2"}, s.ids["two"], "of each boot")
 }
 
 // shortLivedMachines boots machines that live as long as lives says, one after another.
@@ -439,7 +447,7 @@ func (l lifetime) Wait(ctx context.Context) error {
 	}
 }
 
-func (s *shortLivedMachines) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
+func (s *shortLivedMachines) Boot(context.Context, cluster.Machine, cluster.Size, string) (cluster.Running, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := lifetime(make(chan struct{}))

@@ -48,7 +48,7 @@ func newCCM(o *globalOptions) *cobra.Command {
 	add("start", "Start it, unless it runs", start)
 	add("stop", "Stop it; nodes and balancers stay as they are", stop)
 	add("restart", "Stop it, then start it", stop, start)
-	cmd.AddCommand(newCCMUse(o), newCCMCommand(o))
+	cmd.AddCommand(newCCMUse(o), newCCMCommand(o), newCCMRotateKey(o))
 	return cmd
 }
 
@@ -63,7 +63,9 @@ func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)
 		return err
 	}
 	defer l.State.Unlock()
-	return o.newSteps().Do(title, func(func(string)) (string, error) { return do(l) })
+	steps := o.newSteps()
+	l.Say = steps.Say
+	return steps.Do(title, func(func(string)) (string, error) { return do(l) })
 }
 
 // newCCMCommand returns the command `lab ccm command`.
@@ -94,6 +96,24 @@ Ctrl-C did.`,
 	}
 }
 
+// newCCMRotateKey returns the command `lab ccm rotate-key`.
+func newCCMRotateKey(o *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate-key",
+		Short: "Give a CCM that signs its calls another key pair",
+		Long: `rotate-key is for the CCM of a cloud whose clients sign their calls. It makes a key pair, adds
+its public key to the CCM's token, and restarts the CCM with it. When the cloud has taken a
+call of the CCM, or none came for a while, the old key is deleted from the cloud. A rotation
+that was broken off goes on when the command is run again.`,
+		Example: "  lab ccm rotate-key",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.runOnCCM("ccm rotate-key", func(l *lab.Lab) (string, error) {
+				return l.RotateCCMKey(cmd.Context())
+			})
+		},
+	}
+}
+
 // newCCMUse returns the command `lab ccm use`.
 func newCCMUse(o *globalOptions) *cobra.Command {
 	own, guest := false, &guestFlags{}
@@ -110,6 +130,10 @@ templates with the fields ` + wrapHelpText(program.ValueNames()) + `.
 With --dialect the program is the CCM of another cloud, unmodified, and is given what
 its cloud's preset has: ` + "`lab dialect show NAME`" + ` prints it. The lab's cloud speaks that
 cloud's API, too; Cloudlycke's cloud has none. Arguments after -- and --ccm-env come on top.
+
+A CCM that does not find instances by Node name needs provider IDs. Nodes that have none get
+them before it starts, and later ones from their kubelets. Nodes with those of another CCM
+keep them: the lab must be brought up anew, with ` + "`lab up --dialect NAME --ccm PROGRAM`" + `.
 
 In a kind cluster the program is a process of this machine, too, with the operator's
 rights. The Deployment of the lab's own CCM has no replica meanwhile.`,
@@ -153,6 +177,8 @@ rights. The Deployment of the lab's own CCM has no replica meanwhile.`,
 type guestFlags struct {
 	dialect string
 	env     []string
+	// providerIDs is a template that kubelets have been given instead of the preset's; "" for none.
+	providerIDs string
 }
 
 func (g *guestFlags) add(cmd *cobra.Command) {
@@ -168,17 +194,14 @@ func (g *guestFlags) add(cmd *cobra.Command) {
 
 // use makes a program the lab's CCM.
 func (g *guestFlags) use(ctx context.Context, l *lab.Lab, path string, args []string) error {
-	return suite.UseCCM(ctx, l, &program.CCM{Path: path, Args: args, Env: g.env}, g.dialect)
+	return suite.UseCCM(ctx, l, &program.CCM{Path: path, Args: args, Env: g.env}, g.dialect, g.providerIDs)
 }
 
-// forUp has lab up use the CCM at path, unless that is "", and give kubelets the provider IDs that
-// its preset asks for.
+// forUp has lab up use the CCM at path, and give kubelets the provider IDs that its preset asks for. If path is "",
+// a lab for a dialect has no CCM yet.
 func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) error {
-	if path == "" {
-		if g.dialect != "" || len(g.env) > 0 || len(args) > 0 {
-			return usagef("--dialect, --ccm-env and arguments after -- are for --ccm PROGRAM")
-		}
-		return nil
+	if path == "" && (len(g.env) > 0 || len(args) > 0) {
+		return usagef("--ccm-env and arguments after -- are for --ccm PROGRAM")
 	}
 	if g.dialect != "" {
 		preset, err := dialects.Named(g.dialect)
@@ -187,6 +210,11 @@ func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) err
 		}
 		o.KubeletProviderIDs = cmp.Or(o.KubeletProviderIDs, preset.KubeletProviderIDs)
 	}
+	if path == "" { // Nodes are initialised once, so the lab's own CCM must not come first.
+		o.WithoutCCM = o.WithoutCCM || g.dialect != ""
+		return nil
+	}
+	g.providerIDs = o.KubeletProviderIDs
 	path, err := filepath.Abs(path)
 	o.UseCCM = func(ctx context.Context, l *lab.Lab) error { return g.use(ctx, l, path, args) }
 	return err

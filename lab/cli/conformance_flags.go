@@ -271,9 +271,9 @@ func (f *conformanceFlags) validateCluster() (errs []error) {
 	case o.Workload != "" && kind.Hollow:
 		addUsageError("--workload: nothing of an image runs on --cluster %s", kind.Name)
 	}
-	if o.KubeletProviderIDs && kind != nil && (!kind.GivesProviderIDs || f.driver != "" || f.dialect != "" ||
+	if o.KubeletProviderIDs && kind != nil && (kind.TakesKubeconfig || f.driver != "" || f.dialect != "" ||
 		o.Implementation == suite.ImplementationInMemory) {
-		addUsageError("--kubelet-provider-ids is for --cluster embedded with fakecloud, and without --dialect")
+		addUsageError("--kubelet-provider-ids is for --cluster embedded and kind with fakecloud, and without --dialect")
 	}
 	if o.Labs < 0 {
 		addUsageError("--labs %d: want 1 or more, or 0 for the default", o.Labs)

@@ -45,6 +45,7 @@ There are three kinds of cluster:
   lab up --cluster external --kubeconfig my.yaml
   lab up --name second          # another lab beside the first
   lab up --dialect hcloud --ccm ./hcloud-cloud-controller-manager   # another cloud's CCM, unmodified
+  lab up --dialect hcloud       # no CCM yet, and how to start one in a debugger, say
   lab up --kubelet-provider-ids 'mine://{{.ID}}' --ccm ./my-ccm   # a CCM that needs the provider ID
   lab up --without-ccm          # see what waits for a CCM
   lab up --name plain --cloud-provider none   # one that waits for none; then: lab compare plain lab
@@ -85,7 +86,10 @@ There are three kinds of cluster:
 			case format != "table":
 				err = printAs(cmd.OutOrStdout(), format, upResult{st, outcome})
 			case !o.quiet:
-				err = printUpSummary(cmd, l, st, outcome, opts)
+				err = printUpSummary(cmd, l, st, outcome, opts, guest.dialect)
+				if err == nil && guest.dialect != "" && ccm == "" {
+					err = printPresetCommand(cmd, l, guest.dialect)
+				}
 			}
 			if err == nil && fg.enabled {
 				err = fg.watchUntilEnd(cmd.Context(), cmd, l, outcome, published)
@@ -117,8 +121,9 @@ There are three kinds of cluster:
 	)
 	cmd.Flags().StringVar(
 		&opts.KubeletProviderIDs, "kubelet-provider-ids", "",
-		"embedded: what kubelets get as --provider-id, a `TEMPLATE` with {{.ID}}, {{.Name}} and {{.Address}} of the "+
-			"instance, for CCMs that do not find instances by Node name (default none, or as before)",
+		"what kubelets get as --provider-id, a `TEMPLATE` with {{.ID}}, {{.Name}}, {{.Address}} and {{.Identities.DIALECT}} "+
+			"of the instance, for CCMs that do not find instances by Node name; Nodes that run without get it from the lab "+
+			"(default none, or as before)",
 	)
 	cmd.Flags().StringVar(
 		&opts.Bundle, "bundle", "",
@@ -191,12 +196,6 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	}
 	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && !kind.CloudProviderOptional {
 		errs = append(errs, usagef("--cloud-provider none is for --cluster embedded only"))
-	}
-	if o.KubeletProviderIDs != "" && o.Cluster != "" && !kind.GivesProviderIDs {
-		errs = append(errs, usagef(
-			"--kubelet-provider-ids is for --cluster embedded only: kind's control plane runs before it has an instance, "+
-				"and nodes of an external cluster run already",
-		))
 	}
 	// Without --cluster an existing lab may be of any kind. It reports by itself which
 	// flags it does not take.

@@ -12,18 +12,30 @@ import (
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/status"
+	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
+// printPresetCommand prints how to run a dialect's CCM by hand, in a debugger say.
+func printPresetCommand(cmd *cobra.Command, l *lab.Lab, dialect string) error {
+	words, err := suite.PresetCommand(cmd.Context(), l, dialect)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nThe CCM by hand:\n%s\n", shellCommandLine(words))
+	return err
+}
+
 // printUpSummary prints the end of `lab up`: what happened in this run, and which
-// commands to try now.
+// commands to try now. Without a CCM of the dialect, it says how to use one.
 func printUpSummary(
 	cmd *cobra.Command,
 	l *lab.Lab,
 	st *status.Status,
 	outcome lifecycle.Outcome,
 	o lifecycle.Options,
+	dialect string,
 ) error {
 	w := cmd.OutOrStdout()
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
@@ -59,6 +71,8 @@ func printUpSummary(
 	switch {
 	case l.Cluster.Traits().NoCloudProvider:
 		printSummaryWithoutProvider(p, self, o.Name)
+	case dialect != "" && o.UseCCM == nil:
+		p("  The CCM       %s ccm use%s --dialect %s PROGRAM, then %[1]s ccm start%[2]s", self, nameFlag, dialect)
 	case o.WithoutCCM && slices.ContainsFunc(st.Nodes, func(n status.Node) bool { return n.Tainted }):
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
 	case o.WithoutCCM:

@@ -75,11 +75,8 @@ func TestValidateUp(t *testing.T) {
 			lifecycle.Options{CloudProvider: "aws"}, false,
 			[]string{`--cloud-provider "aws": want one of external, none`},
 		},
-		"provider IDs": {lifecycle.Options{KubeletProviderIDs: "mine://{{.ID}}"}, false, nil},
-		"provider IDs in kind": {
-			lifecycle.Options{Cluster: "kind", KubeletProviderIDs: "mine://{{.ID}}"}, false,
-			[]string{"kind's control plane runs before it has an instance"},
-		},
+		"provider IDs":             {lifecycle.Options{KubeletProviderIDs: "mine://{{.ID}}"}, false, nil},
+		"provider IDs in kind":     {lifecycle.Options{Cluster: "kind", KubeletProviderIDs: "mine://{{.ID}}"}, false, nil},
 		"a lab that is there says": {lifecycle.Options{Name: "there", NodeImage: "i", Kubeconfig: "f"}, false, nil},
 		"unless told another": {
 			lifecycle.Options{Name: "there", Cluster: "embedded", NodeImage: "i"}, false,
@@ -179,9 +176,13 @@ func TestPresetGivesKubeletsProviderIDs(t *testing.T) {
 		assert.Equal(t, want, o.KubeletProviderIDs)
 		require.NoError(t, validateUp(o, false))
 		o.Cluster = "kind"
-		require.ErrorContains(t, validateUp(o, false), "--kubelet-provider-ids is for --cluster embedded only")
+		require.NoError(t, validateUp(o, false))
 	}
 	var o lifecycle.Options
-	require.ErrorContains(t, (&guestFlags{dialect: "cloudlycke"}).forUp(&o, "", nil), "are for --ccm PROGRAM")
+	require.ErrorContains(t, (&guestFlags{env: []string{"A=b"}}).forUp(&o, "", nil), "are for --ccm PROGRAM")
+	require.NoError(t, (&guestFlags{dialect: "cloudlycke"}).forUp(&o, "", nil))
+	assert.True(t, o.WithoutCCM, "its own would initialise the Nodes")
+	assert.NotEmpty(t, o.KubeletProviderIDs)
+	assert.Nil(t, o.UseCCM)
 	require.ErrorContains(t, (&guestFlags{dialect: "nimbus"}).forUp(&o, "ccm", nil), `no dialect "nimbus"`)
 }

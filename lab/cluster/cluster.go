@@ -120,12 +120,31 @@ var Providers = []string{ProviderExternal, ProviderNone}
 // may have the name and address of an old one.
 type Machine struct{ ID, Name, Address string }
 
+// MachineOf is the machine of an instance. A Node's name is in lower case, as a kubelet takes it from the host's.
+func MachineOf(i api.Instance) Machine {
+	m := Machine{ID: i.ID, Name: strings.ToLower(i.Name)}
+	if len(i.Addresses) > 0 {
+		m.Address = i.Addresses[0].IP
+	}
+	return m
+}
+
 // IsProviderIDOf tells whether a provider ID is an instance's: what any CCM of the lab's cloud calls it
 // (nebula://i-1, nebula:///zone/i-1), or the CCM of another cloud whose dialect the lab's cloud speaks.
 func IsProviderIDOf(providerID string, i api.Instance) bool {
 	scheme, path, _ := strings.Cut(providerID, "://")
 	return scheme != "" && path[strings.LastIndex(path, "/")+1:] == i.ID && i.ID != "" ||
 		slices.Contains(slices.Collect(maps.Values(i.Identities)), providerID)
+}
+
+// CutProviderID splits a provider ID into what names its cloud, "nebula://" say, and the instance's ID there. Those of
+// Oracle have no scheme: ocid1.instance.REALM.REGION.UNIQUE.
+func CutProviderID(providerID string) (prefix, id string) {
+	at := strings.LastIndex(providerID, ".") + 1
+	if scheme, _, found := strings.Cut(providerID, "://"); found {
+		at = len(scheme) + len("://")
+	}
+	return providerID[:at], providerID[at:]
 }
 
 // IsOfThisCloud tells whether a provider ID is one that the lab's cloud gives, in any dialect.
@@ -156,8 +175,9 @@ type Machines interface {
 	// Booted reports whether the machine was booted before. If so, its disk and a Node
 	// of its name are its own.
 	Booted(ctx context.Context, m Machine) (bool, error)
-	// Boot starts a machine, either a new one or one that was halted.
-	Boot(ctx context.Context, m Machine, s Size) (Running, error)
+	// Boot starts a machine, either a new one or one that was halted. The kubelet of a new one registers its Node
+	// with the provider ID, unless that is "".
+	Boot(ctx context.Context, m Machine, s Size, providerID string) (Running, error)
 	// Halt shuts a machine down; its disk stays.
 	Halt(ctx context.Context, m Machine, r Running) error
 	// Sweep deletes the remains of machines that do not run and whose instance ID is
@@ -303,6 +323,17 @@ type Program struct {
 	WithoutBalancers bool `json:"withoutBalancers,omitempty"`
 	// HostsFile, unless "", is what the program finds as /etc/hosts.
 	HostsFile string `json:"hostsFile,omitempty"`
+	// Templates, unless nil, is what Args and Env are filled in from again before each start that a person asks for.
+	Templates *Templates `json:"templates,omitempty"`
+}
+
+// Templates are those of a program that is a lab's CCM, as program.CCM has them.
+type Templates struct {
+	Args []string `json:"args"`
+	Env  []string `json:"env"`
+	// Config, unless "", is that of the file that the program reads, of a dialect or "".
+	Config  string `json:"config,omitempty"`
+	Dialect string `json:"dialect,omitempty"`
 }
 
 // Supervised is a cluster that can tell which of the processes that it started have

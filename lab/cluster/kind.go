@@ -50,8 +50,6 @@ type Kind struct {
 	// CloudProviderOptional tells that there are such clusters without an external cloud
 	// provider.
 	CloudProviderOptional bool
-	// GivesProviderIDs tells that kubelets can be given --provider-id.
-	GivesProviderIDs bool
 	// Hollow tells that nodes simulate their containers: several such clusters beside each
 	// other cost a machine little, and nothing of an image runs on them.
 	Hollow bool

@@ -338,8 +338,8 @@ func nodeValues(of func(NodeFacts) string) func(*Facts) cell {
 // providerIDs are shown without the instances' IDs, which differ always.
 func providerIDs(f *Facts) cell {
 	return nodeValues(func(n NodeFacts) string {
-		if scheme, _, ok := strings.Cut(n.ProviderID, "://"); ok {
-			return scheme + "://INSTANCE-ID"
+		if prefix, _ := cluster.CutProviderID(n.ProviderID); prefix != "" {
+			return prefix + "INSTANCE-ID"
 		}
 		return n.ProviderID
 	})(f)

@@ -26,11 +26,13 @@ type Preset struct {
 	// Env and Args are what the program gets, before what a person adds.
 	Env  map[string]string `json:"env"`
 	Args []string          `json:"args"`
+	// Config, unless "", is the template of the file that the program finds as {{.CloudConfig}}.
+	Config string `json:"config"`
 	// WithoutAPI tells that the program makes its cloud's answers up and calls nobody: there is no
 	// dialect to speak, and nothing to judge.
 	WithoutAPI bool `json:"withoutAPI"`
-	// KubeletProviderIDs is what kubelets get as --provider-id, a template over cluster.Machine, for
-	// a program that does not find instances by Node name.
+	// KubeletProviderIDs is what kubelets get as --provider-id, a template of cluster.KubeletProviderID,
+	// for a program that does not find instances by Node name.
 	KubeletProviderIDs string `json:"kubeletProviderIDs"`
 	// WithoutBalancers tells that it makes no load balancers: Services stay pending.
 	WithoutBalancers bool `json:"withoutBalancers"`

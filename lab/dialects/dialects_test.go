@@ -22,5 +22,5 @@ func TestEachDialectHasAPreset(t *testing.T) {
 		assert.Len(t, p.Environment(), len(p.Env), name)
 	}
 	_, err := dialects.Named("nimbus")
-	require.ErrorContains(t, err, `no dialect "nimbus": choose brightbox, cloudlycke, hcloud`)
+	require.ErrorContains(t, err, `no dialect "nimbus": choose brightbox, cloudlycke, hcloud, oci`)
 }

@@ -64,7 +64,7 @@ func (s *Seat) installMutantCCM(ctx context.Context, path string, steps *ui.Step
 			return "", err
 		}
 		defer opened.State.Unlock()
-		if err := suite.UseCCM(ctx, opened, &program.CCM{Path: path}, ""); err != nil {
+		if err := suite.UseCCM(ctx, opened, &program.CCM{Path: path}, "", ""); err != nil {
 			return "", fmt.Errorf("having the CCM with a mistake run: %w", err)
 		}
 		return "the one with a mistake runs", nil

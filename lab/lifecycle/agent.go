@@ -22,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -82,6 +83,13 @@ func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, 
 	recorder.OnComponent = func(c timeline.Change) {
 		picture.Component(c)
 		machines.TriggerReconcile() // Another CCM may make no routes.
+	}
+	machines.KubeletProviderIDs = func() (string, error) { // As `lab ccm use` has recorded last.
+		st, err := state.OpenDir(dir)
+		if err != nil {
+			return "", err
+		}
+		return st.KubeletProviderIDs, nil
 	}
 	machines.PodRanges = func(ctx context.Context) (map[string]string, error) { return podRanges(ctx, l, kube) }
 	group, ctx := errgroup.WithContext(ctx)

@@ -67,6 +67,10 @@ func claimNew(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster.
 			return nil, nil, err
 		}
 	}
+	st.KubeletProviderIDs = o.KubeletProviderIDs
+	if err := cluster.CheckProviderIDs(st.KubeletProviderIDs); err != nil {
+		return nil, nil, err
+	}
 	l, err := lab.Attach(st)
 	if err != nil {
 		return nil, nil, err
@@ -175,8 +179,7 @@ type Options struct {
 	// NodeImage and PodNetwork are for kind, Kubeconfig is for external; "" is
 	// what the lab has, or the default.
 	NodeImage, PodNetwork, Kubeconfig string
-	// KubeletProviderIDs is a template over cluster.Machine, for kinds that give kubelets provider IDs; ""
-	// is what the lab has, or none.
+	// KubeletProviderIDs is a template of cluster.KubeletProviderID; "" is what the lab has, or none.
 	KubeletProviderIDs string
 	// StepTimeout is how long each step may take; 0 is what suits the step.
 	StepTimeout time.Duration

@@ -42,6 +42,9 @@ func (u *upRun) waitForNodesReady(ctx context.Context, note func(string)) (strin
 		}
 		return errors.Join(missing, err)
 	})
+	if err == nil { // A machine that was there before its instance has a Node without one.
+		err = u.SetProviderIDs(ctx)
+	}
 	if u.Cluster.Traits().NoCloudProvider {
 		return fmt.Sprintf("%d Ready, none tainted: their kubelets wait for nobody", u.nodes.readyCount()), err
 	}

@@ -113,7 +113,7 @@ func openOrCreate(ctx context.Context, o Options, steps *ui.Steps) (*upRun, erro
 		st.Unlock()
 		return nil, err
 	}
-	u.result.Began = began
+	u.Say, u.result.Began = steps.Say, began
 	return u, nil
 }
 

@@ -111,7 +111,10 @@ func TakeSnapshot(
 }
 
 func nodeOf(n *corev1.Node) Node {
-	_, id, _ := strings.Cut(n.Spec.ProviderID, "://")
+	_, id, hasScheme := strings.Cut(n.Spec.ProviderID, "://")
+	if !hasScheme { // Oracle's are an instance's ID alone.
+		id = n.Spec.ProviderID
+	}
 	node := Node{
 		Name: n.Name, InstanceID: id, Ready: kubediff.IsNodeReady(n), Tainted: kubediff.IsUninitialized(n),
 		Taints: []string{}, ProviderID: n.Spec.ProviderID, Zone: n.Labels[corev1.LabelTopologyZone],

@@ -47,7 +47,7 @@ func (d *Driver) Check() error {
 // driverOn starts the driver, or connects to it, and has its cloud and a CCM.
 func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implementation, func() error, error) {
 	none := conformance.Implementation{}
-	values := ccmValues(l, l.Cluster.CCMCommand(), "")
+	values := l.CCMValues("")
 	cloud, stop, err := o.Driver.connect(ctx, l.Host, l.State.Path("logs", driver.Component+".log"), values)
 	if err != nil {
 		return none, nil, err

@@ -12,7 +12,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -127,11 +126,14 @@ func (o Options) implementationOn(
 	if o.Implementation == ImplementationInMemory {
 		return inmemory.New(cfg), func() error { return nil }, nil
 	}
-	return o.fakecloudOn(l)
+	return o.fakecloudOn(ctx, l)
 }
 
 // fakecloudOn is the lab's cloud with its CCM, or another one.
-func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() error, error) {
+func (o Options) fakecloudOn(
+	ctx context.Context,
+	l *lab.Lab,
+) (conformance.Implementation, func() error, error) {
 	none := conformance.Implementation{}
 	command, cloud := l.Cluster.CCMCommand(), l.Cluster.Cloud()
 	api, err := cloud.Client(cluster.CallerOperator)
@@ -190,14 +192,14 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	if !ccm.IsTold(".CAFile") || u.Scheme != "https" {
 		under.Unsupported[string(conformance.FeatureCARenewal)] = "the CCM is not given the cloud's CA as {{.CAFile}}"
 	}
-	ccm.Values = ccmValues(l, command, o.Dialect)
+	ccm.Values = l.CCMValues(o.Dialect)
 	ccm.Values.CAFile = l.State.Path("conformance-ca.crt")
-	if err := copyFile(ccm.Values.CAFile, cloud.CAFile); err != nil {
+	if err := errors.Join(copyFile(ccm.Values.CAFile, cloud.CAFile), l.FillCloudValues(ctx, ccm)); err != nil {
 		return none, nil, errors.Join(err, gate.Close())
 	}
 	gated := &ccm.Values.CloudURL
 	if o.Dialect != "" {
-		gated = &ccm.Values.DialectURL
+		gated, ccm.Values.DialectHost = &ccm.Values.DialectURL, u.Host
 	}
 	*gated = strings.TrimSuffix(u.String(), "/") // By way of the gate.
 	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
@@ -232,24 +234,11 @@ func buildVersion(path string) string {
 	return info.Main.Version
 }
 
-// ccmValues are the values that templates of a CCM's command line can use in this lab, with a
-// dialect or "".
-func ccmValues(l *lab.Lab, command cluster.CCMCommand, dialect string) program.Values {
-	cloud := l.Cluster.Cloud()
-	return program.Values{
-		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name,
-		ClusterCIDR: command.ClusterCIDR, NeedsRoutes: strconv.FormatBool(command.NeedsRoutes),
-		CloudURL: cloud.URL, DialectURL: cloud.Dialects[dialect],
-		TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
-		Address: command.Address, Port: command.Port,
-	}
-}
-
 // UseCCM makes p, a program on this machine, the lab's CCM from now on, in place of the lab's
 // own. Its arguments and environment are templates, as in the suite; without any arguments it
 // gets those of the lab's own CCM. With a dialect, it gets what the dialect's preset has first.
-// A CCM that runs is replaced.
-func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) error {
+// Nodes get provider IDs by the template, "" for the preset's. A CCM that runs is replaced.
+func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect, providerIDs string) error {
 	command, err := l.ReplaceableCCM()
 	if err != nil {
 		return err
@@ -259,29 +248,45 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 	if err != nil {
 		return err
 	}
-	p.Values = ccmValues(l, command, dialect)
-	if dialect != "" && !preset.WithoutAPI && p.Values.DialectURL == "" {
+	if dialect != "" && !preset.WithoutAPI && l.Cluster.Cloud().Dialects[dialect] == "" {
 		return fmt.Errorf("this lab's cloud does not speak %s: it is of an earlier version; `lab down`, then `lab up`", dialect)
 	}
 	if err := p.Check(); err != nil {
 		return err
 	}
-	args, err1 := p.CommandLine()
-	env, err2 := p.Values.Fill(p.Env)
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	if own {
-		args = command.Args
-	}
 	hosts, err := hostsFileFor(l, preset.AddressNames)
 	if err != nil {
 		return err
 	}
-	return l.UseCCM(ctx, &cluster.Program{
-		Path: p.Path, Args: args, Env: env, HostsFile: hosts,
-		WithoutRoutes: preset.WithoutRoutes, WithoutBalancers: preset.WithoutBalancers,
-	})
+	if providerIDs = cmp.Or(providerIDs, preset.KubeletProviderIDs); providerIDs != "" {
+		if err := l.UseProviderIDs(ctx, providerIDs); err != nil {
+			return err
+		}
+	}
+	used := &cluster.Program{
+		Path: p.Path, HostsFile: hosts, WithoutRoutes: preset.WithoutRoutes, WithoutBalancers: preset.WithoutBalancers,
+		Templates: &cluster.Templates{Args: p.Args, Env: p.Env, Config: p.ConfigTemplate, Dialect: dialect},
+	}
+	if err := l.FillProgram(ctx, used); err != nil {
+		return err
+	}
+	if own {
+		used.Args, used.Templates = command.Args, nil
+	}
+	return l.UseCCM(ctx, used)
+}
+
+// PresetCommand is how somebody runs a CCM by a dialect's preset in this lab, in words. What it names is there.
+func PresetCommand(ctx context.Context, l *lab.Lab, dialect string) ([]string, error) {
+	p, _, err := withPreset(&program.CCM{}, dialect)
+	if err != nil {
+		return nil, err
+	}
+	filled := &cluster.Program{Templates: &cluster.Templates{
+		Args: p.Args, Env: p.Env, Config: p.ConfigTemplate, Dialect: dialect,
+	}}
+	err = l.FillProgram(ctx, filled)
+	return slices.Concat([]string{"env"}, filled.Env, []string{"PROGRAM"}, filled.Args), err
 }
 
 // UseDialect has the suite judge the CCM of a dialect's cloud, run by the preset: what o.Program
@@ -303,6 +308,7 @@ func (o *Options) UseDialect(dialect string) error {
 		return err
 	}
 	o.Dialect, o.addressNames = dialect, preset.AddressNames
+	o.KubeletProviderIDs = preset.KubeletProviderIDs != ""
 	o.CCMNames.Dialect, o.CCMNames.RegionIsZone = dialect, preset.Suite.RegionIsZone
 	o.CCMNames.AddressPrefix = preset.Suite.AddressPrefix
 	o.CCMNames.Region, o.CCMNames.ExternalAddresses = preset.Suite.Region, preset.Suite.ExternalAddresses
@@ -328,6 +334,6 @@ func withPreset(p *program.CCM, dialect string) (*program.CCM, *dialects.Preset,
 	}
 	return &program.CCM{
 		Path: p.Path, Args: slices.Concat(preset.Args, p.Args), Env: slices.Concat(preset.Environment(), p.Env),
-		ConfigTemplate: p.ConfigTemplate,
+		ConfigTemplate: cmp.Or(p.ConfigTemplate, preset.Config),
 	}, preset, nil
 }

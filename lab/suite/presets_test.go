@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -19,7 +20,11 @@ import (
 func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "ccm.token")
 	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	key := filepath.Join(filepath.Dir(token), "key.pem")
+	require.NoError(t, os.WriteFile(key, []byte("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n"), 0o600))
 	want := map[string][]string{
+		"oci": {`OCI_REGION_METADATA={"realmKey":"fc1","realmDomainComponent":"x@127.30.0.1:8471",` +
+			`"regionKey":"neb","regionIdentifier":"nebula-1"}`},
 		"hcloud":    {"HCLOUD_ENDPOINT=http://127.30.0.1:8471/v1", "HCLOUD_NETWORK_ROUTES_ENABLED=true"},
 		"brightbox": {"BRIGHTBOX_API_URL=http://127.30.0.1:8471/", "BRIGHTBOX_CLIENT_SECRET=secret"},
 		"oxide":     {"OXIDE_HOST=http://127.30.0.1:8471", "OXIDE_TOKEN=secret"},
@@ -32,12 +37,33 @@ func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
 		assert.Equal(t, "A={{.Port}}", p.Env[len(p.Env)-1])
 		p.Values = program.Values{
 			DialectURL: "http://127.30.0.1:8471", NeedsRoutes: "true", Port: 10258, TokenFile: token,
+			DialectHost: "127.30.0.1:8471", Project: "lab", KeyFile: key, KeyFingerprint: "aa:bb", NetworkCode: "00001",
+			CloudConfig: filepath.Join(t.TempDir(), "config.yaml"),
 		}
-		env, err := p.Values.Fill(p.Env)
+		spec, err := p.Spec()
 		require.NoError(t, err)
-		assert.Subset(t, env, append(want[name], "A=10258"))
+		assert.Subset(t, spec.Env, append(want[name], "A=10258"))
+		if name != "oci" {
+			continue
+		}
+		content, err := os.ReadFile(p.Values.CloudConfig)
+		require.NoError(t, err)
+		var config struct {
+			Auth map[string]string
+			VCN  string
+		}
+		require.NoError(t, yaml.Unmarshal(content, &config))
+		assert.Equal(t, map[string]string{
+			"region": "nebula-1", "tenancy": "ocid1.tenancy.fc1..lab", "compartment": "ocid1.tenancy.fc1..lab",
+			"user": "ocid1.user.fc1..ccm", "fingerprint": "aa:bb",
+			"key": "-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----",
+		}, config.Auth)
+		assert.Equal(t, "ocid1.vcn.fc1.neb.00001", config.VCN)
 	}
-	_, _, err := withPreset(&program.CCM{}, "nimbus")
+	given, _, err := withPreset(&program.CCM{ConfigTemplate: "mine"}, "oci")
+	require.NoError(t, err)
+	assert.Equal(t, "mine", given.ConfigTemplate, "what a person gives wins")
+	_, _, err = withPreset(&program.CCM{}, "nimbus")
 	require.Error(t, err)
 }
 

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
@@ -233,7 +232,12 @@ func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
 
 // Boot creates the machine's credentials, as its image would hold them, and starts its
 // hollow node, which reports the given size.
-func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cluster.Running, error) {
+func (c *Cluster) Boot(
+	_ context.Context,
+	m cluster.Machine,
+	s cluster.Size,
+	providerID string,
+) (cluster.Running, error) {
 	ca, err := pki.LoadOrCreate(c.pkiPath(), "ca")
 	if err != nil {
 		return nil, err
@@ -257,10 +261,6 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cl
 	if err := c.writeKubeconfig(user, client); err != nil {
 		return nil, err
 	}
-	providerID, err := kubeletProviderID(c.Lab.KubeletProviderIDs, m)
-	if err != nil {
-		return nil, err
-	}
 	return c.Host.Start(c.Spec(componentOfMachine(m), "hollow-node",
 		"--name="+m.Name,
 		"--kubeconfig="+c.kubeconfigOf(user),
@@ -274,34 +274,6 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cl
 		"--node-status-update-frequency=2s",
 		"--node-lease-duration-seconds=4",
 	))
-}
-
-// kubeletProviderID renders the template of provider IDs for a machine.
-func kubeletProviderID(text string, m cluster.Machine) (string, error) {
-	parsed, err := template.New("provider ID").Parse(text)
-	if err != nil {
-		return "", err
-	}
-	var id strings.Builder
-	err = parsed.Execute(&id, m)
-	return id.String(), err
-}
-
-// checkProviderIDs refuses a template that fails, or gives two machines the same provider ID.
-func checkProviderIDs(text string) error {
-	if text == "" {
-		return nil
-	}
-	one, err := kubeletProviderID(text, cluster.Machine{ID: "i-1", Name: strings.Repeat("a", 63), Address: "127.0.0.1"})
-	two, err2 := kubeletProviderID(text, cluster.Machine{ID: "i-2", Name: strings.Repeat("b", 63), Address: "127.0.0.2"})
-	err = errors.Join(err, err2)
-	if err == nil && one == two {
-		err = fmt.Errorf("two instances get the same, %s: it needs {{.ID}}, {{.Name}} or {{.Address}}", one)
-	}
-	if err != nil {
-		return fmt.Errorf("kubelets' provider IDs %q: %w", text, err)
-	}
-	return nil
 }
 
 // haltGrace is how long a machine may take to shut down before it is killed.

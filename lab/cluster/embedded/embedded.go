@@ -80,12 +80,7 @@ var Kind = &cluster.Kind{
 	},
 	Programs:              func(nodes int) (own, kube []string) { return OwnPrograms, NeededPrograms(nodes) },
 	CloudProviderOptional: true,
-	GivesProviderIDs:      true,
-	Choose: func(_ context.Context, lab *state.Lab, s cluster.Settings, _ cluster.Binaries) error {
-		lab.KubeletProviderIDs = s.KubeletProviderIDs
-		return checkProviderIDs(s.KubeletProviderIDs)
-	},
-	Hollow: true,
+	Hollow:                true,
 }
 
 // New describes the cluster; nothing is started.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
-	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -144,29 +143,6 @@ func TestWithoutCloudProvider(t *testing.T) {
 		assert.Len(t, flags, 1, "provider %q", provider)
 		assert.Equal(t, want == "", c.Traits().NoCloudProvider)
 		assert.Equal(t, want != "", slices.Contains(named(), "ccm"), "provider %q", provider)
-	}
-}
-
-func TestKubeletProviderIDs(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                    "",
-		"fakecloud://{{.ID}}": "fakecloud://i-1",
-		"mine://{{slice .Name 0 1}}-c2-1/{{.Address}}": "mine://n-c2-1/127.30.16.1",
-	} {
-		require.NoError(t, checkProviderIDs(text))
-		id, err := kubeletProviderID(text, cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"})
-		require.NoError(t, err)
-		assert.Equal(t, want, id)
-	}
-	for _, name := range dialects.Names() {
-		preset, err := dialects.Named(name)
-		require.NoError(t, err)
-		assert.NoError(t, checkProviderIDs(preset.KubeletProviderIDs), name)
-	}
-	for text, want := range map[string]string{
-		"{{.InstanceID}}": "can't evaluate field InstanceID", "{{": "unclosed action", "mine://one": "two instances get the same",
-	} {
-		assert.ErrorContains(t, checkProviderIDs(text), want)
 	}
 }
 

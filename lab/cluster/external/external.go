@@ -261,7 +261,7 @@ func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running
 func (c *Cluster) Booted(context.Context, cluster.Machine) (bool, error) { return true, nil }
 
 // Boot changes nothing on the machine; it only returns a handle that Halt closes.
-func (c *Cluster) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
+func (c *Cluster) Boot(context.Context, cluster.Machine, cluster.Size, string) (cluster.Running, error) {
 	return &machine{make(chan struct{})}, nil
 }
 

@@ -90,6 +90,9 @@ nodeRegistration:
   kubeletExtraArgs:
   - {name: node-ip, value: "{{.Machine.Address}}"}
   - {name: cloud-provider, value: external}
+{{- with .ProviderID}}
+  - {name: provider-id, value: "{{.}}"}
+{{- end}}
 discovery:
   bootstrapToken:
     apiServerEndpoint: "{{.ControlPlane}}:6443"
@@ -99,10 +102,10 @@ skipPhases: [preflight]
 `))
 
 // joinNode makes a new container a node of the cluster.
-func (c *Cluster) joinNode(ctx context.Context, name string, m cluster.Machine) error {
+func (c *Cluster) joinNode(ctx context.Context, name string, m cluster.Machine, providerID string) error {
 	var config bytes.Buffer
 	var work errgroup.Group
-	work.Go(func() error { return c.writeJoinConfig(ctx, m, &config) })
+	work.Go(func() error { return c.writeJoinConfig(ctx, m, providerID, &config) })
 	work.Go(func() error { return c.prepareContainerd(ctx, name) })
 	if err := work.Wait(); err != nil {
 		return err
@@ -125,7 +128,12 @@ func (c *Cluster) joinNode(ctx context.Context, name string, m cluster.Machine) 
 
 // writeJoinConfig creates a bootstrap token, valid for ten minutes, on the control
 // plane, and writes kubeadm's configuration.
-func (c *Cluster) writeJoinConfig(ctx context.Context, m cluster.Machine, to *bytes.Buffer) error {
+func (c *Cluster) writeJoinConfig(
+	ctx context.Context,
+	m cluster.Machine,
+	providerID string,
+	to *bytes.Buffer,
+) error {
 	ca, err := c.engine.execIn(ctx, c.controlPlaneContainer(), nil, "cat", "/etc/kubernetes/pki/ca.crt")
 	if err != nil {
 		return err
@@ -144,7 +152,8 @@ func (c *Cluster) writeJoinConfig(ctx context.Context, m cluster.Machine, to *by
 	}
 	hash := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return joinConfig.Execute(to, map[string]any{
-		"Machine": m, "ControlPlane": c.controlPlaneContainer(), "Token": token, "CAHash": hex.EncodeToString(hash[:]),
+		"Machine": m, "ProviderID": providerID, "ControlPlane": c.controlPlaneContainer(), "Token": token,
+		"CAHash": hex.EncodeToString(hash[:]),
 	})
 }
 

@@ -142,7 +142,12 @@ func (c *Cluster) Booted(ctx context.Context, m cluster.Machine) (bool, error) {
 // whose creation was interrupted is created anew. The size is ignored: a kubelet
 // measures the computer and not its own cgroup, so it would not report a limit on the
 // container. Every node has the capacity of the computer.
-func (c *Cluster) Boot(ctx context.Context, m cluster.Machine, _ cluster.Size) (cluster.Running, error) {
+func (c *Cluster) Boot(
+	ctx context.Context,
+	m cluster.Machine,
+	_ cluster.Size,
+	providerID string,
+) (cluster.Running, error) {
 	name := c.containerOf(m)
 	found, err := c.engine.inspectContainers(ctx, name)
 	if err != nil {
@@ -160,7 +165,7 @@ func (c *Cluster) Boot(ctx context.Context, m cluster.Machine, _ cluster.Size) (
 	if err := c.createContainer(ctx, name, m); err != nil {
 		return nil, err
 	}
-	return &running{c.engine, name}, c.joinNode(ctx, name, m)
+	return &running{c.engine, name}, c.joinNode(ctx, name, m, providerID)
 }
 
 // restartContainer starts a container that is there, and tells whether it is the

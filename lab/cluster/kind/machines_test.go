@@ -71,7 +71,7 @@ func TestJoinConfig(t *testing.T) {
   *) echo "unexpected: $*" >&2; exit 1;;
 esac`)
 	var out bytes.Buffer
-	require.NoError(t, c.writeJoinConfig(t.Context(), machine, &out))
+	require.NoError(t, c.writeJoinConfig(t.Context(), machine, "", &out))
 	var join struct {
 		Kind             string
 		NodeRegistration struct {
@@ -93,6 +93,13 @@ esac`)
 		t, join.NodeRegistration.KubeletExtraArgs, struct{ Name, Value string }{"cloud-provider", "external"},
 	)
 	assert.NotContains(t, out.String(), "provider-id")
+	var named bytes.Buffer
+	require.NoError(t, c.writeJoinConfig(t.Context(), machine, "mine://i-1", &named))
+	withID := strings.Replace(
+		out.String(), "cloud-provider, value: external}\n",
+		"cloud-provider, value: external}\n  - {name: provider-id, value: \"mine://i-1\"}\n", 1,
+	)
+	assert.Equal(t, withID, named.String())
 	assert.Equal(t, "ccmlab-lab-control-plane:6443", join.Discovery.BootstrapToken.APIServerEndpoint)
 	assert.Equal(t, "abcdef.0123456789abcdef", join.Discovery.BootstrapToken.Token)
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
@@ -103,12 +110,12 @@ esac`)
 	assert.Equal(t, []string{"sha256:" + hex.EncodeToString(hash[:])}, join.Discovery.BootstrapToken.CACertHashes)
 
 	assert.ErrorContains(t, newCluster(t, "echo nonsense").
-		writeJoinConfig(t.Context(), machine, &out), "is no PEM file")
+		writeJoinConfig(t.Context(), machine, "", &out), "is no PEM file")
 }
 
 func TestControlPlaneGone(t *testing.T) {
 	c := newCluster(t, `echo "No such container: $3" >&2; exit 1`)
-	_, err := c.Boot(t.Context(), machine, cluster.Size{})
+	_, err := c.Boot(t.Context(), machine, cluster.Size{}, "")
 	assert.ErrorContains(t, err, "`lab down --name lab`")
 }
 

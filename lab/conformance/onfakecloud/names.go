@@ -87,7 +87,12 @@ func (n Names) providerIDPrefix() string {
 }
 
 // KubeletProviderIDs is the template of what a lab's kubelets are given as --provider-id.
-func (n Names) KubeletProviderIDs() string { return n.providerIDPrefix() + "{{.ID}}" }
+func (n Names) KubeletProviderIDs() string {
+	if n.Dialect != "" {
+		return "{{.Identities." + n.Dialect + "}}"
+	}
+	return n.providerIDPrefix() + "{{.ID}}"
+}
 
 // instanceTags mark an instance as the cluster's, for the CCM and for the lab, which runs a machine
 // for it unless it is to be none.

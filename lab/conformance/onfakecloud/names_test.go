@@ -29,6 +29,8 @@ func TestNames(t *testing.T) {
 		ID: "i-1", Zone: "nebula-1a", Region: "nebula-1", Identities: map[string]string{"hcloud": "hcloud://42"},
 	})
 	assert.Equal(t, "hcloud://42", guest.ProviderID)
+	assert.Equal(t, "{{.Identities.hcloud}}", other.Names.KubeletProviderIDs())
+	assert.Equal(t, "fakecloud://{{.ID}}", Names{}.KubeletProviderIDs())
 	assert.Equal(t, "nebula-1a", guest.Region)
 	assert.Equal(t, "fakecloud://i-1", (&Cloud{}).instanceOf(&api.Instance{ID: "i-1"}).ProviderID)
 }

@@ -362,8 +362,8 @@ func lbTargetsFollowNodes(t *conformance.T) {
 // providerIDScheme returns the part of a provider ID that names the cloud, or "".
 func providerIDScheme(id string) string {
 	scheme, _, named := strings.Cut(id, "://")
-	if !named {
-		return ""
+	if !named { // Oracle's have none: ocid1.instance.REALM.REGION.UNIQUE.
+		return id[:strings.LastIndex(id, ".")+1]
 	}
 	return scheme
 }

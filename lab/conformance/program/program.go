@@ -128,7 +128,7 @@ func (c *CCM) Start(ctx context.Context) error {
 	if c.running != nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	spec, err := c.processSpec()
+	spec, err := c.Spec()
 	if err != nil {
 		return err
 	}
@@ -141,8 +141,8 @@ func (c *CCM) Start(ctx context.Context) error {
 	return nil
 }
 
-// processSpec fills the templates in, and writes the configuration file.
-func (c *CCM) processSpec() (process.Spec, error) {
+// Spec fills the templates in, and writes the configuration file.
+func (c *CCM) Spec() (process.Spec, error) {
 	spec := process.Spec{
 		Component: cmp.Or(c.component, Component), Path: c.Path, HostsFile: c.HostsFile, LogFile: c.LogFile,
 	}
@@ -160,9 +160,6 @@ func (c *CCM) processSpec() (process.Spec, error) {
 	}
 	return spec, errors.Join(err1, err2, err3)
 }
-
-// CommandLine fills the templates of the arguments in.
-func (c *CCM) CommandLine() ([]string, error) { return c.Values.Fill(c.Args) }
 
 // awaitExit waits for the program to end, and reports a crash unless Stop, Kill or Freeze ended it.
 func (c *CCM) awaitExit(run *process.Process) {

@@ -28,10 +28,17 @@ type Values struct {
 	CloudURL string
 	// DialectURL is where the cloud is spoken to in the dialect that was chosen; "" without one.
 	DialectURL string
+	// DialectHost is that URL's HOST:PORT.
+	DialectHost string
 	// TokenFile holds the token that the CCM shows to the cloud.
 	TokenFile string
+	// KeyFile holds the private key of a CCM that signs its calls: RSA, PKCS #8 in PEM. KeyFingerprint is the
+	// name of its public key, by which the cloud knows it.
+	KeyFile, KeyFingerprint string
 	// Project is the cloud's project, or account, that the cluster is in.
 	Project string
+	// NetworkCode is what the identifiers of the project's network end in, in dialects that use codes.
+	NetworkCode string
 	// CAFile holds the certificate that signed the cloud's.
 	CAFile string
 	// Address and Port are free to listen on, for health and metrics.
