@@ -50,7 +50,11 @@ func (k Kind) NativeID(ctx context.Context, r *Request, id string) (string, erro
 	if err != nil {
 		return "", err
 	}
-	return r.ResourceID(ctx, k.Native, serial)
+	native, err := r.Cloud.ResourceID(ctx, r.Project, k.Native, serial)
+	if err == nil && native == "" {
+		err = k.NotFound(id)
+	}
+	return native, err
 }
 
 // TagName is the tag in which a resource has its name in dialects of clouds where names need not be unique.

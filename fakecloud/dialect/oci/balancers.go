@@ -131,11 +131,11 @@ func (h healthChecker) withDefaults() healthChecker {
 	fill(&h.Retries, defaultRetries)
 	fill(&h.TimeoutInMillis, defaultTimeout)
 	fill(&h.IntervalInMillis, defaultInterval)
+	fill(&h.ReturnCode, defaultCode)
 	if h.ResponseBodyRegex == nil {
 		h.ResponseBodyRegex = new("")
 	}
 	if h.Protocol == "HTTP" {
-		fill(&h.ReturnCode, defaultCode)
 		h.URLPath = new(cmp.Or(api.ValueOf(h.URLPath), "/"))
 	}
 	return h
@@ -242,9 +242,11 @@ func (s *service) policyOf(algorithm api.LoadBalancerAlgorithm) string {
 // record is what a balancer was told and this cloud has otherwise, or not at all. Its form is kept with the
 // balancer, so that fields are only ever added.
 type record struct {
-	Version        int                         `json:"version"`
-	Service        string                      `json:"service"`
-	RetryToken     string                      `json:"retryToken,omitempty"`
+	Version    int    `json:"version"`
+	Service    string `json:"service"`
+	RetryToken string `json:"retryToken,omitempty"`
+	// Asked is a hash of what was asked for with the retry token.
+	Asked          string                      `json:"asked,omitempty"`
 	Subnet         string                      `json:"subnet"`
 	Shape          shape                       `json:"shape"`
 	FreeformTags   map[string]string           `json:"freeformTags,omitempty"`
@@ -878,6 +880,10 @@ func (s *service) newBalancer(ctx context.Context, r *dialect.Request, q creatio
 		return nil, err
 	}
 	rec.Service, rec.RetryToken = s.name, r.HTTP.Header.Get("Opc-Retry-Token")
+	if asked, err := json.Marshal(q); err == nil && rec.RetryToken != "" {
+		sum := sha256.Sum256(asked)
+		rec.Asked = hex.EncodeToString(sum[:])
+	}
 	rec.FreeformTags, rec.DefinedTags = q.FreeformTags, q.DefinedTags
 	rec.SecurityGroups = q.NetworkSecurityGroupIDs
 	b := &balancer{
@@ -919,6 +925,11 @@ func (s *service) findMade(ctx context.Context, r *dialect.Request, b *balancer)
 		made, err := s.toBalancer(&found[i], b.instances)
 		if err != nil || made == nil || made.State == api.LoadBalancerDeleting {
 			continue
+		}
+		if made.rec.Asked != b.rec.Asked {
+			return nil, "", &cloud.Error{
+				Code: cloud.IdempotencyKeyReused, Message: "the opc-retry-token was used for another request",
+			}
 		}
 		operations, err := r.ListOperations(ctx, client.OperationFilter{Resource: made.ID})
 		if err != nil {

@@ -242,10 +242,17 @@ func TestRetryTokens(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, first, again)
 	require.Len(t, s.listLBs("uid-1"), 1)
+	otherwise := details
+	otherwise.IsPrivate = new(true)
+	_, err = createLB(s, otherwise, "uid-1")
+	requireRefusal(t, http.StatusConflict, "InvalidatedRetryToken", err)
 	deleted, err := s.lb.DeleteLoadBalancer(t.Context(), loadbalancer.DeleteLoadBalancerRequest{LoadBalancerId: id})
 	s.await(deleted.OpcWorkRequestId, err)
 	other := s.await(createLB(s, details, "uid-1")).LoadBalancerId
 	assert.NotEqual(t, id, other)
+	_, err = s.lb.GetLoadBalancer(t.Context(), loadbalancer.GetLoadBalancerRequest{LoadBalancerId: id})
+	requireRefusal(t, http.StatusNotFound, "NotAuthorizedOrNotFound", err)
+	assert.ErrorContains(t, err, *id)
 }
 
 func TestWorkRequestsWhileABalancerIsMade(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
 var nodeCalls = []dialect.Call{
@@ -256,6 +258,9 @@ type subnet struct {
 	CidrBlock          string    `json:"cidrBlock"`
 	AvailabilityDomain *string   `json:"availabilityDomain"` // of a regional subnet none
 	SecurityListIDs    []string  `json:"securityListIds"`
+	RouteTableID       string    `json:"routeTableId"`
+	VirtualRouterIP    string    `json:"virtualRouterIp"`
+	VirtualRouterMac   string    `json:"virtualRouterMac"`
 	LifecycleState     string    `json:"lifecycleState"`
 	TimeCreated        time.Time `json:"timeCreated"`
 	tags
@@ -270,8 +275,14 @@ func getSubnet(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 	if err != nil {
 		return nil, err
 	}
-	return dialect.OK(subnet{
-		ID: subnetKind.Write(n.Serial), CompartmentID: compartmentOf(r), VcnID: vcnKind.Write(n.Serial),
+	cidr, err := netip.ParsePrefix(n.Cidr)
+	if err != nil {
+		return nil, err
+	}
+	return dialect.OK(subnet{ // Its router is made up: this cloud has none.
+		RouteTableID: identity.OCID("routetable") + identity.Code(n.Serial), VirtualRouterMac: "00:00:17:00:00:01",
+		VirtualRouterIP: cidr.Masked().Addr().Next().String(),
+		ID:              subnetKind.Write(n.Serial), CompartmentID: compartmentOf(r), VcnID: vcnKind.Write(n.Serial),
 		DisplayName: n.Name, CidrBlock: n.Cidr, SecurityListIDs: []string{securityListKind.Write(n.Serial)},
 		LifecycleState: "AVAILABLE", TimeCreated: n.CreatedAt, tags: newTags(n.Tags),
 	}), nil

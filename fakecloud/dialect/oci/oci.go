@@ -100,6 +100,7 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.ProblemCode(cloud.PreconditionFailed):   {Status: http.StatusPreconditionFailed, Code: "NoEtagMatch"},
 	api.ProblemCode(cloud.QuotaExceeded):        {Status: http.StatusBadRequest, Code: "LimitExceeded"},
 	api.ProblemCode(cloud.AddressPoolExhausted): {Status: http.StatusBadRequest, Code: "LimitExceeded"},
+	api.ProblemCode(cloud.IdempotencyKeyReused): {Status: http.StatusConflict, Code: "InvalidatedRetryToken"},
 	api.RateLimited:                             {Status: http.StatusTooManyRequests, Code: "TooManyRequests"},
 	api.TooLarge:                                {Status: http.StatusRequestEntityTooLarge, Code: "PayloadTooLarge"},
 	api.MethodNotAllowed:                        {Status: http.StatusMethodNotAllowed, Code: "MethodNotAllowed"},
