@@ -10,40 +10,30 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-var lbCalls = []dialect.Call{
+var lbCalls = append([]dialect.Call{
 	dialect.Handle(http.MethodGet, lbPath+"/loadBalancers", listBy("displayName"), listLoadBalancers),
 	dialect.Handle(http.MethodPost, lbPath+"/loadBalancers", nil, createLoadBalancer),
 	dialect.Handle(http.MethodGet, lbPath+"/loadBalancers/{id}", nil, getLoadBalancer),
 	dialect.Handle(http.MethodDelete, lbPath+"/loadBalancers/{id}", nil, deleteLoadBalancer),
 	dialect.Handle(http.MethodPut, lbPath+"/loadBalancers/{id}/updateShape", nil, updateShape),
 	dialect.Handle(
-		http.MethodPut, lbPath+"/loadBalancers/{id}/networkSecurityGroups", nil, lbService.changeSecurityGroups,
-	),
-	dialect.Handle(
 		http.MethodGet, lbPath+"/loadBalancers/{id}/workRequests", []string{"page", "limit"}, listWorkRequests,
 	),
 	dialect.Handle(http.MethodGet, lbPath+"/loadBalancerWorkRequests/{id}", nil, getWorkRequest),
-	dialect.Handle(
-		http.MethodPost, lbPath+"/loadBalancers/{id}/backendSets", nil, changeAnswered(lbService, addBackendSet),
-	),
-	dialect.Handle(
-		http.MethodPut, lbPath+"/loadBalancers/{id}/backendSets/{name}", nil,
-		changeAnswered(lbService, updateBackendSet),
-	),
-	dialect.Handle(
-		http.MethodDelete, lbPath+"/loadBalancers/{id}/backendSets/{name}", nil,
-		changeAnswered(lbService, deleteBackendSet),
-	),
-	dialect.Handle(
-		http.MethodPost, lbPath+"/loadBalancers/{id}/listeners", nil, changeAnswered(lbService, addListener),
-	),
-	dialect.Handle(
-		http.MethodPut, lbPath+"/loadBalancers/{id}/listeners/{name}", nil, changeAnswered(lbService, updateListener),
-	),
-	dialect.Handle(
-		http.MethodDelete, lbPath+"/loadBalancers/{id}/listeners/{name}", nil,
-		changeAnswered(lbService, deleteListener),
-	),
+}, lbService.partCalls(lbPath+"/loadBalancers/{id}")...)
+
+// partCalls are those that change a part of a balancer, whose path is given.
+func (s *service) partCalls(path string) []dialect.Call {
+	sets, listeners := path+"/backendSets", path+"/listeners"
+	return []dialect.Call{
+		dialect.Handle(http.MethodPut, path+"/networkSecurityGroups", nil, s.changeSecurityGroups),
+		dialect.Handle(http.MethodPost, sets, nil, changeAnswered(s, addBackendSet)),
+		dialect.Handle(http.MethodPut, sets+"/{name}", nil, changeAnswered(s, updateBackendSet)),
+		dialect.Handle(http.MethodDelete, sets+"/{name}", nil, changeAnswered(s, deleteBackendSet)),
+		dialect.Handle(http.MethodPost, listeners, nil, changeAnswered(s, addListener)),
+		dialect.Handle(http.MethodPut, listeners+"/{name}", nil, changeAnswered(s, updateListener)),
+		dialect.Handle(http.MethodDelete, listeners+"/{name}", nil, changeAnswered(s, deleteListener)),
+	}
 }
 
 // loadBalancer is a balancer as its service shows it.

@@ -8,46 +8,16 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-var nlbCalls = []dialect.Call{
-	dialect.Handle(
-		http.MethodGet, nlbPath+"/networkLoadBalancers", listBy("displayName"), listNetworkLoadBalancers,
-	),
-	dialect.Handle(http.MethodPost, nlbPath+"/networkLoadBalancers", nil, createNetworkLoadBalancer),
-	dialect.Handle(http.MethodGet, nlbPath+"/networkLoadBalancers/{id}", nil, getNetworkLoadBalancer),
-	dialect.Handle(
-		http.MethodPut, nlbPath+"/networkLoadBalancers/{id}", nil,
-		changeAnswered(nlbService, updateNetworkLoadBalancer),
-	),
-	dialect.Handle(http.MethodDelete, nlbPath+"/networkLoadBalancers/{id}", nil, deleteNetworkLoadBalancer),
-	dialect.Handle(
-		http.MethodPut, nlbPath+"/networkLoadBalancers/{id}/networkSecurityGroups", nil,
-		nlbService.changeSecurityGroups,
-	),
+const nlbCollection = nlbPath + "/networkLoadBalancers"
+
+var nlbCalls = append([]dialect.Call{
+	dialect.Handle(http.MethodGet, nlbCollection, listBy("displayName"), listNetworkLoadBalancers),
+	dialect.Handle(http.MethodPost, nlbCollection, nil, createNetworkLoadBalancer),
+	dialect.Handle(http.MethodGet, nlbCollection+"/{id}", nil, getNetworkLoadBalancer),
+	dialect.Handle(http.MethodPut, nlbCollection+"/{id}", nil, changeAnswered(nlbService, updateNetworkLoadBalancer)),
+	dialect.Handle(http.MethodDelete, nlbCollection+"/{id}", nil, deleteNetworkLoadBalancer),
 	dialect.Handle(http.MethodGet, nlbPath+"/workRequests/{id}", nil, getNetworkWorkRequest),
-	dialect.Handle(
-		http.MethodPost, nlbPath+"/networkLoadBalancers/{id}/backendSets", nil,
-		changeAnswered(nlbService, addBackendSet),
-	),
-	dialect.Handle(
-		http.MethodPut, nlbPath+"/networkLoadBalancers/{id}/backendSets/{name}", nil,
-		changeAnswered(nlbService, updateBackendSet),
-	),
-	dialect.Handle(
-		http.MethodDelete, nlbPath+"/networkLoadBalancers/{id}/backendSets/{name}", nil,
-		changeAnswered(nlbService, deleteBackendSet),
-	),
-	dialect.Handle(
-		http.MethodPost, nlbPath+"/networkLoadBalancers/{id}/listeners", nil, changeAnswered(nlbService, addListener),
-	),
-	dialect.Handle(
-		http.MethodPut, nlbPath+"/networkLoadBalancers/{id}/listeners/{name}", nil,
-		changeAnswered(nlbService, updateListener),
-	),
-	dialect.Handle(
-		http.MethodDelete, nlbPath+"/networkLoadBalancers/{id}/listeners/{name}", nil,
-		changeAnswered(nlbService, deleteListener),
-	),
-}
+}, nlbService.partCalls(nlbCollection+"/{id}")...)
 
 // nlbFields are those that network load balancers alone have.
 type nlbFields struct {
