@@ -45,7 +45,7 @@ type unsupportedParts struct {
 	RuleSetNames     []string         `json:"ruleSetNames,omitempty"`
 }
 
-func (u unsupportedParts) check() error {
+func (u unsupportedParts) checkSupported() error {
 	switch {
 	case u.SSLConfiguration != nil && string(*u.SSLConfiguration) != "null":
 		return dialect.Invalid("sslConfiguration", "cannot be had: nothing ends TLS in this imitation")
@@ -378,7 +378,7 @@ func (b *balancer) followListeners() {
 	key := func(p api.Protocol, port int) string { return string(p) + "-" + strconv.Itoa(port) }
 	for name, l := range b.listeners {
 		for _, protocol := range b.service.protocols[l.Protocol] {
-			at := slices.IndexFunc(b.LoadBalancer.Listeners, func(n api.Listener) bool {
+			at := slices.IndexFunc(b.Listeners, func(n api.Listener) bool {
 				return n.Protocol == protocol && n.Port == l.Port
 			})
 			if at < 0 {
@@ -387,12 +387,12 @@ func (b *balancer) followListeners() {
 			}
 			told[key(protocol, l.Port)] = true
 			if set := b.sets[l.DefaultBackendSetName]; set != nil {
-				set.followNative(b.LoadBalancer.Listeners[at])
+				set.followNative(b.Listeners[at])
 			}
-			b.listeners[name] = l.followNative(b.LoadBalancer.Listeners[at])
+			b.listeners[name] = l.followNative(b.Listeners[at])
 		}
 	}
-	for _, n := range b.LoadBalancer.Listeners {
+	for _, n := range b.Listeners {
 		if told[key(n.Protocol, n.Port)] {
 			continue
 		}
@@ -536,7 +536,7 @@ func (b *balancer) putSet(name string, set backendSet) error {
 	if name == "" {
 		return dialect.Invalid("name", "of a backend set must be given")
 	}
-	if err := set.unsupportedParts.check(); err != nil {
+	if err := set.checkSupported(); err != nil {
 		return err
 	}
 	set.Name, set.HealthChecker = name, set.HealthChecker.withDefaults()
@@ -567,7 +567,7 @@ func (b *balancer) putListener(name string, l listener) error {
 	if name == "" {
 		return dialect.Invalid("name", "of a listener must be given")
 	}
-	if err := l.unsupportedParts.check(); err != nil {
+	if err := l.checkSupported(); err != nil {
 		return err
 	}
 	if b.service.protocols[l.Protocol] == nil {
@@ -674,7 +674,7 @@ func (o backendOptions) recordedOptions() backendOptions {
 }
 
 // with gives the options with those of a change put in that it has.
-func (o setOptions) with(change setOptions) setOptions {
+func (o setOptions) withChange(change setOptions) setOptions {
 	return setOptions{
 		cmp.Or(change.IPVersion, o.IPVersion), cmp.Or(change.IsPreserveSource, o.IsPreserveSource),
 		cmp.Or(change.IsFailOpen, o.IsFailOpen),
@@ -685,7 +685,7 @@ func (o setOptions) with(change setOptions) setOptions {
 }
 
 // with gives the listener with those fields of a change put in that it has.
-func (l listener) with(change listener) listener {
+func (l listener) withChange(change listener) listener {
 	return listener{
 		Name: l.Name, DefaultBackendSetName: cmp.Or(change.DefaultBackendSetName, l.DefaultBackendSetName),
 		Port: cmp.Or(change.Port, l.Port), Protocol: cmp.Or(change.Protocol, l.Protocol),

@@ -111,7 +111,7 @@ func (b *balancer) show(ctx context.Context, r *dialect.Request) (loadBalancer, 
 		NetworkSecurityGroupIDs: []string{}, tags: newTags(b.rec.FreeformTags),
 	}
 	if b.rec.DefinedTags != nil {
-		out.tags.DefinedTags = b.rec.DefinedTags
+		out.DefinedTags = b.rec.DefinedTags
 	}
 	out.NetworkSecurityGroupIDs = append(out.NetworkSecurityGroupIDs, b.rec.SecurityGroups...)
 	for name, set := range b.sets {
@@ -176,7 +176,7 @@ func updateBackendSet(b *balancer, name string, q setUpdate) error {
 	}
 	set := *b.sets[name]
 	set.unsupportedParts = q.unsupportedParts
-	set.setOptions = set.setOptions.with(q.setOptions)
+	set.setOptions = set.withChange(q.setOptions)
 	if q.Policy != nil {
 		set.Policy = *q.Policy
 	}
@@ -201,7 +201,7 @@ func updateListener(b *balancer, name string, l listener) error {
 	if !ok {
 		return dialect.NotFound("listener %q not found", name)
 	}
-	return b.putListener(name, has.with(l))
+	return b.putListener(name, has.withChange(l))
 }
 
 func deleteListener(b *balancer, name string, _ struct{}) error {
@@ -277,7 +277,7 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q lbCreation) (
 	case len(q.RuleSets) > 0:
 		return nil, dialect.Invalid("ruleSets", "cannot be had: this imitation has no rule sets")
 	}
-	if err := q.shape.check(); err != nil {
+	if err := q.check(); err != nil {
 		return nil, err
 	}
 	rec := record{Shape: q.shape, Subnet: q.SubnetIDs[0]}

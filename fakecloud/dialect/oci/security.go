@@ -306,7 +306,7 @@ func toSecurityGroup(r *dialect.Request, f *firewall) securityGroup {
 		tags: newTags(f.Group.FreeformTags),
 	}
 	if f.Group.DefinedTags != nil {
-		g.tags.DefinedTags = f.Group.DefinedTags
+		g.DefinedTags = f.Group.DefinedTags
 	}
 	return g
 }
