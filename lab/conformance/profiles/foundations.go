@@ -57,12 +57,14 @@ var foundations = []struct {
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-zone-outage",
 		"resilience-empty-instance-list", "resilience-throttled-refresh", "resilience-missing-page",
 		"resilience-missing-field", "resilience-stale-reads", "resilience-slow-api",
+		"resilience-tripped-breaker",
 	}},
 	{on: untainted, tests: []string{ // By which the CCM's rounds are counted.
 		"lifecycle-machine", "lifecycle-doubt-*", "lifecycle-booting-is-kept", "lifecycle-survives-*", "budget-*",
 		"lifecycle-mass-deletion*",
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-empty-instance-list",
 		"resilience-throttled-refresh", "resilience-missing-page", "resilience-missing-field", "resilience-stale-reads",
+		"resilience-tripped-breaker",
 	}},
 	{on: endedDeleted, tests: []string{
 		"ha-migration-lease-held",

@@ -159,7 +159,44 @@ var resilienceNodeTests = []conformance.Test{
 				"https://github.com/kubernetes/kubernetes/issues/114295",
 			},
 		},
+	}, {
+		ID:       "resilience-tripped-breaker",
+		Source:   instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
+		Requires: "A CCM whose calls about instances fail with 500 a dozen times, so that a circuit breaker in its client opens, deletes no Node; one that joined meanwhile is initialised when that is over.",
+		Needs:    faultFeatures(conformance.FaultServerError), Alone: true,
+		Bound: incidentBound,
+		Run:   trippedBreaker,
+		Incident: &conformance.Incident{
+			Name:  "tripped-breaker",
+			Title: "The cloud fails until the client's circuit breaker opens",
+			Happened: "The cloud fails each call for a minute. The client library has a circuit breaker: after ten calls of which most failed it makes none " +
+				"for half a minute (Oracle's SDK), and gives its own error instead. A careless CCM knows that error for none of the cloud's, takes it for " +
+				"an answer, or waits for a breaker that nobody closes.",
+			Danger: "The cloud is well again, and the CCM is not: new machines stay tainted, and nothing in the cloud's audit says why, as no call is made. " +
+				"Where the error is taken for an answer, Nodes that are not Ready are deleted.",
+			Watch: "In the cloud's audit, a dozen calls that end with 500, then a pause. In kubectl get nodes -w, a worker that is NotReady and one that " +
+				"waits with its taint until the breaker has closed.",
+			Right: "It takes what the breaker says for no answer, keeps all Nodes, and initialises the new one when the breaker has let a call through.",
+			Known: []string{"https://docs.oracle.com/en-us/iaas/Content/API/Concepts/sdk_circuit_breakers.htm"},
+		},
 	},
+}
+
+// breakerCalls is after how many failures Oracle's SDK opens its breaker at the latest (oci-go-sdk, common/circuit_breaker.go:
+// ten calls of which 80 % failed), and some more.
+const breakerCalls = 12
+
+// trippedBreaker fails more calls than testDoubtfulAnswer does, and wants the CCM to work afterwards.
+func trippedBreaker(t *conformance.T) {
+	nodes, others := newFleet(t, 3), newFleet(t, 3)
+	fault := injectOnInstances(t, conformance.FaultServerError)
+	nodes[0].NotReady()
+	holds, c := nodes.checkNodesKept, chanceIn(conformance.FaultServerError, t.Attempts)
+	c.calls, c.rounds = max(c.calls, breakerCalls), breakerCalls
+	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
+	late := newJoiningWorker(t)
+	liftFault(t, fault)
+	awaitRecovery(t, late, holds)
 }
 
 // incidentBound leaves time to other CCMs, with longer leases, that look at Nodes less often.
