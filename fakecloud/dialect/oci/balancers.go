@@ -41,8 +41,8 @@ type listener struct {
 // unsupportedParts are what this cloud has nothing for, and refuses.
 type unsupportedParts struct {
 	SSLConfiguration *json.RawMessage `json:"sslConfiguration,omitempty"`
-	HostnameNames    []string         `json:"hostnameNames,omitempty"`
-	RuleSetNames     []string         `json:"ruleSetNames,omitempty"`
+	HostnameNames    []string         `json:"hostnameNames,omitzero"`
+	RuleSetNames     []string         `json:"ruleSetNames,omitzero"`
 }
 
 func (u unsupportedParts) checkSupported() error {
@@ -67,12 +67,8 @@ type backendSet struct {
 	Policy        string        `json:"policy"`
 	HealthChecker healthChecker `json:"healthChecker"`
 	Backends      []backend     `json:"backends"`
-	setOptions
 	unsupportedParts
-}
-
-// setOptions are those of a network load balancer's backend set, which are recorded.
-type setOptions struct {
+	// These are a network load balancer's, and recorded.
 	IPVersion                               *string `json:"ipVersion,omitempty"`
 	IsPreserveSource                        *bool   `json:"isPreserveSource,omitempty"`
 	IsFailOpen                              *bool   `json:"isFailOpen,omitempty"`
@@ -112,6 +108,14 @@ type backendOptions struct {
 	IsOffline *bool `json:"isOffline,omitempty"`
 }
 
+// flags are the options of a service but the weight.
+func (o *backendOptions) flags(s *service) []**bool {
+	if s == nlbService {
+		return []**bool{&o.IsDrain, &o.IsBackup, &o.IsOffline}
+	}
+	return []**bool{&o.Drain, &o.Backup, &o.Offline}
+}
+
 // Defaults of what is left out. See HealthChecker, Backend and Listener in OCI's reference.
 const (
 	defaultRetries  = 3
@@ -121,20 +125,27 @@ const (
 	millisASecond   = 1000
 )
 
+// fill sets a field that is left out.
+func fill[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}
+
+// empty takes a value out of a field.
+func empty[T comparable](field **T, value T) {
+	if *field != nil && **field == value {
+		*field = nil
+	}
+}
+
 // withDefaults fills in what is left out of a health checker.
 func (h healthChecker) withDefaults() healthChecker {
-	fill := func(field **int, value int) {
-		if *field == nil {
-			*field = &value
-		}
-	}
 	fill(&h.Retries, defaultRetries)
 	fill(&h.TimeoutInMillis, defaultTimeout)
 	fill(&h.IntervalInMillis, defaultInterval)
 	fill(&h.ReturnCode, defaultCode)
-	if h.ResponseBodyRegex == nil {
-		h.ResponseBodyRegex = new("")
-	}
+	fill(&h.ResponseBodyRegex, "")
 	if h.Protocol == "HTTP" {
 		h.URLPath = new(cmp.Or(api.ValueOf(h.URLPath), "/"))
 	}
@@ -143,22 +154,17 @@ func (h healthChecker) withDefaults() healthChecker {
 
 // toNative gives the check as this cloud has it, in whole seconds, on the port of the backends if it has none of its
 // own. A check may not take longer than the time until the next.
-func (h healthChecker) toNative(port int) (*api.HealthCheck, error) {
+func (h healthChecker) toNative(port int) *api.HealthCheck {
 	h = h.withDefaults()
 	out := &api.HealthCheck{
-		Port: cmp.Or(h.Port, port), IntervalSeconds: inSeconds(*h.IntervalInMillis),
-		HealthyThreshold: *h.Retries, UnhealthyThreshold: *h.Retries,
+		Protocol: api.HealthCheckProtocol(strings.ToLower(h.Protocol)), Port: cmp.Or(h.Port, port),
+		IntervalSeconds: inSeconds(*h.IntervalInMillis), HealthyThreshold: *h.Retries, UnhealthyThreshold: *h.Retries,
 	}
 	out.TimeoutSeconds = min(inSeconds(*h.TimeoutInMillis), out.IntervalSeconds)
-	switch h.Protocol {
-	case "HTTP":
-		out.Protocol, out.Path, out.ExpectedCodes = api.HealthCheckHTTP, *h.URLPath, strconv.Itoa(*h.ReturnCode)
-	case "TCP":
-		out.Protocol = api.HealthCheckTCP
-	default:
-		return nil, dialect.Invalid("healthChecker.protocol", "is %q, and this imitation has HTTP and TCP", h.Protocol)
+	if out.Protocol == api.HealthCheckHTTP {
+		out.Path, out.ExpectedCodes = *h.URLPath, strconv.Itoa(*h.ReturnCode)
 	}
-	return out, nil
+	return out
 }
 
 // inSeconds gives milliseconds in seconds, rounded up.
@@ -189,70 +195,63 @@ type service struct {
 	name          string // in records
 	kind          dialect.Kind
 	requestPrefix string   // of OCIDs of its work requests
-	policies      []policy // the first is the default
-	protocols     map[string][]api.Protocol
+	policies      []string // the first is the default
+	protocols     map[string]protocol
 	accepted      int // the status of the answer to a change
 }
 
-// policy is a policy and the native algorithm.
-type policy struct {
-	name      string
-	algorithm api.LoadBalancerAlgorithm
+// protocol is what a listener's protocol is natively, and after how many seconds its connections are idle for too
+// long, unless the listener says otherwise. See "Connection Management" and "Listeners for Network Load Balancers" in
+// OCI's documentation.
+type protocol struct {
+	native      []api.Protocol
+	idleSeconds int
 }
 
 var (
 	lbService = &service{
 		name: "lb", kind: newKind("loadbalancer", "load balancer", cloud.LoadBalancerResource),
 		requestPrefix: identity.OCID("loadbalancerworkrequest"), accepted: http.StatusNoContent,
-		policies: []policy{
-			{"ROUND_ROBIN", api.AlgorithmRoundRobin}, {"LEAST_CONNECTIONS", api.AlgorithmLeastConnections},
-			{"IP_HASH", api.AlgorithmSourceHash},
+		policies: []string{"ROUND_ROBIN", "LEAST_CONNECTIONS", "IP_HASH"},
+		protocols: map[string]protocol{
+			"TCP": {[]api.Protocol{api.ProtocolTCP}, 300}, "HTTP": {[]api.Protocol{api.ProtocolHTTP}, 60},
 		},
-		protocols: map[string][]api.Protocol{"TCP": {api.ProtocolTCP}, "HTTP": {api.ProtocolHTTP}},
 	}
 	nlbService = &service{
 		name: "nlb", kind: newKind("networkloadbalancer", "network load balancer", cloud.LoadBalancerResource),
 		requestPrefix: identity.OCID("networkloadbalancerworkrequest"), accepted: http.StatusAccepted,
-		policies: []policy{
-			{"FIVE_TUPLE", api.AlgorithmRoundRobin}, {"TWO_TUPLE", api.AlgorithmSourceHash},
-			{"THREE_TUPLE", api.AlgorithmSourceHash},
-		},
-		protocols: map[string][]api.Protocol{
-			"TCP": {api.ProtocolTCP}, "UDP": {api.ProtocolUDP}, "TCP_AND_UDP": {api.ProtocolTCP, api.ProtocolUDP},
+		policies: []string{"FIVE_TUPLE", "TWO_TUPLE", "THREE_TUPLE"},
+		protocols: map[string]protocol{
+			"TCP":         {[]api.Protocol{api.ProtocolTCP}, 360},
+			"UDP":         {[]api.Protocol{api.ProtocolUDP}, 120},
+			"TCP_AND_UDP": {[]api.Protocol{api.ProtocolTCP, api.ProtocolUDP}, 360},
 		},
 	}
 )
 
-func (s *service) algorithmOf(name string) (api.LoadBalancerAlgorithm, error) {
-	var names []string
-	for _, p := range s.policies {
-		if p.name == name {
-			return p.algorithm, nil
-		}
-		names = append(names, p.name)
-	}
-	return "", dialect.Invalid("policy", "%q is none: want one of %s", name, strings.Join(names, ", "))
+// algorithms are the native ones of the policies of both services.
+var algorithms = map[string]api.LoadBalancerAlgorithm{
+	"ROUND_ROBIN": api.AlgorithmRoundRobin, "LEAST_CONNECTIONS": api.AlgorithmLeastConnections,
+	"IP_HASH": api.AlgorithmSourceHash, "FIVE_TUPLE": api.AlgorithmRoundRobin,
+	"TWO_TUPLE": api.AlgorithmSourceHash, "THREE_TUPLE": api.AlgorithmSourceHash,
 }
 
 func (s *service) policyOf(algorithm api.LoadBalancerAlgorithm) string {
-	at := slices.IndexFunc(s.policies, func(p policy) bool { return p.algorithm == algorithm })
-	return s.policies[max(at, 0)].name
+	at := slices.IndexFunc(s.policies, func(name string) bool { return algorithms[name] == algorithm })
+	return s.policies[max(at, 0)]
 }
 
 // record is what a balancer was told and this cloud has otherwise, or not at all. Its form is kept with the
 // balancer, so that fields are only ever added.
 type record struct {
-	Version    int    `json:"version"`
-	Service    string `json:"service"`
-	RetryToken string `json:"retryToken,omitempty"`
-	// Asked is a hash of what was asked for with the retry token.
-	Asked          string                      `json:"asked,omitempty"`
-	Subnet         string                      `json:"subnet"`
-	Shape          shape                       `json:"shape"`
-	FreeformTags   map[string]string           `json:"freeformTags,omitempty"`
-	DefinedTags    map[string]map[string]any   `json:"definedTags,omitempty"`
-	SecurityGroups []string                    `json:"securityGroups,omitempty"`
-	PreserveSource *bool                       `json:"preserveSource,omitempty"`
+	Version int    `json:"version"`
+	Service string `json:"service"`
+	Asked   string `json:"asked"` // a hash of the request that made the balancer
+	Subnet  string `json:"subnet"`
+	Shape   shape  `json:"shape"`
+	tags
+	SecurityGroups []string                    `json:"securityGroups"`
+	PreserveSource *bool                       `json:"preserveSource"`
 	Listeners      map[string]listener         `json:"listeners"`
 	Sets           map[string]backendSetRecord `json:"sets"`
 }
@@ -261,10 +260,8 @@ type record struct {
 // those, its own. A thousand of each set would not fit into a record.
 type backendSetRecord struct {
 	backendSet
-	Port int             `json:"port,omitempty"`
-	Own  []backendRecord `json:"own,omitempty"`
-	// HasOwn tells an Own that is empty from none.
-	HasOwn bool `json:"hasOwn,omitempty"`
+	Port int             `json:"port"`
+	Own  []backendRecord `json:"own"` // nil if they are the targets
 }
 
 type backendRecord struct {
@@ -274,6 +271,31 @@ type backendRecord struct {
 
 const recordVersion = 1
 
+// instances are the caller's that have an address.
+type instances struct {
+	byID, byAddress map[string]cloud.Instance
+	bySerial        map[int64]cloud.Instance
+}
+
+func readInstances(ctx context.Context, r *dialect.Request) (instances, error) {
+	all, err := r.Instances(ctx)
+	known := instances{map[string]cloud.Instance{}, map[string]cloud.Instance{}, map[int64]cloud.Instance{}}
+	for id, in := range all {
+		if in.Address.IsValid() {
+			known.byID[id], known.byAddress[in.Address.String()], known.bySerial[in.Serial] = in, in, in
+		}
+	}
+	return known, err
+}
+
+// toRecords gives targets as backends of a set.
+func (known instances) toRecords(targets api.Targets) (all []backendRecord) {
+	for _, t := range targets {
+		all = append(all, backendRecord{Instance: known.byID[t.InstanceID].Serial})
+	}
+	return all
+}
+
 // balancer is a load balancer as both sides see it.
 type balancer struct {
 	*api.LoadBalancer
@@ -281,14 +303,14 @@ type balancer struct {
 	service   *service
 	listeners map[string]listener
 	sets      map[string]*backendSet
-	instances map[string]cloud.Instance
+	instances instances
 }
 
 // toBalancer gives a balancer as its service shows it. What was changed by others than this dialect is shown as it
 // is now. It is nil if the balancer is one of another service.
-func (s *service) toBalancer(lb *api.LoadBalancer, instances map[string]cloud.Instance) (*balancer, error) {
+func (s *service) toBalancer(lb *api.LoadBalancer, known instances) (*balancer, error) {
 	b := &balancer{
-		LoadBalancer: lb, service: s, instances: instances, sets: map[string]*backendSet{},
+		LoadBalancer: lb, service: s, instances: known, listeners: map[string]listener{}, sets: map[string]*backendSet{},
 		rec: record{Service: lbService.name, Shape: shape{ShapeName: defaultShape}},
 	}
 	if err := dialect.ReadRecord(name, lb.Records, &b.rec); err != nil {
@@ -297,10 +319,7 @@ func (s *service) toBalancer(lb *api.LoadBalancer, instances map[string]cloud.In
 	if b.rec.Service != s.name {
 		return nil, nil
 	}
-	b.listeners = maps.Clone(b.rec.Listeners)
-	if b.listeners == nil {
-		b.listeners = map[string]listener{}
-	}
+	maps.Copy(b.listeners, b.rec.Listeners)
 	for name, rec := range b.rec.Sets {
 		b.sets[name] = b.showSet(rec)
 	}
@@ -313,48 +332,39 @@ func (s *service) toBalancer(lb *api.LoadBalancer, instances map[string]cloud.In
 func (b *balancer) showSet(rec backendSetRecord) *backendSet {
 	set := rec.backendSet
 	set.Backends = []backend{}
-	add := func(in cloud.Instance, known bool, options backendOptions) {
-		if known && in.Address.IsValid() {
-			set.Backends = append(set.Backends, b.toBackend(in, rec.Port, options))
-		}
+	targets, isTarget := b.instances.toRecords(b.Targets), map[int64]bool{}
+	for _, t := range targets {
+		isTarget[t.Instance] = true
 	}
-	if !rec.HasOwn {
-		for _, t := range b.Targets {
-			in, known := b.instances[t.InstanceID]
-			add(in, known, backendOptions{})
-		}
-		return &set
+	if rec.Own == nil {
+		rec.Own = targets
 	}
-	bySerial := map[int64]cloud.Instance{}
-	for _, in := range b.instances {
-		bySerial[in.Serial] = in
-	}
+	served := b.isServed(set.Name)
 	for _, own := range rec.Own {
-		in, known := bySerial[own.Instance]
-		add(in, known && (!b.isServed(set.Name) || b.hasTarget(in.ID)), own.backendOptions)
+		in, known := b.instances.bySerial[own.Instance]
+		if known && (isTarget[own.Instance] || !served) {
+			set.Backends = append(set.Backends, b.toBackend(in, rec.Port, own.backendOptions))
+		}
 	}
 	return &set
 }
 
 func (b *balancer) toBackend(in cloud.Instance, port int, options backendOptions) backend {
-	out := backend{
-		Name: in.Address.String() + ":" + strconv.Itoa(port), IPAddress: in.Address.String(), Port: port,
-		backendOptions: options,
+	out := backend{IPAddress: in.Address.String(), backendOptions: options}
+	out.setPort(port)
+	fill(&out.Weight, 1)
+	for _, flag := range out.flags(b.service) {
+		fill(flag, false)
 	}
-	if out.Weight == nil {
-		out.Weight = new(1)
-	}
-	flags := []**bool{&out.Drain, &out.Backup, &out.Offline}
 	if b.service == nlbService {
 		out.TargetID = new(instanceKind.Write(in.Serial))
-		flags = []**bool{&out.IsDrain, &out.IsBackup, &out.IsOffline}
-	}
-	for _, flag := range flags {
-		if *flag == nil {
-			*flag = new(false)
-		}
 	}
 	return out
+}
+
+// setPort sets the port, and the name that follows from it.
+func (b *backend) setPort(port int) {
+	b.Port, b.Name = port, b.IPAddress+":"+strconv.Itoa(port)
 }
 
 // isServed tells whether a listener names the set.
@@ -367,29 +377,26 @@ func (b *balancer) isServed(set string) bool {
 	return false
 }
 
-func (b *balancer) hasTarget(id string) bool {
-	return slices.ContainsFunc(b.Targets, func(t api.Target) bool { return t.InstanceID == id })
-}
-
 // followListeners shows listeners as they are now: without those that were removed natively, and with those that
 // were added.
 func (b *balancer) followListeners() {
 	told := map[string]bool{} // native listeners, by protocol and port
 	key := func(p api.Protocol, port int) string { return string(p) + "-" + strconv.Itoa(port) }
 	for name, l := range b.listeners {
-		for _, protocol := range b.service.protocols[l.Protocol] {
+		for _, protocol := range b.service.protocols[l.Protocol].native {
 			at := slices.IndexFunc(b.Listeners, func(n api.Listener) bool {
 				return n.Protocol == protocol && n.Port == l.Port
 			})
 			if at < 0 {
 				delete(b.listeners, name)
-				continue
+				break
 			}
 			told[key(protocol, l.Port)] = true
 			if set := b.sets[l.DefaultBackendSetName]; set != nil {
 				set.followNative(b.Listeners[at])
 			}
-			b.listeners[name] = l.followNative(b.Listeners[at])
+			l = b.service.followNative(l, b.Listeners[at])
+			b.listeners[name] = l
 		}
 	}
 	for _, n := range b.Listeners {
@@ -397,9 +404,9 @@ func (b *balancer) followListeners() {
 			continue
 		}
 		name := strings.ToUpper(key(n.Protocol, n.Port))
-		b.listeners[name] = listener{
+		b.listeners[name] = b.service.followNative(listener{
 			Name: name, DefaultBackendSetName: name, Port: n.Port, Protocol: strings.ToUpper(string(n.Protocol)),
-		}.followNative(n)
+		}, n)
 		b.sets[name] = b.showSet(backendSetRecord{backendSet: backendSet{
 			Name: name, Policy: b.service.policyOf(b.Algorithm), HealthChecker: toHealthChecker(n.HealthCheck),
 		}, Port: n.TargetPort})
@@ -409,22 +416,24 @@ func (b *balancer) followListeners() {
 // followNative takes over what a native listener of the set has otherwise.
 func (set *backendSet) followNative(n api.Listener) {
 	for i := range set.Backends {
-		set.Backends[i].Port = n.TargetPort
-		set.Backends[i].Name = set.Backends[i].IPAddress + ":" + strconv.Itoa(n.TargetPort)
+		set.Backends[i].setPort(n.TargetPort)
 	}
-	told, err := set.HealthChecker.toNative(n.TargetPort)
-	if err != nil || n.HealthCheck == nil || *told != *n.HealthCheck {
+	if told := set.HealthChecker.toNative(n.TargetPort); n.HealthCheck == nil || *told != *n.HealthCheck {
 		set.HealthChecker = toHealthChecker(n.HealthCheck)
 	}
 }
 
-func (l listener) followNative(n api.Listener) listener {
-	if l.proxyProtocol() == n.ProxyProtocol {
+// followNative gives a listener with the PROXY protocol that the native one has, which is for TCP.
+func (s *service) followNative(l listener, n api.Listener) listener {
+	if n.Protocol == api.ProtocolUDP || l.proxyProtocol() == n.ProxyProtocol {
+		return l
+	}
+	if s == nlbService {
+		l.IsPpv2Enabled = new(n.ProxyProtocol == api.ProxyProtocolV2)
 		return l
 	}
 	version := map[api.ProxyProtocol]int{api.ProxyProtocolV1: 1, api.ProxyProtocolV2: 2}[n.ProxyProtocol]
-	l.IsPpv2Enabled = nil
-	configuration := connectionConfiguration{IdleTimeout: l.idleSeconds()}
+	configuration := connectionConfiguration{IdleTimeout: s.idleSeconds(l)}
 	if version != 0 {
 		configuration.BackendTCPProxyProtocolVersion = &version
 	}
@@ -434,7 +443,7 @@ func (l listener) followNative(n api.Listener) listener {
 
 // followPolicy shows the policies of sets as told, unless the algorithm was changed natively.
 func (b *balancer) followPolicy() {
-	if told, err := b.algorithm(); err == nil && told == b.Algorithm {
+	if b.algorithm() == b.Algorithm {
 		return
 	}
 	for _, set := range b.sets {
@@ -453,35 +462,23 @@ func (b *balancer) servedSets() (all []*backendSet) {
 }
 
 // algorithm is that of the first set that is served.
-func (b *balancer) algorithm() (api.LoadBalancerAlgorithm, error) {
-	served := b.servedSets()
-	if len(served) == 0 {
-		return b.service.policies[0].algorithm, nil
+func (b *balancer) algorithm() api.LoadBalancerAlgorithm {
+	for _, set := range b.servedSets() {
+		return algorithms[set.Policy]
 	}
-	return b.service.algorithmOf(served[0].Policy)
+	return algorithms[b.service.policies[0]]
 }
 
-// Idle time-outs that listeners have unless somebody says otherwise, in seconds. See "Connection Management" and
-// "Listeners for Network Load Balancers" in OCI's documentation.
-const (
-	idleHTTP    = 60
-	idleTCP     = 300
-	idleNetwork = 360
-)
-
 // idleSeconds is after how many a connection in which nobody says anything is broken.
-func (l listener) idleSeconds() int {
+func (s *service) idleSeconds(l listener) int {
+	told := api.ValueOf(l.TCPIdleTimeout)
 	switch {
-	case l.ConnectionConfiguration != nil && l.ConnectionConfiguration.IdleTimeout > 0:
-		return l.ConnectionConfiguration.IdleTimeout
-	case l.TCPIdleTimeout != nil:
-		return *l.TCPIdleTimeout
-	case l.IPVersion != nil || l.IsPpv2Enabled != nil: // A network load balancer's.
-		return idleNetwork
-	case l.Protocol == "HTTP":
-		return idleHTTP
+	case l.ConnectionConfiguration != nil:
+		told = l.ConnectionConfiguration.IdleTimeout
+	case l.Protocol == "UDP":
+		told = api.ValueOf(l.UDPIdleTimeout)
 	}
-	return idleTCP
+	return cmp.Or(told, s.protocols[l.Protocol].idleSeconds)
 }
 
 func (l listener) proxyProtocol() api.ProxyProtocol {
@@ -500,31 +497,21 @@ func (l listener) proxyProtocol() api.ProxyProtocol {
 
 // setBackends gives a set backends as a request has them.
 func (b *balancer) setBackends(set *backendSet, given []backend) error {
-	byAddress := map[string]cloud.Instance{}
-	for _, in := range b.instances {
-		if in.Address.IsValid() {
-			byAddress[in.Address.String()] = in
-		}
-	}
 	set.Backends = []backend{}
-	for i, g := range given {
+	for _, g := range given {
+		in, known := b.instances.byAddress[g.IPAddress]
 		if g.IPAddress == "" && g.TargetID != nil {
 			serial, _ := instanceKind.Serial(*g.TargetID)
-			for _, in := range b.instances {
-				if in.Serial == serial && in.Address.IsValid() {
-					g.IPAddress = in.Address.String()
-				}
-			}
+			in, known = b.instances.bySerial[serial]
 		}
-		in, known := byAddress[g.IPAddress]
-		if !known {
+		address := in.Address.String()
+		switch {
+		case !known:
 			return dialect.Invalid("backends", "have %q, which no instance has", cmp.Or(g.IPAddress, api.ValueOf(g.TargetID)))
-		}
-		if g.Port != given[0].Port {
+		case g.Port != given[0].Port:
 			return dialect.Invalid("backends", "have the ports %d and %d: those of one set have one here", given[0].Port, g.Port)
-		}
-		if slices.ContainsFunc(given[:i], func(other backend) bool { return other.IPAddress == g.IPAddress }) {
-			return dialect.Invalid("backends", "have %s:%d twice", g.IPAddress, g.Port)
+		case slices.ContainsFunc(set.Backends, func(other backend) bool { return other.IPAddress == address }):
+			return dialect.Invalid("backends", "have %s:%d twice", address, g.Port)
 		}
 		set.Backends = append(set.Backends, b.toBackend(in, g.Port, g.backendOptions))
 	}
@@ -533,25 +520,18 @@ func (b *balancer) setBackends(set *backendSet, given []backend) error {
 
 // putSet puts a backend set of a request in.
 func (b *balancer) putSet(name string, set backendSet) error {
-	if name == "" {
-		return dialect.Invalid("name", "of a backend set must be given")
-	}
-	if err := set.checkSupported(); err != nil {
-		return err
-	}
 	set.Name, set.HealthChecker = name, set.HealthChecker.withDefaults()
-	set.Policy = cmp.Or(set.Policy, b.service.policies[0].name)
-	if _, err := b.service.algorithmOf(set.Policy); err != nil {
-		return err
-	}
-	if err := b.setBackends(&set, set.Backends); err != nil {
-		return err
-	}
-	if _, err := set.HealthChecker.toNative(set.port()); err != nil {
-		return err
-	}
+	set.Policy = cmp.Or(set.Policy, b.service.policies[0])
 	b.sets[name] = &set
-	return nil
+	switch protocol := set.HealthChecker.Protocol; {
+	case name == "":
+		return dialect.Invalid("name", "of a backend set must be given")
+	case !slices.Contains(b.service.policies, set.Policy):
+		return dialect.Invalid("policy", "%q is none: want one of %v", set.Policy, b.service.policies)
+	case protocol != "HTTP" && protocol != "TCP":
+		return dialect.Invalid("healthChecker.protocol", "is %q, and this imitation has HTTP and TCP", protocol)
+	}
+	return errors.Join(set.checkSupported(), b.setBackends(&set, set.Backends))
 }
 
 // port is that of the backends; 0 while there are none.
@@ -564,70 +544,54 @@ func (set *backendSet) port() int {
 
 // putListener puts a listener of a request in.
 func (b *balancer) putListener(name string, l listener) error {
-	if name == "" {
-		return dialect.Invalid("name", "of a listener must be given")
-	}
-	if err := l.checkSupported(); err != nil {
-		return err
-	}
-	if b.service.protocols[l.Protocol] == nil {
-		return dialect.Invalid(
-			"protocol", "%q is none that this imitation has: %s", l.Protocol,
-			strings.Join(slices.Sorted(maps.Keys(b.service.protocols)), ", "),
-		)
-	}
-	if b.sets[l.DefaultBackendSetName] == nil {
-		return dialect.Invalid("defaultBackendSetName", "%q is no backend set of the balancer", l.DefaultBackendSetName)
-	}
 	l.Name = name
 	b.listeners[name] = l
-	return nil
+	_, known := b.service.protocols[l.Protocol]
+	switch {
+	case name == "":
+		return dialect.Invalid("name", "of a listener must be given")
+	case !known:
+		protocols := slices.Sorted(maps.Keys(b.service.protocols))
+		return dialect.Invalid("protocol", "%q is none: this imitation has %v", l.Protocol, protocols)
+	case b.sets[l.DefaultBackendSetName] == nil:
+		return dialect.Invalid("defaultBackendSetName", "%q is no backend set of the balancer", l.DefaultBackendSetName)
+	}
+	return l.checkSupported()
 }
 
 // toUpdate gives the native change that makes the balancer what b has become.
-func (b *balancer) toUpdate() (u api.LoadBalancerUpdate, err error) {
-	targets, listeners := b.targets(), api.Listeners{}
-	idle := 0
+func (b *balancer) toUpdate() api.LoadBalancerUpdate {
+	targets, listeners, idle := b.targets(), api.Listeners{}, 0
 	for _, name := range slices.Sorted(maps.Keys(b.listeners)) {
 		l := b.listeners[name]
-		idle = max(idle, l.idleSeconds())
+		idle = max(idle, b.service.idleSeconds(l))
 		set := b.sets[l.DefaultBackendSetName]
 		// Without backends nothing is forwarded to any port.
 		port := cmp.Or(set.port(), l.Port)
-		check, err := set.HealthChecker.toNative(port)
-		if err != nil {
-			return u, err
-		}
-		for _, protocol := range b.service.protocols[l.Protocol] {
-			native := api.Listener{Protocol: protocol, Port: l.Port, TargetPort: port, HealthCheck: check}
+		for _, protocol := range b.service.protocols[l.Protocol].native {
+			native := api.Listener{
+				Protocol: protocol, Port: l.Port, TargetPort: port, HealthCheck: set.HealthChecker.toNative(port),
+			}
 			if protocol != api.ProtocolUDP {
 				native.ProxyProtocol = l.proxyProtocol()
 			}
 			listeners = append(listeners, native)
 		}
 	}
-	algorithm, err := b.algorithm()
-	if err != nil {
-		return u, err
-	}
 	b.recordSets(targets)
 	b.rec.Version, b.rec.Listeners = recordVersion, b.listeners
 	return api.LoadBalancerUpdate{
-		Algorithm: &algorithm, IdleTimeoutSeconds: &idle, Listeners: &listeners, Targets: &targets,
+		Algorithm: new(b.algorithm()), IdleTimeoutSeconds: &idle, Listeners: &listeners, Targets: &targets,
 		Records: dialect.WithRecord(name, b.Records, b.rec),
-	}, nil
+	}
 }
 
 // targets are the backends of all sets that are served, each once.
 func (b *balancer) targets() api.Targets {
 	targets := api.Targets{}
-	byAddress := map[string]string{}
-	for _, in := range b.instances {
-		byAddress[in.Address.String()] = in.ID
-	}
 	for _, set := range b.servedSets() {
 		for _, one := range set.Backends {
-			t := api.Target{InstanceID: byAddress[one.IPAddress]}
+			t := api.Target{InstanceID: b.instances.byAddress[one.IPAddress].ID}
 			if !slices.Contains(targets, t) {
 				targets = append(targets, t)
 			}
@@ -638,74 +602,34 @@ func (b *balancer) targets() api.Targets {
 
 // recordSets puts the sets into the record, without the backends where they are the balancer's targets.
 func (b *balancer) recordSets(targets api.Targets) {
-	serials, byAddress := map[string]int64{}, map[string]int64{}
-	for id, in := range b.instances {
-		serials[id], byAddress[in.Address.String()] = in.Serial, in.Serial
-	}
-	var all []backendRecord
-	for _, t := range targets {
-		all = append(all, backendRecord{Instance: serials[t.InstanceID]})
-	}
+	all := b.instances.toRecords(targets)
 	b.rec.Sets = map[string]backendSetRecord{}
 	for name, set := range b.sets {
-		rec := backendSetRecord{backendSet: *set, Port: set.port()}
+		rec := backendSetRecord{backendSet: *set, Port: set.port(), Own: []backendRecord{}}
 		rec.Backends = nil
 		for _, one := range set.Backends {
-			rec.Own = append(rec.Own, backendRecord{byAddress[one.IPAddress], one.recordedOptions()})
+			empty(&one.Weight, 1)
+			for _, flag := range one.flags(b.service) {
+				empty(flag, false)
+			}
+			serial := b.instances.byAddress[one.IPAddress].Serial
+			rec.Own = append(rec.Own, backendRecord{serial, one.backendOptions})
 		}
-		if rec.HasOwn = !b.isServed(name) || !slices.Equal(rec.Own, all); !rec.HasOwn {
+		if b.isServed(name) && slices.Equal(rec.Own, all) {
 			rec.Own = nil
 		}
 		b.rec.Sets[name] = rec
 	}
 }
 
-// recordedOptions are those that are not as they are by default.
-func (o backendOptions) recordedOptions() backendOptions {
-	if o.Weight != nil && *o.Weight == 1 {
-		o.Weight = nil
-	}
-	for _, flag := range []**bool{&o.Drain, &o.Backup, &o.Offline, &o.IsDrain, &o.IsBackup, &o.IsOffline} {
-		if *flag != nil && !**flag {
-			*flag = nil
-		}
-	}
-	return o
-}
-
-// with gives the options with those of a change put in that it has.
-func (o setOptions) withChange(change setOptions) setOptions {
-	return setOptions{
-		cmp.Or(change.IPVersion, o.IPVersion), cmp.Or(change.IsPreserveSource, o.IsPreserveSource),
-		cmp.Or(change.IsFailOpen, o.IsFailOpen),
-		cmp.Or(change.IsInstantFailoverEnabled, o.IsInstantFailoverEnabled),
-		cmp.Or(change.IsInstantFailoverTCPResetEnabled, o.IsInstantFailoverTCPResetEnabled),
-		cmp.Or(change.AreOperationallyActiveBackendsPreferred, o.AreOperationallyActiveBackendsPreferred),
-	}
-}
-
-// with gives the listener with those fields of a change put in that it has.
-func (l listener) withChange(change listener) listener {
-	return listener{
-		Name: l.Name, DefaultBackendSetName: cmp.Or(change.DefaultBackendSetName, l.DefaultBackendSetName),
-		Port: cmp.Or(change.Port, l.Port), Protocol: cmp.Or(change.Protocol, l.Protocol),
-		ConnectionConfiguration: cmp.Or(change.ConnectionConfiguration, l.ConnectionConfiguration),
-		IPVersion:               cmp.Or(change.IPVersion, l.IPVersion),
-		IsPpv2Enabled:           cmp.Or(change.IsPpv2Enabled, l.IsPpv2Enabled),
-		TCPIdleTimeout:          cmp.Or(change.TCPIdleTimeout, l.TCPIdleTimeout),
-		UDPIdleTimeout:          cmp.Or(change.UDPIdleTimeout, l.UDPIdleTimeout),
-		unsupportedParts:        change.unsupportedParts,
-	}
-}
-
-// changeBalancer changes the balancer in the call's path, all of it or nothing, and gives the work request.
+// changeBalancer changes the balancer in the call's path, all of it or nothing, and answers with the work request.
 func (s *service) changeBalancer(
 	ctx context.Context,
 	r *dialect.Request,
 	change func(b *balancer) error,
-) (request string, err error) {
-	return dialect.Retry(func() (string, error) {
-		b, err := s.readBalancer(ctx, r)
+) (*dialect.Answer, error) {
+	return dialect.Retry(func() (*dialect.Answer, error) {
+		b, err := s.readBalancer(ctx, r, dialect.InPath(r))
 		if err == nil {
 			err = b.checkActive()
 		}
@@ -713,24 +637,19 @@ func (s *service) changeBalancer(
 			err = change(b)
 		}
 		if err != nil {
-			return "", err
-		}
-		u, err := b.toUpdate()
-		if err != nil {
-			return "", err
+			return nil, err
 		}
 		var operation string
 		matching := client.OperationInto(client.IfMatch(ctx, b.Version), &operation)
-		if _, err = r.UpdateLoadBalancer(matching, b.ID, u); err != nil {
-			return "", err
+		if _, err = r.UpdateLoadBalancer(matching, b.ID, b.toUpdate()); err != nil {
+			return nil, err
 		}
-		return s.workRequestID(ctx, r, b, operation)
+		return b.answerAccepted(ctx, r, operation)
 	})
 }
 
-// readBalancer reads the balancer in the call's path, which must be one of the service.
-func (s *service) readBalancer(ctx context.Context, r *dialect.Request) (*balancer, error) {
-	ocid := dialect.InPath(r)
+// readBalancer reads the balancer of the service that has an OCID.
+func (s *service) readBalancer(ctx context.Context, r *dialect.Request, ocid string) (*balancer, error) {
 	id, err := s.kind.NativeID(ctx, r, ocid)
 	if err != nil {
 		return nil, err
@@ -739,34 +658,33 @@ func (s *service) readBalancer(ctx context.Context, r *dialect.Request) (*balanc
 	if err != nil {
 		return nil, err
 	}
-	instances, err := r.Instances(ctx)
+	known, err := readInstances(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.toBalancer(lb, instances)
+	b, err := s.toBalancer(lb, known)
 	if err == nil && b == nil {
 		err = s.kind.NotFound(ocid)
 	}
 	return b, err
 }
 
-// listBalancers reads the balancers of the service that have the name, or all if it is empty.
-func (s *service) listBalancers(ctx context.Context, r *dialect.Request, named string) (all []*balancer, err error) {
+// listBalancers reads the balancers of the service.
+func (s *service) listBalancers(ctx context.Context, r *dialect.Request) (all []*balancer, err error) {
 	found, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 	if err != nil {
 		return nil, err
 	}
-	instances, err := r.Instances(ctx)
-	for i := 0; err == nil && i < len(found); i++ {
-		var b *balancer
-		if b, err = s.toBalancer(&found[i], instances); b != nil && (named == "" || named == b.displayName()) {
+	known, err := readInstances(ctx, r)
+	for i := range found {
+		b, unreadable := s.toBalancer(&found[i], known)
+		if b != nil {
 			all = append(all, b)
 		}
+		err = errors.Join(err, unreadable)
 	}
 	return all, err
 }
-
-func (b *balancer) displayName() string { return dialect.NameOf(b.Name, b.Tags) }
 
 // state is OCI's word for the state that a balancer is in.
 func (b *balancer) state() string {
@@ -795,103 +713,143 @@ func (b *balancer) checkActive() error {
 	)}
 }
 
-// checkSubnets refuses a balancer in other subnets than one of the caller's, and gives the network of that.
-func checkSubnets(ctx context.Context, r *dialect.Request, ocids ...string) (network string, err error) {
-	if len(ocids) != 1 {
-		return "", dialect.Invalid("subnetIds", "must be one: subnets are regional here")
+// checkIPVersion refuses what is not IPv4, in a field.
+func checkIPVersion(field string, version *string) error {
+	if version != nil && *version != "" && *version != ipv4 {
+		return dialect.Invalid(field, "%s cannot be had: this imitation has %s", *version, ipv4)
 	}
-	if network, err = subnetKind.NativeID(ctx, r, ocids[0]); err != nil {
-		return "", dialect.Invalid("subnetIds", "have %q, which is no subnet", ocids[0])
-	}
-	return network, nil
+	return nil
 }
+
+const ipv4 = "IPV4"
 
 // creation is what both services read of a balancer that is created.
 type creation struct {
-	CompartmentID           string                    `json:"compartmentId"`
-	DisplayName             string                    `json:"displayName"`
-	IsPrivate               *bool                     `json:"isPrivate,omitempty"`
-	ReservedIPs             []reservedIP              `json:"reservedIps"`
-	Listeners               map[string]listener       `json:"listeners"`
-	BackendSets             map[string]backendSet     `json:"backendSets"`
-	NetworkSecurityGroupIDs []string                  `json:"networkSecurityGroupIds"`
-	FreeformTags            map[string]string         `json:"freeformTags"`
-	DefinedTags             map[string]map[string]any `json:"definedTags"`
+	CompartmentID           string                `json:"compartmentId"`
+	DisplayName             string                `json:"displayName"`
+	IsPrivate               *bool                 `json:"isPrivate,omitempty"`
+	ReservedIPs             []reservedIP          `json:"reservedIps"`
+	Listeners               map[string]listener   `json:"listeners"`
+	BackendSets             map[string]backendSet `json:"backendSets"`
+	NetworkSecurityGroupIDs []string              `json:"networkSecurityGroupIds"`
+	tags
 }
 
 type reservedIP struct {
 	ID string `json:"id"`
 }
 
-// createBalancer makes a balancer of a network, and gives it with its work request. Who sends a retry token again
-// gets the balancer that was made for it, while that is there.
+// hash is the SHA-256 of what can be written as JSON, in hexadecimal digits.
+func hash(asked any) string {
+	text, _ := json.Marshal(asked) // Texts and numbers can be encoded.
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// createBalancer makes the balancer that q asks for, and answers with its work request. Rec has what else was asked
+// for.
 func (s *service) createBalancer(
 	ctx context.Context,
 	r *dialect.Request,
 	q creation,
-	network string,
 	rec record,
-) (*balancer, string, error) {
+) (*dialect.Answer, error) {
 	if err := checkCompartment(r, q.CompartmentID); err != nil {
-		return nil, "", err
+		return nil, err
+	}
+	network, err := subnetKind.NativeID(ctx, r, rec.Subnet)
+	if err != nil {
+		return nil, dialect.Invalid("subnetIds", "have %q, which is no subnet", rec.Subnet)
 	}
 	b, err := s.newBalancer(ctx, r, q, rec)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	u, err := b.toUpdate()
-	if err != nil {
-		return nil, "", err
-	}
+	u := b.toUpdate()
 	create := api.LoadBalancerCreate{
-		Name: b.nativeName(), Tags: &api.Tags{dialect.TagName: q.DisplayName}, Algorithm: u.Algorithm,
-		IdleTimeoutSeconds: u.IdleTimeoutSeconds, Listeners: *u.Listeners, Targets: u.Targets, Records: u.Records,
+		Tags: &api.Tags{dialect.TagName: q.DisplayName}, Algorithm: u.Algorithm, IdleTimeoutSeconds: u.IdleTimeoutSeconds,
+		Listeners: *u.Listeners, Targets: u.Targets, Records: u.Records,
 	}
-	if api.ValueOf(q.IsPrivate) {
+	if create.AddressID, err = findReserved(ctx, r, q.ReservedIPs); err != nil {
+		return nil, err
+	}
+	isPrivate := api.ValueOf(q.IsPrivate)
+	if isPrivate {
 		create.Scheme = new(api.SchemeInternal)
 	}
-	if api.ValueOf(q.IsPrivate) || s == nlbService {
+	if isPrivate || s == nlbService {
 		create.NetworkID = &network
 	}
-	for _, ip := range q.ReservedIPs {
-		id, err := publicIPKind.NativeID(ctx, r, ip.ID)
-		if err != nil || len(q.ReservedIPs) > 1 {
-			return nil, "", dialect.Invalid("reservedIps", "must be one public IP that there is, and not %q", ip.ID)
-		}
-		create.AddressID = &id
-	}
-	var operation string
-	made, err := r.CreateLoadBalancer(client.OperationInto(ctx, &operation), create)
-	if client.HasCode(err, api.ProblemCode(cloud.NameTaken)) && b.rec.RetryToken != "" {
-		return s.findMade(ctx, r, b)
-	}
+	operation, err := b.createOnce(ctx, r, create)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	b.LoadBalancer = made
-	request, err := s.workRequestID(ctx, r, b, operation)
-	return b, request, err
+	answer, err := b.answerAccepted(ctx, r, operation)
+	if err == nil && s == nlbService {
+		answer.Body, err = b.show(ctx, r)
+	}
+	return answer, err
+}
+
+// findReserved gives the native ID of the one address that a balancer is to have, if any.
+func findReserved(ctx context.Context, r *dialect.Request, ips []reservedIP) (*string, error) {
+	if len(ips) == 0 {
+		return nil, nil
+	}
+	id, err := publicIPKind.NativeID(ctx, r, ips[0].ID)
+	if err != nil || len(ips) > 1 {
+		return nil, dialect.Invalid("reservedIps", "must be one public IP that there is, and not %v", ips)
+	}
+	return &id, nil
+}
+
+// createOnce makes the balancer in the cloud, and gives the operation. Who sends a retry token again gets the
+// balancer that was made for it, while that is there: the native name, which is unique, follows from the token.
+func (b *balancer) createOnce(
+	ctx context.Context,
+	r *dialect.Request,
+	create api.LoadBalancerCreate,
+) (operation string, err error) {
+	token := r.HTTP.Header.Get("Opc-Retry-Token")
+	prefix := "oci-" + b.service.name + "-"
+	if create.Name = dialect.NewName(prefix); token != "" {
+		create.Name = prefix + hash(token)[:32]
+	}
+	created, refused := r.CreateLoadBalancer(client.OperationInto(ctx, &operation), create)
+	if refused == nil {
+		b.LoadBalancer = created
+		return operation, nil
+	}
+	all, err := b.service.listBalancers(ctx, r)
+	at := slices.IndexFunc(all, func(made *balancer) bool { return made.Name == create.Name })
+	switch {
+	case token == "" || err != nil || at < 0 || all[at].State == api.LoadBalancerDeleting:
+		return "", refused
+	case all[at].rec.Asked != b.rec.Asked:
+		return "", &cloud.Error{
+			Code: cloud.IdempotencyKeyReused, Message: "the opc-retry-token was used for another request",
+		}
+	}
+	*b = *all[at]
+	operations, err := r.ListOperations(ctx, client.OperationFilter{Resource: b.ID})
+	for _, op := range operations {
+		if op.Type == "createLoadBalancer" {
+			operation = op.ID
+		}
+	}
+	return operation, err
 }
 
 // newBalancer gives what a request asks for, which is not in the cloud yet.
 func (s *service) newBalancer(ctx context.Context, r *dialect.Request, q creation, rec record) (*balancer, error) {
-	instances, err := r.Instances(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rec.Service, rec.RetryToken = s.name, r.HTTP.Header.Get("Opc-Retry-Token")
-	if asked, err := json.Marshal(q); err == nil && rec.RetryToken != "" {
-		sum := sha256.Sum256(asked)
-		rec.Asked = hex.EncodeToString(sum[:])
-	}
-	rec.FreeformTags, rec.DefinedTags = q.FreeformTags, q.DefinedTags
-	rec.SecurityGroups = q.NetworkSecurityGroupIDs
-	b := &balancer{
-		LoadBalancer: &api.LoadBalancer{}, service: s, rec: rec, instances: instances,
-		listeners: map[string]listener{}, sets: map[string]*backendSet{},
-	}
 	if err := checkSecurityGroups(ctx, r, q.NetworkSecurityGroupIDs); err != nil {
 		return nil, err
+	}
+	rec.Service, rec.tags, rec.SecurityGroups = s.name, q.tags, q.NetworkSecurityGroupIDs
+	known, err := readInstances(ctx, r)
+	b := &balancer{
+		LoadBalancer: &api.LoadBalancer{}, service: s, rec: rec, instances: known,
+		listeners: map[string]listener{}, sets: map[string]*backendSet{},
 	}
 	for name, set := range q.BackendSets {
 		err = errors.Join(err, b.putSet(name, set))
@@ -904,62 +862,20 @@ func (s *service) newBalancer(ctx context.Context, r *dialect.Request, q creatio
 	return b, err
 }
 
-// nativeName is the balancer's unique name. It follows from the retry token, so that of two creations with the same
-// one the second is refused.
-func (b *balancer) nativeName() string {
-	if b.rec.RetryToken == "" {
-		return dialect.NewName("oci-" + b.service.name + "-")
-	}
-	sum := sha256.Sum256([]byte(b.rec.RetryToken))
-	return "oci-" + b.service.name + "-" + hex.EncodeToString(sum[:16])
-}
-
-// findMade finds the balancer that was made with the same retry token, and its work request. One that is being
-// deleted is in the way until it is gone.
-func (s *service) findMade(ctx context.Context, r *dialect.Request, b *balancer) (*balancer, string, error) {
-	found, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: b.nativeName()})
+// deleteBalancer deletes the balancer in the call's path, and answers with the work request.
+func (s *service) deleteBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	b, err := s.readBalancer(ctx, r, dialect.InPath(r))
 	if err != nil {
-		return nil, "", err
-	}
-	for i := range found {
-		made, err := s.toBalancer(&found[i], b.instances)
-		if err != nil || made == nil || made.State == api.LoadBalancerDeleting {
-			continue
-		}
-		if made.rec.Asked != b.rec.Asked {
-			return nil, "", &cloud.Error{
-				Code: cloud.IdempotencyKeyReused, Message: "the opc-retry-token was used for another request",
-			}
-		}
-		operations, err := r.ListOperations(ctx, client.OperationFilter{Resource: made.ID})
-		if err != nil {
-			return nil, "", err
-		}
-		for _, op := range operations {
-			if op.Type == "createLoadBalancer" {
-				return made, s.writeRequestID(made.Serial, op.Serial), nil
-			}
-		}
-		return made, s.writeRequestID(made.Serial, 0), nil
-	}
-	return nil, "", &cloud.Error{
-		Code: cloud.WrongState, Message: "the balancer that was made with this opc-retry-token is being deleted",
-	}
-}
-
-func (s *service) deleteBalancer(ctx context.Context, r *dialect.Request) (request string, err error) {
-	b, err := s.readBalancer(ctx, r)
-	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if b.State == api.LoadBalancerUpdating {
-		return "", b.checkActive()
+		return nil, b.checkActive()
 	}
 	var operation string
 	if _, err = r.DeleteLoadBalancer(client.OperationInto(ctx, &operation), b.ID); err != nil {
-		return "", err
+		return nil, err
 	}
-	return s.workRequestID(ctx, r, b, operation)
+	return b.answerAccepted(ctx, r, operation)
 }
 
 // ipAddress is an address on which a balancer serves.
@@ -974,7 +890,7 @@ type ipAddress struct {
 func (b *balancer) ipAddresses(ctx context.Context, r *dialect.Request) ([]ipAddress, error) {
 	all := []ipAddress{}
 	if b.Scheme == api.SchemePublic || b.PrivateAddress == nil {
-		public := ipAddress{IPAddress: b.Address, IsPublic: b.Scheme == api.SchemePublic, IPVersion: "IPV4"}
+		public := ipAddress{IPAddress: b.Address, IsPublic: b.Scheme == api.SchemePublic, IPVersion: ipv4}
 		if b.AddressID != nil {
 			held, err := r.Cloud.GetAddress(ctx, r.Project, *b.AddressID)
 			if err != nil {
@@ -985,7 +901,7 @@ func (b *balancer) ipAddresses(ctx context.Context, r *dialect.Request) ([]ipAdd
 		all = append(all, public)
 	}
 	if b.PrivateAddress != nil {
-		all = append(all, ipAddress{IPAddress: *b.PrivateAddress, IPVersion: "IPV4"})
+		all = append(all, ipAddress{IPAddress: *b.PrivateAddress, IPVersion: ipv4})
 	}
 	return all, nil
 }

@@ -155,3 +155,27 @@ func TestThousandBackends(t *testing.T) {
 	require.Len(t, all.BackendSets["TCP-8080"].Backends, 1)
 	assert.Equal(t, 3, all.BackendSets["TCP-8080"].Backends[0].Weight)
 }
+
+// TestTwoProtocols has one listener of TCP and UDP, of which TCP alone has the PROXY protocol.
+func TestTwoProtocols(t *testing.T) {
+	_, to, _ := startBalancer(t, 1, 1)
+	var made struct {
+		ID        string
+		Listeners map[string]struct{ IsPpv2Enabled bool }
+	}
+	status := to.call(http.MethodPost, "/20200501/networkLoadBalancers", map[string]any{
+		"compartmentId": "ocid1.tenancy.fc1.." + cloudtest.ProjectName, "displayName": "a/b/c",
+		"subnetId":    "ocid1.subnet.fc1.neb.00001",
+		"backendSets": map[string]any{"both": map[string]any{"healthChecker": map[string]any{"protocol": "TCP", "port": 1}}},
+		"listeners": map[string]any{"both": map[string]any{
+			"defaultBackendSetName": "both", "port": 9000, "protocol": "TCP_AND_UDP", "isPpv2Enabled": true,
+		}},
+	}, nil)
+	require.Equal(t, http.StatusAccepted, status)
+	var all struct{ Items []json.RawMessage }
+	to.call(http.MethodGet, "/20200501/networkLoadBalancers?compartmentId=ocid1.tenancy.fc1.."+cloudtest.ProjectName, nil, &all)
+	require.Len(t, all.Items, 1)
+	require.NoError(t, json.Unmarshal(all.Items[0], &made))
+	assert.Len(t, made.Listeners, 1)
+	assert.True(t, made.Listeners["both"].IsPpv2Enabled)
+}

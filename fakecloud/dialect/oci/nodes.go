@@ -16,14 +16,13 @@ import (
 )
 
 var nodeCalls = []dialect.Call{
-	dialect.Handle(http.MethodGet, corePath+"/availabilityDomains", inCompartment, listAvailabilityDomains),
-	dialect.Handle(
-		http.MethodGet, corePath+"/instances", listBy("displayName", "availabilityDomain"), listInstances,
-	),
-	dialect.Handle(http.MethodGet, corePath+"/instances/{id}", nil, getInstance),
-	dialect.Handle(http.MethodGet, corePath+"/vnicAttachments", listBy("instanceId", "vnicId"), listVNICAttachments),
-	dialect.Handle(http.MethodGet, corePath+"/vnics/{id}", nil, getVNIC),
-	dialect.Handle(http.MethodGet, corePath+"/subnets/{id}", nil, getSubnet),
+	list(corePath+"/availabilityDomains", []string{"compartmentId"}, listAvailabilityDomains),
+	list(corePath+"/instances", []string{"compartmentId", "displayName", "availabilityDomain"}, listInstances),
+	get(corePath+"/instances/{id}", getInstance),
+	list(corePath+"/vnicAttachments", []string{"compartmentId", "instanceId", "vnicId"}, listVNICAttachments),
+	get(corePath+"/vnics/{id}", getVNIC),
+	get(corePath+"/subnets/{id}", getSubnet),
+	dialect.Handle(http.MethodPost, corePath+"/publicIps/actions/getByIpAddress", nil, getPublicIP),
 }
 
 // lifecycleStates are OCI's words for the states of instances. It has none for one in error, which does not run.
@@ -37,33 +36,13 @@ var lifecycleStates = map[api.InstanceState]string{
 	api.InstanceError:       "STOPPED",
 }
 
-// tags are what each resource has of them. What Oracle's own services set there is empty.
-type tags struct {
-	FreeformTags map[string]string         `json:"freeformTags"`
-	DefinedTags  map[string]map[string]any `json:"definedTags"`
-	SystemTags   map[string]map[string]any `json:"systemTags"`
-}
-
-func newTags(freeform map[string]string) tags {
-	t := tags{FreeformTags: freeform, DefinedTags: map[string]map[string]any{}, SystemTags: map[string]map[string]any{}}
-	if t.FreeformTags == nil {
-		t.FreeformTags = map[string]string{}
-	}
-	return t
-}
-
 type instance struct {
-	ID                 string      `json:"id"`
-	CompartmentID      string      `json:"compartmentId"`
-	DisplayName        string      `json:"displayName"`
+	resource
 	AvailabilityDomain string      `json:"availabilityDomain"`
 	FaultDomain        string      `json:"faultDomain"`
 	Region             string      `json:"region"`
 	Shape              string      `json:"shape"`
 	ShapeConfig        shapeConfig `json:"shapeConfig"`
-	LifecycleState     string      `json:"lifecycleState"`
-	TimeCreated        time.Time   `json:"timeCreated"`
-	tags
 }
 
 type shapeConfig struct {
@@ -78,11 +57,13 @@ const domainPrefix = "fc1:"
 const faultDomains = 3
 
 func toInstance(r *dialect.Request, in api.Instance) instance {
+	tagged := tags{FreeformTags: in.Tags}
 	out := instance{
-		ID: instanceKind.Write(in.Serial), CompartmentID: compartmentOf(r), DisplayName: in.Name,
+		resource: newResource(
+			r, instanceKind.Write(in.Serial), in.Name, lifecycleStates[in.State], in.CreatedAt, tagged,
+		),
 		AvailabilityDomain: domainPrefix + in.Zone, FaultDomain: fmt.Sprintf("FAULT-DOMAIN-%d", 1+in.Serial%faultDomains),
-		Region: in.Region, Shape: string(in.Type), LifecycleState: lifecycleStates[in.State], TimeCreated: in.CreatedAt,
-		tags: newTags(in.Tags),
+		Region: in.Region, Shape: string(in.Type),
 	}
 	for _, size := range cloud.InstanceSizes {
 		if string(size.Type) == string(in.Type) {
@@ -92,51 +73,37 @@ func toInstance(r *dialect.Request, in api.Instance) instance {
 	return out
 }
 
-func listAvailabilityDomains(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	if err := checkCompartment(r, r.HTTP.URL.Query().Get("compartmentId")); err != nil {
-		return nil, err
-	}
-	type availabilityDomain struct {
-		Name          string `json:"name"`
-		ID            string `json:"id"`
-		CompartmentID string `json:"compartmentId"`
-	}
-	zones, err := r.ListZones(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var all []availabilityDomain
-	for _, z := range zones {
-		all = append(all, availabilityDomain{
-			domainPrefix + z.Name, "ocid1.availabilitydomain.fc1.." + z.Name, compartmentOf(r),
-		})
-	}
-	return answerList(r, all, asArray)
+type availabilityDomain struct {
+	ID            string `json:"id"`
+	CompartmentID string `json:"compartmentId"`
+	Name          string `json:"name"`
 }
 
-// listInstances answers with instances that have ended, too, while this cloud keeps them, as OCI does.
-func listInstances(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	query := r.HTTP.URL.Query()
-	if err := checkCompartment(r, query.Get("compartmentId")); err != nil {
-		return nil, err
+func listAvailabilityDomains(ctx context.Context, r *dialect.Request) (all []availabilityDomain, err error) {
+	zones, err := r.ListZones(ctx)
+	for _, z := range zones {
+		id := "ocid1.availabilitydomain.fc1.." + z.Name
+		all = append(all, availabilityDomain{id, compartmentOf(r), domainPrefix + z.Name})
 	}
+	return all, err
+}
+
+// listInstances gives instances that have ended, too, while this cloud keeps them, as OCI does.
+func listInstances(ctx context.Context, r *dialect.Request) (all []instance, err error) {
+	query := r.HTTP.URL.Query()
 	domain := query.Get("availabilityDomain")
 	zone, known := strings.CutPrefix(domain, domainPrefix)
 	if domain != "" && !known {
 		return nil, dialect.Invalid("availabilityDomain", "%q is none: they begin with %s", domain, domainPrefix)
 	}
 	found, err := r.ListInstances(ctx, client.InstanceFilter{Name: query.Get("displayName"), Zone: zone})
-	if err != nil {
-		return nil, err
-	}
-	var all []instance
 	for _, in := range found {
 		all = append(all, toInstance(r, in))
 	}
-	return answerList(r, all, asArray)
+	return all, err
 }
 
-// readInstance reads the instance that an OCID names: of itself, of its VNIC or of the attachment of that.
+// readInstance reads the instance that an OCID names: its own, or that of its VNIC.
 func readInstance(ctx context.Context, r *dialect.Request, kind dialect.Kind, ocid string) (*api.Instance, error) {
 	id, err := kind.NativeID(ctx, r, ocid)
 	if err != nil {
@@ -145,12 +112,12 @@ func readInstance(ctx context.Context, r *dialect.Request, kind dialect.Kind, oc
 	return r.GetInstance(ctx, id)
 }
 
-func getInstance(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	in, err := readInstance(ctx, r, instanceKind, dialect.InPath(r))
+func getInstance(ctx context.Context, r *dialect.Request, ocid string) (shown instance, err error) {
+	in, err := readInstance(ctx, r, instanceKind, ocid)
 	if err != nil {
-		return nil, err
+		return shown, err
 	}
-	return dialect.OK(toInstance(r, *in)), nil
+	return toInstance(r, *in), nil
 }
 
 type vnicAttachment struct {
@@ -164,15 +131,12 @@ type vnicAttachment struct {
 	TimeCreated        time.Time `json:"timeCreated"`
 }
 
-func listVNICAttachments(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	query := r.HTTP.URL.Query()
-	if err := checkCompartment(r, query.Get("compartmentId")); err != nil {
-		return nil, err
-	}
+func listVNICAttachments(ctx context.Context, r *dialect.Request) (all []vnicAttachment, err error) {
 	networks, err := r.NetworkSerials(ctx)
 	if err != nil {
 		return nil, err
 	}
+	query := r.HTTP.URL.Query()
 	var found []api.Instance
 	if ocid := query.Get("instanceId"); ocid != "" {
 		in, err := readInstance(ctx, r, instanceKind, ocid)
@@ -183,7 +147,6 @@ func listVNICAttachments(ctx context.Context, r *dialect.Request, _ struct{}) (*
 	} else if found, err = r.ListInstances(ctx, client.InstanceFilter{}); err != nil {
 		return nil, err
 	}
-	var all []vnicAttachment
 	for _, in := range found {
 		a := vnicAttachment{
 			ID: attachmentKind.Write(in.Serial), CompartmentID: compartmentOf(r),
@@ -198,44 +161,35 @@ func listVNICAttachments(ctx context.Context, r *dialect.Request, _ struct{}) (*
 			all = append(all, a)
 		}
 	}
-	return answerList(r, all, asArray)
+	return all, nil
 }
 
 type vnic struct {
-	ID                 string    `json:"id"`
-	CompartmentID      string    `json:"compartmentId"`
-	AvailabilityDomain string    `json:"availabilityDomain"`
-	DisplayName        string    `json:"displayName"`
-	HostnameLabel      string    `json:"hostnameLabel"`
-	IsPrimary          bool      `json:"isPrimary"`
-	PrivateIP          *string   `json:"privateIp"`
-	PublicIP           *string   `json:"publicIp"`
-	IPv6Addresses      []string  `json:"ipv6Addresses"`
-	SubnetID           string    `json:"subnetId"`
-	LifecycleState     string    `json:"lifecycleState"`
-	TimeCreated        time.Time `json:"timeCreated"`
-	tags
+	resource
+	AvailabilityDomain string   `json:"availabilityDomain"`
+	HostnameLabel      string   `json:"hostnameLabel"`
+	IsPrimary          bool     `json:"isPrimary"`
+	PrivateIP          *string  `json:"privateIp"`
+	PublicIP           *string  `json:"publicIp"`
+	IPv6Addresses      []string `json:"ipv6Addresses"`
+	SubnetID           string   `json:"subnetId"`
 }
 
-// getVNIC answers with the first address of each sort that an instance has. OCI has the others as private IPs of
-// their own, which no call here shows.
-func getVNIC(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	in, err := readInstance(ctx, r, vnicKind, dialect.InPath(r))
+// getVNIC gives the first address of each sort that an instance has. OCI has the others as private IPs of their own,
+// which no call here shows.
+func getVNIC(ctx context.Context, r *dialect.Request, ocid string) (out vnic, err error) {
+	in, err := readInstance(ctx, r, vnicKind, ocid)
 	if err != nil {
-		return nil, err
-	}
-	networks, err := r.NetworkSerials(ctx)
-	if err != nil {
-		return nil, err
+		return out, err
 	}
 	if dialect.IsGone(*in) {
-		return nil, vnicKind.NotFound(dialect.InPath(r))
+		return out, vnicKind.NotFound(ocid)
 	}
-	out := vnic{
-		ID: vnicKind.Write(in.Serial), CompartmentID: compartmentOf(r), AvailabilityDomain: domainPrefix + in.Zone,
-		DisplayName: in.Name, HostnameLabel: in.Name, IsPrimary: true, IPv6Addresses: []string{},
-		SubnetID: subnetKind.Write(networks[in.NetworkID]), LifecycleState: "AVAILABLE", TimeCreated: in.CreatedAt,
-		tags: newTags(nil),
+	networks, err := r.NetworkSerials(ctx)
+	out = vnic{
+		resource:           newResource(r, ocid, in.Name, available, in.CreatedAt, tags{}),
+		AvailabilityDomain: domainPrefix + in.Zone, HostnameLabel: in.Name, IsPrimary: true, IPv6Addresses: []string{},
+		SubnetID: subnetKind.Write(networks[in.NetworkID]),
 	}
 	for _, a := range in.Addresses {
 		switch {
@@ -247,43 +201,71 @@ func getVNIC(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answ
 			out.PublicIP = &a.IP
 		}
 	}
-	return dialect.OK(out), nil
+	return out, err
 }
 
 type subnet struct {
-	ID                 string    `json:"id"`
-	CompartmentID      string    `json:"compartmentId"`
-	VcnID              string    `json:"vcnId"`
-	DisplayName        string    `json:"displayName"`
-	CidrBlock          string    `json:"cidrBlock"`
-	AvailabilityDomain *string   `json:"availabilityDomain"` // of a regional subnet none
-	SecurityListIDs    []string  `json:"securityListIds"`
-	RouteTableID       string    `json:"routeTableId"`
-	VirtualRouterIP    string    `json:"virtualRouterIp"`
-	VirtualRouterMac   string    `json:"virtualRouterMac"`
-	LifecycleState     string    `json:"lifecycleState"`
-	TimeCreated        time.Time `json:"timeCreated"`
-	tags
+	resource
+	VcnID              string   `json:"vcnId"`
+	CidrBlock          string   `json:"cidrBlock"`
+	AvailabilityDomain *string  `json:"availabilityDomain"` // of a regional subnet none
+	SecurityListIDs    []string `json:"securityListIds"`
+	RouteTableID       string   `json:"routeTableId"`
+	VirtualRouterIP    string   `json:"virtualRouterIp"`
+	VirtualRouterMac   string   `json:"virtualRouterMac"`
 }
 
-func getSubnet(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	id, err := subnetKind.NativeID(ctx, r, dialect.InPath(r))
+// readNetwork reads the network that an OCID names: that of its subnet, or of its security list.
+func readNetwork(ctx context.Context, r *dialect.Request, kind dialect.Kind, ocid string) (*api.Network, error) {
+	id, err := kind.NativeID(ctx, r, ocid)
 	if err != nil {
 		return nil, err
 	}
-	n, err := r.GetNetwork(ctx, id)
+	return r.GetNetwork(ctx, id)
+}
+
+func getSubnet(ctx context.Context, r *dialect.Request, ocid string) (out subnet, err error) {
+	n, err := readNetwork(ctx, r, subnetKind, ocid)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	cidr, err := netip.ParsePrefix(n.Cidr)
+	return subnet{
+		resource: newResource(r, ocid, n.Name, available, n.CreatedAt, tags{FreeformTags: n.Tags}),
+		VcnID:    vcnKind.Write(n.Serial), CidrBlock: n.Cidr, SecurityListIDs: []string{securityListKind.Write(n.Serial)},
+		// Its router is made up: this cloud has none.
+		RouteTableID:    identity.OCID("routetable") + identity.Code(n.Serial),
+		VirtualRouterIP: cidr.Masked().Addr().Next().String(), VirtualRouterMac: "00:00:17:00:00:01",
+	}, err
+}
+
+type publicIP struct {
+	resource
+	IPAddress string `json:"ipAddress"`
+	Lifetime  string `json:"lifetime"`
+	Scope     string `json:"scope"`
+}
+
+// getPublicIP answers with the reserved address of an IP address.
+func getPublicIP(ctx context.Context, r *dialect.Request, q struct {
+	IPAddress string `json:"ipAddress"`
+}) (*dialect.Answer, error) {
+	all, err := r.ListAddresses(ctx, client.AddressFilter{})
 	if err != nil {
 		return nil, err
 	}
-	return dialect.OK(subnet{ // Its router is made up: this cloud has none.
-		RouteTableID: identity.OCID("routetable") + identity.Code(n.Serial), VirtualRouterMac: "00:00:17:00:00:01",
-		VirtualRouterIP: cidr.Masked().Addr().Next().String(),
-		ID:              subnetKind.Write(n.Serial), CompartmentID: compartmentOf(r), VcnID: vcnKind.Write(n.Serial),
-		DisplayName: n.Name, CidrBlock: n.Cidr, SecurityListIDs: []string{securityListKind.Write(n.Serial)},
-		LifecycleState: "AVAILABLE", TimeCreated: n.CreatedAt, tags: newTags(n.Tags),
-	}), nil
+	for _, a := range all {
+		if a.IP != q.IPAddress {
+			continue
+		}
+		state := available
+		if a.Holder != nil {
+			state = "ASSIGNED"
+		}
+		return dialect.OK(publicIP{
+			resource:  newResource(r, publicIPKind.Write(a.Serial), a.Name, state, a.CreatedAt, tags{FreeformTags: a.Tags}),
+			IPAddress: a.IP, Lifetime: "RESERVED", Scope: "REGION",
+		}), nil
+	}
+	return nil, dialect.NotFound("public IP %q not found", q.IPAddress)
 }

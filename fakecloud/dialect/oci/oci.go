@@ -9,10 +9,13 @@ package oci
 
 import (
 	"cmp"
+	"context"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
@@ -29,11 +32,8 @@ const (
 	nlbPath  = "/20200501"
 )
 
-// inCompartment are the query parameters of each list.
-var inCompartment = []string{"compartmentId", "page", "limit"}
-
-// listBy are the query parameters of a list that can be narrowed by others.
-func listBy(parameters ...string) []string { return append(parameters, inCompartment...) }
+// available is the state of what needs no making.
+const available = "AVAILABLE"
 
 // Dialect is OCI's APIs.
 var Dialect = dialect.Dialect{
@@ -132,29 +132,100 @@ func checkCompartment(r *dialect.Request, given string) error {
 	return dialect.NotFound("compartment %q not found: the caller's is %s", given, compartmentOf(r))
 }
 
+// get makes a call that answers with what read gives for the OCID in its path.
+func get[T any](
+	path string,
+	read func(ctx context.Context, r *dialect.Request, ocid string) (T, error),
+) dialect.Call {
+	do := func(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+		shown, err := read(ctx, r, dialect.InPath(r))
+		return dialect.OK(shown), err
+	}
+	return dialect.Handle(http.MethodGet, path, nil, do)
+}
+
 // maxPage is how many items a page has at most, and unless a request asks for fewer.
 const maxPage = 1000
 
-// answerList answers with the page of a list that a request asks for. Wrap makes its body of the items.
-func answerList[T any](r *dialect.Request, all []T, wrap func(items []T) any) (*dialect.Answer, error) {
-	query := r.HTTP.URL.Query()
-	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(maxPage)))
-	if err != nil || limit < 1 || limit > maxPage {
-		return nil, dialect.Invalid("limit", "must be a number from 1 to %d", maxPage)
+// list makes a call that answers with a page of what read gives. Parameters are the query parameters that narrow the
+// list. If the compartment is one of them, it must be the caller's.
+func list[T any](
+	path string,
+	parameters []string,
+	read func(ctx context.Context, r *dialect.Request) ([]T, error),
+) dialect.Call {
+	do := func(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+		query := r.HTTP.URL.Query()
+		if slices.Contains(parameters, "compartmentId") {
+			if err := checkCompartment(r, query.Get("compartmentId")); err != nil {
+				return nil, err
+			}
+		}
+		limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(maxPage)))
+		if err != nil || limit < 1 || limit > maxPage {
+			return nil, dialect.Invalid("limit", "must be a number from 1 to %d", maxPage)
+		}
+		all, err := read(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		items, next, err := dialect.Page(all, query.Get("page"), limit)
+		if err != nil {
+			return nil, err
+		}
+		answer := dialect.OK(append([]T{}, items...))
+		if strings.HasPrefix(path, nlbPath) { // Of all services this one alone has no bare arrays.
+			answer.Body = map[string]any{"items": answer.Body}
+		}
+		if next != "" {
+			answer.Header = http.Header{"Opc-Next-Page": {next}}
+		}
+		return answer, nil
 	}
-	items, next, err := dialect.Page(all, query.Get("page"), limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(items) == 0 {
-		items = []T{}
-	}
-	answer := dialect.OK(wrap(items))
-	if next != "" {
-		answer.Header = http.Header{"Opc-Next-Page": {next}}
-	}
-	return answer, nil
+	return dialect.Handle(http.MethodGet, path, append(slices.Clone(parameters), "page", "limit"), do)
 }
 
-// asArray is the body of a list of all services but network load balancers.
-func asArray[T any](items []T) any { return items }
+// tags are those that clients give a resource.
+type tags struct {
+	FreeformTags map[string]string         `json:"freeformTags"`
+	DefinedTags  map[string]map[string]any `json:"definedTags"`
+}
+
+// resource is what answers have of each resource. What Oracle's own services tag is empty here.
+type resource struct {
+	ID             string    `json:"id"`
+	CompartmentID  string    `json:"compartmentId"`
+	DisplayName    string    `json:"displayName"`
+	LifecycleState string    `json:"lifecycleState"`
+	TimeCreated    time.Time `json:"timeCreated"`
+	tags
+	SystemTags struct{} `json:"systemTags"`
+}
+
+func newResource(r *dialect.Request, ocid, name, state string, created time.Time, t tags) resource {
+	if t.FreeformTags == nil {
+		t.FreeformTags = map[string]string{}
+	}
+	if t.DefinedTags == nil {
+		t.DefinedTags = map[string]map[string]any{}
+	}
+	return resource{
+		ID: ocid, CompartmentID: compartmentOf(r), DisplayName: name, LifecycleState: state, TimeCreated: created, tags: t,
+	}
+}
+
+// overlay puts the fields of a change that are set into has. The others stay, as in OCI's updates.
+func overlay[T any](has *T, change T) {
+	overlayFields(reflect.ValueOf(has).Elem(), reflect.ValueOf(change))
+}
+
+func overlayFields(has, change reflect.Value) {
+	for i := range change.NumField() {
+		switch field := change.Field(i); {
+		case change.Type().Field(i).Anonymous:
+			overlayFields(has.Field(i), field)
+		case !field.IsZero():
+			has.Field(i).Set(field)
+		}
+	}
+}

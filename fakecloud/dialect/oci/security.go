@@ -1,8 +1,11 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -18,28 +21,38 @@ import (
 // Security lists and network security groups are records of firewalls that have no instances. A network's one
 // security list has a firewall from its first change on.
 
+const (
+	securityLists  = corePath + "/securityLists"
+	securityGroups = corePath + "/networkSecurityGroups"
+)
+
 var securityCalls = []dialect.Call{
-	dialect.Handle(http.MethodGet, corePath+"/securityLists/{id}", nil, getSecurityList),
-	dialect.Handle(http.MethodPut, corePath+"/securityLists/{id}", nil, updateSecurityList),
-	dialect.Handle(
-		http.MethodGet, corePath+"/networkSecurityGroups", listBy("displayName", "vcnId", "sortBy", "sortOrder"),
-		listSecurityGroups,
-	),
-	dialect.Handle(http.MethodPost, corePath+"/networkSecurityGroups", nil, createSecurityGroup),
-	dialect.Handle(http.MethodGet, corePath+"/networkSecurityGroups/{id}", nil, getSecurityGroup),
-	dialect.Handle(http.MethodPut, corePath+"/networkSecurityGroups/{id}", nil, updateSecurityGroup),
-	dialect.Handle(http.MethodDelete, corePath+"/networkSecurityGroups/{id}", nil, deleteSecurityGroup),
-	dialect.Handle(
-		http.MethodGet, corePath+"/networkSecurityGroups/{id}/securityRules", []string{"direction", "page", "limit"},
-		listSecurityRules,
-	),
-	dialect.Handle(
-		http.MethodPost, corePath+"/networkSecurityGroups/{id}/actions/addSecurityRules", nil, addSecurityRules,
-	),
-	dialect.Handle(
-		http.MethodPost, corePath+"/networkSecurityGroups/{id}/actions/removeSecurityRules", nil, removeSecurityRules,
-	),
-	dialect.Handle(http.MethodPost, corePath+"/publicIps/actions/getByIpAddress", nil, getPublicIP),
+	handleFirewall(http.MethodGet, securityLists+"/{id}", readSecurityList),
+	handleFirewall(http.MethodPut, securityLists+"/{id}", updateSecurityList),
+	list(securityGroups, []string{"compartmentId", "displayName", "vcnId", "sortBy", "sortOrder"}, listSecurityGroups),
+	handleFirewall(http.MethodPost, securityGroups, createSecurityGroup),
+	handleFirewall(http.MethodGet, securityGroups+"/{id}", getSecurityGroup),
+	handleFirewall(http.MethodPut, securityGroups+"/{id}", updateSecurityGroup),
+	dialect.Handle(http.MethodDelete, securityGroups+"/{id}", nil, deleteSecurityGroup),
+	list(securityGroups+"/{id}/securityRules", []string{"direction"}, listSecurityRules),
+	dialect.Handle(http.MethodPost, securityGroups+"/{id}/actions/addSecurityRules", nil, addSecurityRules),
+	dialect.Handle(http.MethodPost, securityGroups+"/{id}/actions/removeSecurityRules", nil, removeSecurityRules),
+}
+
+// handleFirewall makes a call that answers with a security list or a network security group, and with its etag.
+func handleFirewall[B any](
+	method, path string,
+	do func(ctx context.Context, r *dialect.Request, body B) (*firewall, error),
+) dialect.Call {
+	return dialect.Handle(method, path, nil, func(ctx context.Context, r *dialect.Request, body B) (*dialect.Answer, error) {
+		f, err := do(ctx, r, body)
+		if err != nil {
+			return nil, err
+		}
+		answer := dialect.OK(f.show(r))
+		answer.Header = http.Header{"Etag": {f.etag()}}
+		return answer, nil
+	})
 }
 
 var securityGroupKind = newKind("networksecuritygroup", "network security group", cloud.FirewallResource)
@@ -109,15 +122,6 @@ const (
 	egress  = "EGRESS"
 )
 
-func checkRules(direction string, rules []securityRule) error {
-	for i := range rules {
-		if err := rules[i].check(direction); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // firewallRecord is what a firewall is here: the security list of a network, or a network security group. Its form
 // is kept with the firewall, so that fields are only ever added.
 type firewallRecord struct {
@@ -132,18 +136,18 @@ type listRecord struct {
 }
 
 type groupRecord struct {
-	Name         string                    `json:"name"`
-	VcnID        string                    `json:"vcnId"`
-	FreeformTags map[string]string         `json:"freeformTags"`
-	DefinedTags  map[string]map[string]any `json:"definedTags"`
-	Rules        []securityRule            `json:"rules"`
-	LastRule     int                       `json:"lastRule"`
+	Name  string `json:"name"`
+	VcnID string `json:"vcnId"`
+	tags
+	Rules    []securityRule `json:"rules"`
+	LastRule int            `json:"lastRule"`
 }
 
-// firewall is a firewall as both sides see it.
+// firewall is a firewall as both sides see it. A security list that was never changed has no ID and version 0.
 type firewall struct {
 	*api.Firewall
 	firewallRecord
+	network *api.Network // of a security list
 }
 
 func toFirewall(native *api.Firewall) (*firewall, error) {
@@ -151,164 +155,122 @@ func toFirewall(native *api.Firewall) (*firewall, error) {
 	return f, dialect.ReadRecord(name, native.Records, &f.firewallRecord)
 }
 
-// etagOf is the entity tag of a version. A security list that was never changed has version 0.
-func etagOf(version int64) string { return strconv.FormatInt(version, 10) }
+func (f *firewall) etag() string { return strconv.FormatInt(f.Firewall.Version, 10) }
 
-func withEtag(answer *dialect.Answer, version int64) *dialect.Answer {
-	answer.Header = http.Header{"Etag": {etagOf(version)}}
-	return answer
+// checkEtag refuses a change of another version than the one that was read.
+func (f *firewall) checkEtag(r *dialect.Request) error {
+	if wanted := r.HTTP.Header.Get("If-Match"); wanted != "" && wanted != "*" && wanted != f.etag() {
+		message := fmt.Sprintf("the etag is %s, and not %s: read it again", f.etag(), wanted)
+		return &cloud.Error{Code: cloud.PreconditionFailed, Message: message}
+	}
+	return nil
 }
 
-// matchVersion has a change made of the version that the request names, or else of the one that was read.
-func matchVersion(ctx context.Context, r *dialect.Request, version int64) (context.Context, error) {
-	if wanted := r.HTTP.Header.Get("If-Match"); wanted != "" && wanted != "*" && wanted != etagOf(version) {
-		return ctx, &cloud.Error{
-			Code:    cloud.PreconditionFailed,
-			Message: "the etag is " + etagOf(version) + ", and not " + wanted + ": read it again",
-		}
+// save has this cloud know what the firewall is now, if it is still of the version that was read. Who made it first
+// meanwhile came before.
+func (f *firewall) save(ctx context.Context, r *dialect.Request) error {
+	if err := f.checkEtag(r); err != nil {
+		return err
 	}
-	return client.IfMatch(ctx, version), nil
+	f.firewallRecord.Version = recordVersion
+	records := dialect.WithRecord(name, f.Records, f.firewallRecord)
+	var saved *api.Firewall
+	var err error
+	if f.ID == "" {
+		saved, err = r.CreateFirewall(ctx, api.FirewallCreate{Name: &f.Name, Records: records})
+	} else {
+		matching := client.IfMatch(ctx, f.Firewall.Version)
+		saved, err = r.UpdateFirewall(matching, f.ID, api.FirewallUpdate{Records: records})
+	}
+	switch {
+	case client.HasCode(err, api.ProblemCode(cloud.NameTaken)):
+		return &cloud.Error{Code: cloud.PreconditionFailed, Message: "it was changed meanwhile: read it again"}
+	case err == nil:
+		f.Firewall = saved
+	}
+	return err
 }
 
 type securityList struct {
-	ID             string         `json:"id"`
-	CompartmentID  string         `json:"compartmentId"`
-	VcnID          string         `json:"vcnId"`
-	DisplayName    string         `json:"displayName"`
-	Ingress        []securityRule `json:"ingressSecurityRules"`
-	Egress         []securityRule `json:"egressSecurityRules"`
-	LifecycleState string         `json:"lifecycleState"`
-	TimeCreated    time.Time      `json:"timeCreated"`
-	tags
+	resource
+	VcnID   string         `json:"vcnId"`
+	Ingress []securityRule `json:"ingressSecurityRules"`
+	Egress  []securityRule `json:"egressSecurityRules"`
 }
 
-// defaultRules are those of a VCN's default security list: SSH and what tells of lost packets come in, and all goes
-// out. See "Default Security List" in OCI's documentation.
-func defaultRules(cidr string) *listRecord {
-	raw := json.RawMessage(`{"type":3,"code":4}`)
-	ssh := &portOptions{DestinationPortRange: &portRange{22, 22}}
-	rule := func(protocol, peer string) securityRule {
-		return securityRule{Protocol: protocol, Source: &peer, IsStateless: new(false)}
-	}
-	list := &listRecord{
-		Ingress: []securityRule{rule("6", "0.0.0.0/0"), rule("1", "0.0.0.0/0"), rule("1", cidr)},
-		Egress:  []securityRule{{Protocol: "all", Destination: new("0.0.0.0/0"), IsStateless: new(false)}},
-	}
-	list.Ingress[0].TCPOptions, list.Ingress[1].ICMPOptions = ssh, &raw
-	for i := range list.Ingress {
-		_ = list.Ingress[i].check(ingress)
-	}
-	_ = list.Egress[0].check(egress)
-	return list
+type securityGroup struct {
+	resource
+	VcnID string `json:"vcnId"`
 }
 
-// readSecurityList reads the network of the security list in the call's path, and its firewall, which has no ID
-// while the list was never changed.
-func readSecurityList(ctx context.Context, r *dialect.Request) (*api.Network, *firewall, error) {
-	id, err := securityListKind.NativeID(ctx, r, dialect.InPath(r))
-	if err != nil {
-		return nil, nil, err
+// show gives the security list or the network security group.
+func (f *firewall) show(r *dialect.Request) any {
+	if n := f.network; n != nil {
+		id, called := securityListKind.Write(n.Serial), "Default Security List for "+n.Name
+		return securityList{
+			newResource(r, id, called, available, n.CreatedAt, tags{}), vcnKind.Write(n.Serial), f.List.Ingress, f.List.Egress,
+		}
 	}
-	n, err := r.GetNetwork(ctx, id)
+	return f.showGroup(r)
+}
+
+func (f *firewall) showGroup(r *dialect.Request) securityGroup {
+	id := securityGroupKind.Write(f.Serial)
+	return securityGroup{newResource(r, id, f.Group.Name, available, f.CreatedAt, f.Group.tags), f.Group.VcnID}
+}
+
+// defaultRules are those of a VCN's default security list, with the CIDR block of the VCN left out: SSH and what
+// tells of lost packets come in, and all goes out. See "Default Security List" in OCI's documentation.
+const defaultRules = `{
+	"ingress": [
+		{"protocol": "6", "source": "0.0.0.0/0", "sourceType": "CIDR_BLOCK", "isStateless": false,
+			"tcpOptions": {"destinationPortRange": {"min": 22, "max": 22}}},
+		{"protocol": "1", "source": "0.0.0.0/0", "sourceType": "CIDR_BLOCK", "isStateless": false,
+			"icmpOptions": {"type": 3, "code": 4}},
+		{"protocol": "1", "source": %q, "sourceType": "CIDR_BLOCK", "isStateless": false, "icmpOptions": {"type": 3}}
+	],
+	"egress": [
+		{"protocol": "all", "destination": "0.0.0.0/0", "destinationType": "CIDR_BLOCK", "isStateless": false}
+	]
+}`
+
+// readSecurityList reads the security list in the call's path.
+func readSecurityList(ctx context.Context, r *dialect.Request, _ struct{}) (*firewall, error) {
+	n, err := readNetwork(ctx, r, securityListKind, dialect.InPath(r))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f := &firewall{Firewall: &api.Firewall{Name: "oci-security-list-" + n.ID}}
 	found, err := r.ListFirewalls(ctx, client.FirewallFilter{Name: f.Name})
 	if err == nil && len(found) > 0 {
 		f, err = toFirewall(&found[0])
 	}
-	if f.List == nil {
-		f.List = defaultRules(n.Cidr)
+	if err == nil && f.List == nil {
+		err = json.Unmarshal(fmt.Appendf(nil, defaultRules, n.Cidr), &f.List)
 	}
-	return n, f, err
-}
-
-func answerSecurityList(r *dialect.Request, n *api.Network, f *firewall) *dialect.Answer {
-	return withEtag(dialect.OK(securityList{
-		ID: securityListKind.Write(n.Serial), CompartmentID: compartmentOf(r), VcnID: vcnKind.Write(n.Serial),
-		DisplayName: "Default Security List for " + n.Name, Ingress: f.List.Ingress, Egress: f.List.Egress,
-		LifecycleState: "AVAILABLE", TimeCreated: n.CreatedAt, tags: newTags(nil),
-	}), f.Firewall.Version)
-}
-
-func getSecurityList(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	n, f, err := readSecurityList(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	return answerSecurityList(r, n, f), nil
+	f.network = n
+	return f, err
 }
 
 func updateSecurityList(ctx context.Context, r *dialect.Request, q struct {
-	Ingress *[]securityRule `json:"ingressSecurityRules,omitempty"`
-	Egress  *[]securityRule `json:"egressSecurityRules,omitempty"`
-}) (*dialect.Answer, error) {
-	n, f, err := readSecurityList(ctx, r)
+	Ingress []securityRule `json:"ingressSecurityRules"`
+	Egress  []securityRule `json:"egressSecurityRules"`
+}) (*firewall, error) {
+	f, err := readSecurityList(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
-	if q.Ingress != nil {
-		f.List.Ingress, err = *q.Ingress, checkRules(ingress, *q.Ingress)
+	for i := range q.Ingress {
+		err = errors.Join(err, q.Ingress[i].check(ingress))
 	}
-	if q.Egress != nil && err == nil {
-		f.List.Egress, err = *q.Egress, checkRules(egress, *q.Egress)
-	}
-	if err == nil {
-		err = f.save(ctx, r)
+	for i := range q.Egress {
+		err = errors.Join(err, q.Egress[i].check(egress))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return answerSecurityList(r, n, f), nil
-}
-
-// save has this cloud know what the firewall is now, if it is still of the version that was read. Who made it first
-// meanwhile came before.
-func (f *firewall) save(ctx context.Context, r *dialect.Request) error {
-	matching, err := matchVersion(ctx, r, f.Firewall.Version)
-	if err != nil {
-		return err
-	}
-	f.firewallRecord.Version = recordVersion
-	records := dialect.WithRecord(name, f.Records, f.firewallRecord)
-	if f.ID != "" {
-		saved, err := r.UpdateFirewall(matching, f.ID, api.FirewallUpdate{Records: records})
-		if err == nil {
-			f.Firewall = saved
-		}
-		return err
-	}
-	made, err := r.CreateFirewall(ctx, api.FirewallCreate{Name: &f.Name, Records: records})
-	if client.HasCode(err, api.ProblemCode(cloud.NameTaken)) {
-		return &cloud.Error{Code: cloud.PreconditionFailed, Message: "the security list was changed meanwhile: read it again"}
-	}
-	if err == nil {
-		f.Firewall = made
-	}
-	return err
-}
-
-type securityGroup struct {
-	ID             string    `json:"id"`
-	CompartmentID  string    `json:"compartmentId"`
-	VcnID          string    `json:"vcnId"`
-	DisplayName    string    `json:"displayName"`
-	LifecycleState string    `json:"lifecycleState"`
-	TimeCreated    time.Time `json:"timeCreated"`
-	tags
-}
-
-func toSecurityGroup(r *dialect.Request, f *firewall) securityGroup {
-	g := securityGroup{
-		ID: securityGroupKind.Write(f.Serial), CompartmentID: compartmentOf(r), VcnID: f.Group.VcnID,
-		DisplayName: f.Group.Name, LifecycleState: "AVAILABLE", TimeCreated: f.CreatedAt,
-		tags: newTags(f.Group.FreeformTags),
-	}
-	if f.Group.DefinedTags != nil {
-		g.DefinedTags = f.Group.DefinedTags
-	}
-	return g
+	overlay(f.List, listRecord{q.Ingress, q.Egress})
+	return f, f.save(ctx, r)
 }
 
 // readSecurityGroup reads the group that has an OCID.
@@ -328,39 +290,34 @@ func readSecurityGroup(ctx context.Context, r *dialect.Request, ocid string) (*f
 	return f, err
 }
 
-func listSecurityGroups(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	query := r.HTTP.URL.Query()
-	if err := checkCompartment(r, query.Get("compartmentId")); err != nil {
-		return nil, err
-	}
+func listSecurityGroups(ctx context.Context, r *dialect.Request) (all []securityGroup, err error) {
 	found, err := r.ListFirewalls(ctx, client.FirewallFilter{})
 	if err != nil {
 		return nil, err
 	}
-	matches := func(has, wanted string) bool { return wanted == "" || has == wanted }
-	var all []securityGroup
+	query := r.HTTP.URL.Query()
+	matches := func(has, parameter string) bool { return cmp.Or(query.Get(parameter), has) == has }
 	for i := range found {
 		f, err := toFirewall(&found[i])
 		if err != nil {
 			return nil, err
 		}
-		if f.Group != nil && matches(f.Group.Name, query.Get("displayName")) && matches(f.Group.VcnID, query.Get("vcnId")) {
-			all = append(all, toSecurityGroup(r, f))
+		if f.Group != nil && matches(f.Group.Name, "displayName") && matches(f.Group.VcnID, "vcnId") {
+			all = append(all, f.showGroup(r))
 		}
 	}
 	if query.Get("sortOrder") == "DESC" { // They are in order of their creation.
 		slices.Reverse(all)
 	}
-	return answerList(r, all, asArray)
+	return all, nil
 }
 
 func createSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
-	CompartmentID string                    `json:"compartmentId"`
-	VcnID         string                    `json:"vcnId"`
-	DisplayName   string                    `json:"displayName"`
-	FreeformTags  map[string]string         `json:"freeformTags"`
-	DefinedTags   map[string]map[string]any `json:"definedTags"`
-}) (*dialect.Answer, error) {
+	CompartmentID string `json:"compartmentId"`
+	VcnID         string `json:"vcnId"`
+	DisplayName   string `json:"displayName"`
+	tags
+}) (*firewall, error) {
 	if err := checkCompartment(r, q.CompartmentID); err != nil {
 		return nil, err
 	}
@@ -368,27 +325,24 @@ func createSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
 		return nil, dialect.Invalid("vcnId", "%q is none", q.VcnID)
 	}
 	f := &firewall{Firewall: &api.Firewall{Name: dialect.NewName("oci-nsg-")}}
-	f.Group = &groupRecord{Name: q.DisplayName, VcnID: q.VcnID, FreeformTags: q.FreeformTags, DefinedTags: q.DefinedTags}
-	if err := f.save(ctx, r); err != nil {
-		return nil, err
-	}
-	return withEtag(dialect.OK(toSecurityGroup(r, f)), f.Firewall.Version), nil
+	f.Group = &groupRecord{Name: q.DisplayName, VcnID: q.VcnID, tags: q.tags}
+	return f, f.save(ctx, r)
 }
 
-func getSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	f, err := readSecurityGroup(ctx, r, dialect.InPath(r))
-	if err != nil {
-		return nil, err
-	}
-	return withEtag(dialect.OK(toSecurityGroup(r, f)), f.Firewall.Version), nil
+func getSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*firewall, error) {
+	return readSecurityGroup(ctx, r, dialect.InPath(r))
 }
 
 // changeSecurityGroup changes the group in the call's path, all of it or nothing.
-func changeSecurityGroup(ctx context.Context, r *dialect.Request, change func(f *firewall) error) (*firewall, error) {
+func changeSecurityGroup(
+	ctx context.Context,
+	r *dialect.Request,
+	change func(g *groupRecord) error,
+) (*firewall, error) {
 	return dialect.Retry(func() (*firewall, error) {
 		f, err := readSecurityGroup(ctx, r, dialect.InPath(r))
 		if err == nil {
-			err = change(f)
+			err = change(f.Group)
 		}
 		if err == nil {
 			err = f.save(ctx, r)
@@ -398,26 +352,14 @@ func changeSecurityGroup(ctx context.Context, r *dialect.Request, change func(f 
 }
 
 func updateSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
-	DisplayName  *string                   `json:"displayName,omitempty"`
-	FreeformTags map[string]string         `json:"freeformTags"`
-	DefinedTags  map[string]map[string]any `json:"definedTags"`
-}) (*dialect.Answer, error) {
-	f, err := changeSecurityGroup(ctx, r, func(f *firewall) error {
-		if q.DisplayName != nil {
-			f.Group.Name = *q.DisplayName
-		}
-		if q.FreeformTags != nil {
-			f.Group.FreeformTags = q.FreeformTags
-		}
-		if q.DefinedTags != nil {
-			f.Group.DefinedTags = q.DefinedTags
-		}
+	DisplayName *string `json:"displayName,omitempty"`
+	tags
+}) (*firewall, error) {
+	return changeSecurityGroup(ctx, r, func(g *groupRecord) error {
+		g.Name = cmp.Or(api.ValueOf(q.DisplayName), g.Name)
+		overlay(&g.tags, q.tags)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return withEtag(dialect.OK(toSecurityGroup(r, f)), f.Firewall.Version), nil
 }
 
 // deleteSecurityGroup deletes a group that no load balancer is in.
@@ -427,11 +369,11 @@ func deleteSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*
 	if err != nil {
 		return nil, err
 	}
-	if _, err = matchVersion(ctx, r, f.Firewall.Version); err != nil {
+	if err := f.checkEtag(r); err != nil {
 		return nil, err
 	}
 	for _, s := range []*service{lbService, nlbService} {
-		all, err := s.listBalancers(ctx, r, "")
+		all, err := s.listBalancers(ctx, r)
 		if err != nil {
 			return nil, err
 		}
@@ -444,18 +386,17 @@ func deleteSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*
 	return &dialect.Answer{Status: http.StatusNoContent}, r.DeleteFirewall(ctx, f.ID)
 }
 
-func listSecurityRules(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	f, err := readSecurityGroup(ctx, r, dialect.InPath(r))
+func listSecurityRules(ctx context.Context, r *dialect.Request) (all []securityRule, err error) {
+	f, err := getSecurityGroup(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
-	var all []securityRule
 	for _, rule := range f.Group.Rules {
 		if wanted := r.HTTP.URL.Query().Get("direction"); wanted == "" || wanted == rule.Direction {
 			all = append(all, rule)
 		}
 	}
-	return answerList(r, all, asArray)
+	return all, nil
 }
 
 // maxRules is how many rules a network security group can have. See "Service Limits" in OCI's documentation.
@@ -466,44 +407,37 @@ type securityRules struct {
 }
 
 func addSecurityRules(ctx context.Context, r *dialect.Request, q securityRules) (*dialect.Answer, error) {
-	var added []securityRule
-	_, err := changeSecurityGroup(ctx, r, func(f *firewall) error {
-		added = slices.Clone(q.Rules)
-		for i := range added {
-			if d := added[i].Direction; d != ingress && d != egress {
-				return dialect.Invalid("direction", "%q is none: want INGRESS or EGRESS", d)
+	_, err := changeSecurityGroup(ctx, r, func(g *groupRecord) error {
+		for i := range q.Rules {
+			rule := &q.Rules[i]
+			if rule.Direction != ingress && rule.Direction != egress {
+				return dialect.Invalid("direction", "%q is none: want %s or %s", rule.Direction, ingress, egress)
 			}
-			if err := added[i].check(added[i].Direction); err != nil {
+			if err := rule.check(rule.Direction); err != nil {
 				return err
 			}
-			f.Group.LastRule++
-			// At Oracle it is six characters of hexadecimal digits, within the group.
-			added[i].ID, added[i].IsValid, added[i].TimeCreated = ruleID(f.Group.LastRule), new(true), new(r.Now())
+			g.LastRule++
+			rule.ID, rule.IsValid, rule.TimeCreated = fmt.Sprintf("%06X", g.LastRule), new(true), new(r.Now())
 		}
-		f.Group.Rules = append(f.Group.Rules, added...)
-		if len(f.Group.Rules) > maxRules {
-			return dialect.Invalid("securityRules", "would be %d of the group: %d are the most", len(f.Group.Rules), maxRules)
+		g.Rules = append(g.Rules, q.Rules...)
+		if len(g.Rules) > maxRules {
+			return dialect.Invalid("securityRules", "would be %d of the group: %d are the most", len(g.Rules), maxRules)
 		}
 		return nil
 	})
-	return dialect.OK(securityRules{added}), err
-}
-
-func ruleID(number int) string {
-	digits := strconv.FormatInt(int64(number), 16)
-	return "000000"[:max(6-len(digits), 0)] + digits
+	return dialect.OK(q), err
 }
 
 func removeSecurityRules(ctx context.Context, r *dialect.Request, q struct {
 	IDs []string `json:"securityRuleIds"`
 }) (*dialect.Answer, error) {
-	_, err := changeSecurityGroup(ctx, r, func(f *firewall) error {
+	_, err := changeSecurityGroup(ctx, r, func(g *groupRecord) error {
 		for _, id := range q.IDs {
-			at := slices.IndexFunc(f.Group.Rules, func(rule securityRule) bool { return rule.ID == id })
+			at := slices.IndexFunc(g.Rules, func(rule securityRule) bool { return rule.ID == id })
 			if at < 0 {
 				return dialect.NotFound("security rule %q not found", id)
 			}
-			f.Group.Rules = slices.Delete(f.Group.Rules, at, at+1)
+			g.Rules = slices.Delete(g.Rules, at, at+1)
 		}
 		return nil
 	})
@@ -537,44 +471,8 @@ func (s *service) changeSecurityGroups(
 	if err := checkSecurityGroups(ctx, r, q.IDs); err != nil {
 		return nil, err
 	}
-	request, err := s.changeBalancer(ctx, r, func(b *balancer) error {
+	return s.changeBalancer(ctx, r, func(b *balancer) error {
 		b.rec.SecurityGroups = q.IDs
 		return nil
 	})
-	return answerAccepted(s.accepted, request, nil), err
-}
-
-type publicIP struct {
-	ID             string    `json:"id"`
-	CompartmentID  string    `json:"compartmentId"`
-	DisplayName    string    `json:"displayName"`
-	IPAddress      string    `json:"ipAddress"`
-	LifecycleState string    `json:"lifecycleState"`
-	Lifetime       string    `json:"lifetime"`
-	Scope          string    `json:"scope"`
-	TimeCreated    time.Time `json:"timeCreated"`
-	tags
-}
-
-// getPublicIP answers with the reserved address of an IP address.
-func getPublicIP(ctx context.Context, r *dialect.Request, q struct {
-	IPAddress string `json:"ipAddress"`
-}) (*dialect.Answer, error) {
-	all, err := r.ListAddresses(ctx, client.AddressFilter{})
-	if err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(all, func(a api.ReservedAddress) bool { return a.IP == q.IPAddress })
-	if at < 0 {
-		return nil, dialect.NotFound("public IP %q not found", q.IPAddress)
-	}
-	a := all[at]
-	out := publicIP{
-		ID: publicIPKind.Write(a.Serial), CompartmentID: compartmentOf(r), DisplayName: a.Name, IPAddress: a.IP,
-		LifecycleState: "AVAILABLE", Lifetime: "RESERVED", Scope: "REGION", TimeCreated: a.CreatedAt, tags: newTags(a.Tags),
-	}
-	if a.Holder != nil {
-		out.LifecycleState = "ASSIGNED"
-	}
-	return dialect.OK(out), nil
 }

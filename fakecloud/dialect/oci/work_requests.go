@@ -22,24 +22,21 @@ func (s *service) writeRequestID(balancer, operation int64) string {
 	return s.requestPrefix + identity.Code(balancer) + "." + identity.Code(operation)
 }
 
-// workRequestID gives the OCID of the work request of a change, whose operation is "" if it took no time.
-func (s *service) workRequestID(
+// answerAccepted answers a change of a balancer with its work request. Operation is "" if it took no time.
+func (b *balancer) answerAccepted(
 	ctx context.Context,
 	r *dialect.Request,
-	b *balancer,
 	operation string,
-) (string, error) {
-	if operation == "" {
-		return s.writeRequestID(b.Serial, 0), nil
+) (*dialect.Answer, error) {
+	var op cloud.Operation
+	if operation != "" {
+		var err error
+		if op, err = r.Cloud.GetOperation(ctx, r.Project, operation); err != nil {
+			return nil, err
+		}
 	}
-	op, err := r.Cloud.GetOperation(ctx, r.Project, operation)
-	return s.writeRequestID(b.Serial, op.Serial), err
-}
-
-// answerAccepted answers a change with its work request. Load balancers have no body, and network load balancers
-// have what was made.
-func answerAccepted(status int, request string, body any) *dialect.Answer {
-	return &dialect.Answer{Status: status, Header: http.Header{"Opc-Work-Request-Id": {request}}, Body: body}
+	request := b.service.writeRequestID(b.Serial, op.Serial)
+	return &dialect.Answer{Status: b.service.accepted, Header: http.Header{"Opc-Work-Request-Id": {request}}}, nil
 }
 
 // requestStates are OCI's words for the states of operations. A change that a later one took the place of has
@@ -121,9 +118,8 @@ func (w workRequest) toNetwork() networkWorkRequest {
 	return out
 }
 
-// readWorkRequest reads the work request in the call's path, which stays when its balancer is gone.
-func (s *service) readWorkRequest(ctx context.Context, r *dialect.Request) (w workRequest, err error) {
-	ocid := dialect.InPath(r)
+// readWorkRequest reads the work request that has an OCID, which stays when its balancer is gone.
+func (s *service) readWorkRequest(ctx context.Context, r *dialect.Request, ocid string) (w workRequest, err error) {
 	codes, ok := strings.CutPrefix(ocid, s.requestPrefix)
 	first, second, _ := strings.Cut(codes, ".")
 	balancer, known := identity.ReadCode(first)
@@ -150,32 +146,24 @@ func (s *service) readWorkRequest(ctx context.Context, r *dialect.Request) (w wo
 	return s.toWorkRequest(r, found[0], balancer), nil
 }
 
-func getWorkRequest(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	w, err := lbService.readWorkRequest(ctx, r)
-	return dialect.OK(w), err
+func readNetworkWorkRequest(
+	ctx context.Context,
+	r *dialect.Request,
+	ocid string,
+) (networkWorkRequest, error) {
+	w, err := nlbService.readWorkRequest(ctx, r, ocid)
+	return w.toNetwork(), err
 }
 
-func getNetworkWorkRequest(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	w, err := nlbService.readWorkRequest(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	return dialect.OK(w.toNetwork()), nil
-}
-
-// listWorkRequests answers with those of a balancer, the newest first.
-func listWorkRequests(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	b, err := lbService.readBalancer(ctx, r)
+// listWorkRequests gives those of a balancer, the newest first.
+func listWorkRequests(ctx context.Context, r *dialect.Request) (all []workRequest, err error) {
+	b, err := lbService.readBalancer(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
 	found, err := r.ListOperations(ctx, client.OperationFilter{Resource: b.ID})
-	if err != nil {
-		return nil, err
-	}
-	var all []workRequest
 	for _, op := range slices.Backward(found) {
 		all = append(all, lbService.toWorkRequest(r, op, b.Serial))
 	}
-	return answerList(r, all, asArray)
+	return all, err
 }
