@@ -17,14 +17,18 @@ import (
 	"github.com/brightbox/gobrightbox/v2/clientcredentials"
 	"github.com/brightbox/gobrightbox/v2/endpoint"
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+	"github.com/oracle/oci-go-sdk/v65/common"
+	"github.com/oracle/oci-go-sdk/v65/networkloadbalancer"
 	"github.com/oxidecomputer/oxide.go/oxide"
 	"golang.org/x/oauth2"
 	"k8s.io/client-go/rest"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 )
 
 // tenant makes and deletes something small in the cloud, in one of the languages that this speaks.
@@ -55,7 +59,7 @@ const (
 	mostGone = 50
 )
 
-func newWriters(l *lab.Lab) ([]*writer, error) {
+func newWriters(ctx context.Context, l *lab.Lab) ([]*writer, error) {
 	cloud := l.Cluster.Cloud()
 	native, err := cloud.Client(cluster.CallerLab)
 	if err != nil {
@@ -76,6 +80,10 @@ func newWriters(l *lab.Lab) ([]*writer, error) {
 	if err != nil {
 		return nil, err
 	}
+	oci, err := newOCITenant(ctx, l, https)
+	if err != nil {
+		return nil, err
+	}
 	tenants := map[string]tenant{
 		"native": nativeTenant{native},
 		"hcloud": hcloudTenant{hcloud.NewClient(
@@ -84,6 +92,7 @@ func newWriters(l *lab.Lab) ([]*writer, error) {
 		)},
 		"oxide":     oxideTenant{oxideSDK, oxide.NameOrId(l.State.Name)},
 		"brightbox": brightboxTenant{cloud.Dialects["brightbox"], token, https},
+		"oci":       oci,
 	}
 	var all []*writer
 	for name, t := range tenants {
@@ -282,6 +291,62 @@ func (t brightboxTenant) list(ctx context.Context, _ []string) (map[string]bool,
 	}
 	all, err := sdk.CloudIPs(ctx)
 	return idsOf(all, func(ip brightbox.CloudIP) string { return ip.ID }), err
+}
+
+// ociTenant creates network load balancers as Oracle's, in a subnet. It signs its calls.
+type ociTenant struct {
+	networkloadbalancer.NetworkLoadBalancerClient
+	compartment, subnet string
+}
+
+func newOCITenant(ctx context.Context, l *lab.Lab, https *http.Client) (t ociTenant, err error) {
+	key := &program.CCM{Args: []string{"{{.KeyFile}} {{.NetworkCode}}"}, Values: l.CCMValues("oci")}
+	if err := l.FillCloudValues(ctx, key); err != nil {
+		return t, err
+	}
+	private, err := os.ReadFile(key.Values.KeyFile)
+	if err != nil {
+		return t, err
+	}
+	t.compartment, t.subnet = "ocid1.tenancy.fc1.."+key.Values.Project, identity.OCID("subnet")+key.Values.NetworkCode
+	t.NetworkLoadBalancerClient, err = networkloadbalancer.NewNetworkLoadBalancerClientWithConfigurationProvider(
+		common.NewRawConfigurationProvider(
+			t.compartment, "ocid1.user.fc1.."+cluster.CallerCCM, "us-phoenix-1", key.Values.KeyFingerprint,
+			string(private), nil,
+		),
+	)
+	t.Host, t.HTTPClient, t.Configuration.CircuitBreaker = key.Values.DialectURL, https, nil
+	t.Configuration.RetryPolicy = new(common.NoRetryPolicy())
+	return t, err
+}
+
+func (t ociTenant) create(ctx context.Context, name string) (string, error) {
+	made, err := t.CreateNetworkLoadBalancer(ctx, networkloadbalancer.CreateNetworkLoadBalancerRequest{
+		CreateNetworkLoadBalancerDetails: networkloadbalancer.CreateNetworkLoadBalancerDetails{
+			CompartmentId: &t.compartment, DisplayName: &name, SubnetId: &t.subnet,
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	return *made.Id, nil
+}
+
+func (t ociTenant) remove(ctx context.Context, id string) error {
+	_, err := t.DeleteNetworkLoadBalancer(
+		ctx, networkloadbalancer.DeleteNetworkLoadBalancerRequest{NetworkLoadBalancerId: &id},
+	)
+	return err
+}
+
+// list leaves those out that are being deleted.
+func (t ociTenant) list(ctx context.Context, _ []string) (map[string]bool, error) {
+	all, err := t.ListNetworkLoadBalancers(ctx, networkloadbalancer.ListNetworkLoadBalancersRequest{
+		CompartmentId: &t.compartment,
+	})
+	return idsOf(slices.DeleteFunc(all.Items, func(lb networkloadbalancer.NetworkLoadBalancerSummary) bool {
+		return lb.LifecycleState == networkloadbalancer.LifecycleStateDeleting
+	}), func(lb networkloadbalancer.NetworkLoadBalancerSummary) string { return *lb.Id }), err
 }
 
 func idsOf[T any](all []T, id func(T) string) map[string]bool {
