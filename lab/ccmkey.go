@@ -5,18 +5,11 @@ package lab
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // A key's name, by definition; nothing rests on it.
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -29,7 +22,6 @@ import (
 const (
 	// keyFields is what the names of the key's fields of program.Values begin with.
 	keyFields = ".Key"
-	keyBits   = 2048
 	// keyUseBound is how long a CCM that was restarted has to make a call with its new key. One whose Nodes and
 	// Services are as they should be may call nobody for longer.
 	keyUseBound = 30 * time.Second
@@ -37,17 +29,10 @@ const (
 
 var errKeyRefused = errors.New("the cloud answered 401; the key before stays valid")
 
-// tokenKeys are the public keys of tokens in the cloud.
-type tokenKeys interface {
-	ListTokenKeys(ctx context.Context, project, token string) ([]api.TokenKey, error)
-	AddTokenKey(ctx context.Context, project, token string, key api.TokenKeyCreate) (*api.TokenKey, error)
-	DeleteTokenKey(ctx context.Context, project, token, fingerprint string) error
-}
-
 // ccmKeys are the key pair of a lab's CCM, and what a rotation needs meanwhile. The order in which these files come
 // and go says how far a rotation that was broken off has come.
 type ccmKeys struct {
-	cloud   tokenKeys
+	cloud   cluster.TokenKeys
 	project string
 	// current is what the CCM uses. next is the one after it, and old, while a rotation goes on, the one before.
 	current, next, old string
@@ -70,24 +55,7 @@ func (l *Lab) keyFile() string { return l.State.Path("ccm-key.pem") }
 
 // ensure makes the key pair unless it is there, and returns its fingerprint when the cloud knows it.
 func (k *ccmKeys) ensure(ctx context.Context, file string) (fingerprint string, err error) {
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		if err := writeNewKey(file); err != nil {
-			return "", err
-		}
-	}
-	public, fingerprint, err := publicKey(file)
-	if err != nil {
-		return "", err
-	}
-	known, err := k.cloud.ListTokenKeys(ctx, k.project, cluster.CallerCCM)
-	if err != nil {
-		return "", err
-	}
-	if slices.ContainsFunc(known, func(key api.TokenKey) bool { return key.Fingerprint == fingerprint }) {
-		return fingerprint, nil
-	}
-	_, err = k.cloud.AddTokenKey(ctx, k.project, cluster.CallerCCM, api.TokenKeyCreate{PublicKey: public})
-	return fingerprint, err
+	return cluster.EnsureTokenKey(ctx, k.cloud, k.project, cluster.CallerCCM, file)
 }
 
 // rotate puts a new key pair, which the cloud knows, into the current one's place. One that was broken off goes on.
@@ -108,7 +76,7 @@ func (k *ccmKeys) rotate(ctx context.Context) error {
 
 // forgetOld ends a rotation: the key before is not valid any more.
 func (k *ccmKeys) forgetOld(ctx context.Context) error {
-	_, fingerprint, err := publicKey(k.old)
+	_, fingerprint, err := cluster.PublicKey(k.old)
 	if err != nil {
 		return err
 	}
@@ -117,43 +85,6 @@ func (k *ccmKeys) forgetOld(ctx context.Context) error {
 		return err
 	}
 	return os.Remove(k.old)
-}
-
-func writeNewKey(file string) error {
-	key, err := rsa.GenerateKey(rand.Reader, keyBits)
-	if err != nil {
-		return err
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-}
-
-// publicKey gives the public key of a private one's file, as PEM, and its fingerprint: the MD5 of its DER-encoded
-// SubjectPublicKeyInfo, as Oracle defines it.
-func publicKey(file string) (public, fingerprint string, err error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", "", err
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return "", "", fmt.Errorf("%s is damaged: it is no PEM file; delete it, and `lab ccm start` makes another", file)
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return "", "", fmt.Errorf("%s is damaged: %w; delete it, and `lab ccm start` makes another", file, err)
-	}
-	private, ok := key.(*rsa.PrivateKey)
-	if !ok {
-		return "", "", fmt.Errorf("%s holds no RSA key", file)
-	}
-	der, err := x509.MarshalPKIXPublicKey(&private.PublicKey)
-	sum := md5.Sum(der) //nolint:gosec // A name.
-	public = string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
-	return public, strings.ReplaceAll(fmt.Sprintf("% x", sum), " ", ":"), err
 }
 
 // RotateCCMKey gives the lab's CCM a new key pair in place of the one that it signs its calls with: a CCM that runs

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
 // memoryKeys are the keys of a token whose cloud stops answering after some calls.
@@ -110,7 +111,7 @@ func TestRotationConverges(t *testing.T) {
 			if err == nil {
 				err = k.forgetOld(t.Context())
 			}
-			_, current, err2 := publicKey(k.current)
+			_, current, err2 := cluster.PublicKey(k.current)
 			require.NoError(t, err2)
 			assert.Contains(t, cloud.names, current)
 			return err
@@ -121,7 +122,7 @@ func TestRotationConverges(t *testing.T) {
 			cloud.calls = 100
 			require.NoError(t, rotate(), "killed after %d calls", calls)
 		}
-		_, now, err := publicKey(k.current)
+		_, now, err := cluster.PublicKey(k.current)
 		require.NoError(t, err)
 		assert.NotEqual(t, first, now)
 		assert.Equal(t, []string{now}, cloud.names)

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -62,6 +63,7 @@ type bench struct {
 	bin         string
 	ccm         string // the program to measure
 	dialect     string // of the cloud that it is for; "" for this one
+	preset      *dialects.Preset
 	flags       []string
 	withoutPeer bool   // without upstream's defaults beside it
 	profile     string // folder for CPU profiles of the CCM
@@ -143,6 +145,12 @@ func (b *bench) checkArguments() (err error) {
 	}
 	if b.ccm != "" {
 		if b.ccm, err = filepath.Abs(b.ccm); err != nil {
+			return err
+		}
+	}
+	b.preset = &dialects.Preset{}
+	if b.dialect != "" {
+		if b.preset, err = dialects.Named(b.dialect); err != nil {
 			return err
 		}
 	}

@@ -19,8 +19,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
-	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -68,7 +69,7 @@ func (s *stage) populateBed(ctx context.Context, edit func(int, *corev1.Node)) (
 	if s.instances, err = s.bed.CreateInstances(ctx, s.nodes...); err != nil {
 		return err
 	}
-	if err := s.bed.RegisterNodes(ctx, edit, s.nodes...); err != nil {
+	if err := s.registerNodes(ctx, edit); err != nil {
 		return err
 	}
 	_, err = s.bed.Cloud().CreateFault(ctx, api.FaultCreate{
@@ -76,6 +77,25 @@ func (s *stage) populateBed(ctx context.Context, edit func(int, *corev1.Node)) (
 		Effect: api.FaultEffect{DelayMilliseconds: int(latency.Milliseconds())},
 	})
 	return err
+}
+
+// registerNodes registers the Nodes, with provider IDs if the CCM's preset needs them.
+func (s *stage) registerNodes(ctx context.Context, edit func(int, *corev1.Node)) (err error) {
+	ids := make([]string, len(s.nodes))
+	for i, instance := range s.instances {
+		ids[i], err = cluster.KubeletProviderID(
+			s.preset.KubeletProviderIDs, cluster.MachineOf(instance), instance.Identities,
+		)
+		if err != nil {
+			return err
+		}
+	}
+	return s.bed.RegisterNodes(ctx, func(i int, n *corev1.Node) {
+		n.Spec.ProviderID = ids[i]
+		if edit != nil {
+			edit(i, n)
+		}
+	}, s.nodes...)
 }
 
 // close closes the bed. If the figure failed, it prints the bed's logs.
@@ -91,7 +111,7 @@ func (s *stage) close(err *error) {
 func (s *stage) startCCM(ctx context.Context, env []string, flags ...string) (err error) {
 	options := testbed.CCMOptions{Path: s.bench.ccm, Defaults: true, Env: env, Flags: flags}
 	if s.dialect != "" {
-		if err := s.addPreset(&options); err != nil {
+		if err := s.addPreset(ctx, &options); err != nil {
 			return err
 		}
 	}
@@ -107,25 +127,49 @@ func (s *stage) startCCM(ctx context.Context, env []string, flags ...string) (er
 var presetFlags = []string{"--cloud-provider=", "--allow-untagged-cloud", "--webhook-secure-port="}
 
 // addPreset has the CCM of a dialect's cloud run by its preset, with the admin's rights.
-func (s *stage) addPreset(o *testbed.CCMOptions) error {
-	preset, err := dialects.Named(s.dialect)
+func (s *stage) addPreset(ctx context.Context, o *testbed.CCMOptions) error {
+	values, err := s.presetValues(ctx)
 	if err != nil {
 		return err
 	}
-	env, err := program.Values{
-		DialectURL: s.bed.DialectURL(s.dialect), CAFile: s.bed.CloudCA, TokenFile: s.bed.CCMToken, Project: s.bed.Project,
-		NeedsRoutes: "false",
-	}.Fill(preset.Environment())
+	env, err := values.Fill(s.preset.Environment())
 	if err != nil {
 		return err
 	}
+	config, err := values.Fill([]string{s.preset.Config})
+	if err != nil {
+		return err
+	}
+	o.ConfigYAML = config[0]
 	o.Kubeconfig, o.Env = s.bed.Kubeconfig(), append(env, o.Env...)
-	for _, arg := range preset.Args {
+	for _, arg := range s.preset.Args {
 		if slices.ContainsFunc(presetFlags, func(flag string) bool { return strings.HasPrefix(arg, flag) }) {
 			o.Flags = append(o.Flags, arg)
 		}
 	}
 	return nil
+}
+
+// presetValues are those that the presets of dialects name, with a key pair of the CCM's token.
+func (s *stage) presetValues(ctx context.Context) (v program.Values, err error) {
+	_, host, _ := strings.Cut(s.bed.DialectURL(s.dialect), "://")
+	v = program.Values{
+		DialectURL: s.bed.DialectURL(s.dialect), DialectHost: host, CAFile: s.bed.CloudCA, TokenFile: s.bed.CCMToken,
+		Project: s.bed.Project, NeedsRoutes: "false", KeyFile: s.bed.CCMToken + "-key.pem",
+	}
+	networks, err := s.bed.Cloud().ListNetworks(ctx, client.NetworkFilter{Name: "default"})
+	if err != nil {
+		return v, err
+	}
+	for _, n := range networks {
+		v.NetworkCode = identity.Code(n.Serial)
+	}
+	project, err := s.bed.Cloud().Project(ctx)
+	if err != nil {
+		return v, err
+	}
+	v.KeyFingerprint, err = cluster.EnsureTokenKey(ctx, s.bed.Cloud(), project.ID, ccmToken, v.KeyFile)
+	return v, err
 }
 
 // takeProfile writes a CPU profile of the CCM. A CCM that has none is no failure.
