@@ -128,7 +128,7 @@ func (l *Lab) UseCCM(ctx context.Context, p *cluster.Program) error {
 			return err
 		}
 	}
-	if err := l.Cluster.UseCCM(p); err != nil || !wanted {
+	if err := errors.Join(l.dropProviderIDs(p), l.Cluster.UseCCM(p)); err != nil || !wanted {
 		return err
 	}
 	return l.StartCCM(ctx)

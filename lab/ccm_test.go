@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -27,6 +28,7 @@ func (c ofCCM) Cloud() cluster.Cloud {
 }
 func (c ofCCM) CCMCommand() cluster.CCMCommand                          { return c.command }
 func (c ofCCM) Traits() cluster.Traits                                  { return c.traits }
+func (c ofCCM) UseCCM(*cluster.Program) error                           { return nil }
 func (c ofCCM) Components(context.Context) ([]cluster.Component, error) { return nil, nil }
 
 func TestCCMCommand(t *testing.T) {
@@ -100,4 +102,29 @@ func TestFillProgram(t *testing.T) {
 	p.Templates.Config = ""
 	require.NoError(t, l.FillProgram(t.Context(), p))
 	assert.Equal(t, []string{"--cloud-config=" + own.CloudConfig}, p.Args)
+}
+
+// What a preset asked for Nodes goes with its program. What a person asked for stays.
+func TestProviderIDsGoWithTheirProgram(t *testing.T) {
+	const nimbus = "{{.Identities.nimbus}}"
+	preset := &cluster.Program{Path: "/bin/nimbus", ProviderIDs: nimbus}
+	for name, tc := range map[string]struct {
+		have string
+		used *cluster.Program
+		next *cluster.Program
+		want string
+	}{
+		"the lab's own next":        {nimbus, preset, nil, ""},
+		"another program next":      {nimbus, preset, &cluster.Program{Path: "/bin/other"}, ""},
+		"the same again":            {nimbus, preset, preset, nimbus},
+		"a person's":                {"mine://{{.ID}}", preset, nil, "mine://{{.ID}}"},
+		"a person's and no preset":  {nimbus, &cluster.Program{Path: "/bin/other"}, nil, nimbus},
+		"the lab's own, and no use": {nimbus, nil, nil, nimbus},
+	} {
+		l := &Lab{State: state.InDir(t.TempDir(), "lab"), Cluster: ofCCM{}}
+		l.State.KubeletProviderIDs = tc.have
+		require.NoError(t, local.Site{Lab: l.State}.UseCCM(tc.used), name)
+		require.NoError(t, l.UseCCM(t.Context(), tc.next), name)
+		assert.Equal(t, tc.want, l.State.KubeletProviderIDs, name)
+	}
 }

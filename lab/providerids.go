@@ -46,6 +46,20 @@ func (l *Lab) UseProviderIDs(ctx context.Context, template string) error {
 	return l.State.Save()
 }
 
+// dropProviderIDs has Nodes get no provider IDs any more that the preset of the program in use asked for, unless the
+// program next asks for the same. Other CCMs take them for another cloud's.
+func (l *Lab) dropProviderIDs(next *cluster.Program) error {
+	used, err := l.OtherCCM()
+	if err != nil || used == nil || used.ProviderIDs == "" || used.ProviderIDs != l.State.KubeletProviderIDs {
+		return err
+	}
+	if next != nil && next.ProviderIDs == used.ProviderIDs {
+		return nil
+	}
+	l.State.KubeletProviderIDs = ""
+	return l.State.Save()
+}
+
 // SetProviderIDs sets the provider ID of Nodes that have none, in the operator's name, if the lab gives Nodes
 // provider IDs. Nodes that kubelets have registered with theirs, and foreign ones, stay as they are.
 func (l *Lab) SetProviderIDs(ctx context.Context) error {

@@ -321,6 +321,8 @@ type Program struct {
 	WithoutRoutes bool `json:"withoutRoutes,omitempty"`
 	// WithoutBalancers tells that, as a CCM, it makes no load balancers.
 	WithoutBalancers bool `json:"withoutBalancers,omitempty"`
+	// ProviderIDs, unless "", is the template of Nodes' provider IDs that its preset has.
+	ProviderIDs string `json:"providerIDs,omitempty"`
 	// HostsFile, unless "", is what the program finds as /etc/hosts.
 	HostsFile string `json:"hostsFile,omitempty"`
 	// Templates, unless nil, is what Args and Env are filled in from again before each start that a person asks for.

@@ -265,7 +265,8 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect, providerID
 	}
 	used := &cluster.Program{
 		Path: p.Path, HostsFile: hosts, WithoutRoutes: preset.WithoutRoutes, WithoutBalancers: preset.WithoutBalancers,
-		Templates: &cluster.Templates{Args: p.Args, Env: p.Env, Config: p.ConfigTemplate, Dialect: dialect},
+		ProviderIDs: preset.KubeletProviderIDs,
+		Templates:   &cluster.Templates{Args: p.Args, Env: p.Env, Config: p.ConfigTemplate, Dialect: dialect},
 	}
 	if err := l.FillProgram(ctx, used); err != nil {
 		return err
