@@ -57,14 +57,12 @@ var foundations = []struct {
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-zone-outage",
 		"resilience-empty-instance-list", "resilience-throttled-refresh", "resilience-missing-page",
 		"resilience-missing-field", "resilience-stale-reads", "resilience-slow-api",
-		"resilience-tripped-breaker",
 	}},
 	{on: untainted, tests: []string{ // By which the CCM's rounds are counted.
 		"lifecycle-machine", "lifecycle-doubt-*", "lifecycle-booting-is-kept", "lifecycle-survives-*", "budget-*",
 		"lifecycle-mass-deletion*",
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-empty-instance-list",
 		"resilience-throttled-refresh", "resilience-missing-page", "resilience-missing-field", "resilience-stale-reads",
-		"resilience-tripped-breaker",
 	}},
 	{on: endedDeleted, tests: []string{
 		"ha-migration-lease-held",
@@ -74,7 +72,7 @@ var foundations = []struct {
 	}},
 
 	{on: balancerMade, tests: []string{
-		"lb-*", "budget-*", "resilience-zone-outage", "resilience-stranger-of-same-name",
+		"lb-*", "budget-*", "resilience-zone-outage", "resilience-tripped-breaker", "resilience-stranger-of-same-name",
 		"ha-one-acts", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
 		"ha-api-server-away", "resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",
 		"resilience-missing-page-of-balancers",

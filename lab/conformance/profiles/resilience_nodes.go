@@ -160,43 +160,74 @@ var resilienceNodeTests = []conformance.Test{
 			},
 		},
 	}, {
-		ID:       "resilience-tripped-breaker",
-		Source:   instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
-		Requires: "A CCM whose calls about instances fail with 500 a dozen times, so that a circuit breaker in its client opens, deletes no Node; one that joined meanwhile is initialised when that is over.",
-		Needs:    faultFeatures(conformance.FaultServerError), Alone: true,
+		ID: "resilience-tripped-breaker",
+		Source: nodeController + ", " + fromEnsure + ": what fails is tried again, after pauses that double from 5 ms and " +
+			"from 5 s; oci-go-sdk common/circuit_breaker.go (half a minute without calls)",
+		Requires: "A CCM whose calls have all failed with 500, ten within two minutes, deletes no Node meanwhile; " +
+			"soon after the cloud is well, a Node that joins is initialised and a new Service gets its balancer.",
+		Needs: faultFeatures(conformance.FaultServerError), Alone: true,
 		Bound: incidentBound,
 		Run:   trippedBreaker,
 		Incident: &conformance.Incident{
 			Name:  "tripped-breaker",
 			Title: "The cloud fails until the client's circuit breaker opens",
-			Happened: "The cloud fails each call for a minute. The client library has a circuit breaker: after ten calls of which most failed it makes none " +
-				"for half a minute (Oracle's SDK), and gives its own error instead. A careless CCM knows that error for none of the cloud's, takes it for " +
-				"an answer, or waits for a breaker that nobody closes.",
-			Danger: "The cloud is well again, and the CCM is not: new machines stay tainted, and nothing in the cloud's audit says why, as no call is made. " +
-				"Where the error is taken for an answer, Nodes that are not Ready are deleted.",
-			Watch: "In the cloud's audit, a dozen calls that end with 500, then a pause. In kubectl get nodes -w, a worker that is NotReady and one that " +
-				"waits with its taint until the breaker has closed.",
-			Right: "It takes what the breaker says for no answer, keeps all Nodes, and initialises the new one when the breaker has let a call through.",
-			Known: []string{"https://docs.oracle.com/en-us/iaas/Content/API/Concepts/sdk_circuit_breakers.htm"},
+			Happened: "The CCM has just been restarted, and the cloud fails every call. The client library has a circuit breaker: Oracle's, for one, makes no " +
+				"call for half a minute after ten within two minutes of which most have failed, and returns an error of its own. A careless CCM's breaker " +
+				"does not close, or the CCM gives up because of it.",
+			Danger: "The cloud is well again, and the CCM is not: new machines stay tainted, and Services get no address. The cloud's audit " +
+				"does not say why, as no call is made, and those who look there think that the CCM has nothing to do.",
+			Watch: "In the cloud's audit, ten calls that end with 500, and then perhaps none for a while. In kubectl get nodes -w, a worker that is " +
+				"NotReady and stays, and one that joins when the cloud is well.",
+			Right: "It takes what a breaker says for no answer, keeps all Nodes, tries again, and is back at work within seconds or, after a breaker's " +
+				"half minute, at upstream's next try.",
+			Known: []string{
+				"https://github.com/hetznercloud/hcloud-cloud-controller-manager/issues/1028",
+				"https://docs.oracle.com/en-us/iaas/tools/python/latest/sdk_behaviors/circuit_breakers.html",
+			},
 		},
 	},
 }
 
-// breakerCalls is after how many failures Oracle's SDK opens its breaker at the latest (oci-go-sdk, common/circuit_breaker.go:
-// ten calls of which 80 % failed), and some more.
-const breakerCalls = 12
+// What oci-go-sdk has for its circuit breakers (common/circuit_breaker.go), of which each client but the one for
+// instances has one: it opens when 80 % of at least breakerCalls within breakerWindow have failed, and lets one through
+// after breakerPause. If it stays open, no more calls than these reach the cloud.
+const (
+	breakerCalls  = 10
+	breakerWindow = 2 * time.Minute
+	breakerPause  = 30 * time.Second
+)
 
-// trippedBreaker fails more calls than testDoubtfulAnswer does, and wants the CCM to work afterwards.
+// trippedBreaker restarts the CCM under the fault: a breaker also counts the calls that have succeeded before.
 func trippedBreaker(t *conformance.T) {
-	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	fault := injectOnInstances(t, conformance.FaultServerError)
-	nodes[0].NotReady()
-	holds, c := nodes.checkNodesKept, chanceIn(conformance.FaultServerError, t.Attempts)
-	c.calls, c.rounds = max(c.calls, breakerCalls), breakerCalls
-	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
-	late := newJoiningWorker(t)
+	kept := newFleet(t, 1)
+	restart := stopCCM(t)
+	fault := injectFault(t, "having the cloud fail every call", conformance.FaultServerError)
+	kept[0].NotReady()
+	began, exits := time.Now(), t.Exits()
+	// Each of these Services costs two calls at least, of a CCM that asks the cloud for each.
+	failed := []func(context.Context) error{checkFaultHits(t, fault, breakerCalls)}
+	for range breakerCalls / 2 {
+		failed = append(failed, checkFailuresTold(t, t.NewService()))
+	}
+	restart()
+	t.HoldsUntil("all Nodes are to be kept", kept.checkNodesKept, "calls to have failed", func(ctx context.Context) error {
+		err := allHold(failed...)(ctx)
+		switch {
+		case t.Exits() > exits: // Its breaker has ended with it.
+			return nil
+		case err != nil && time.Since(began) > breakerWindow:
+			t.NotMade("not within %s: %v", breakerWindow, err)
+		}
+		return err
+	})
 	liftFault(t, fault)
-	awaitRecovery(t, late, holds)
+	// The pauses of upstream's controllers double, the Service's from 5 s: what fails while a breaker is open is tried
+	// again before twice breakerPause and 5 s have passed. The rest is for the other Services, which come one by one.
+	const within = 3 * breakerPause
+	svc, late := t.NewService(), newJoiningWorker(t)
+	working := allHold(late.checkInitialized, checkOneBalancer(t, svc))
+	awaitPromptly(t, "the CCM to work again", within, working, joiningNode)
+	t.Must(kept.checkNodesKept(t.Context()), "looking at the Nodes that were there")
 }
 
 // incidentBound leaves time to other CCMs, with longer leases, that look at Nodes less often.
