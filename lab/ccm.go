@@ -184,6 +184,15 @@ func (l *Lab) CCMCommand() ([]string, error) {
 	if err := l.checkUsesCCM(); err != nil {
 		return nil, err
 	}
+	other, err := l.OtherCCM()
+	if err != nil {
+		return nil, err
+	}
+	if other != nil {
+		return l.Host.CommandLine(process.Spec{
+			Component: ComponentManualCCM, Path: other.Path, Args: other.Args, Env: other.Env, HostsFile: other.HostsFile,
+		}), nil
+	}
 	if l.Cluster.Traits().InContainers {
 		return nil, fmt.Errorf(
 			"the own CCM of lab %q is a Deployment in its cluster: `kubectl --namespace kube-system get pods` shows it, "+

@@ -36,10 +36,9 @@ func TestCCMCommand(t *testing.T) {
 	config := filepath.Join(dir, "cloud-config.yaml")
 	command := cluster.CCMCommand{Path: "/bin/ccm", Args: []string{"--secure-port=1"}, CloudConfig: config}
 	of := func(kind string, traits cluster.Traits) *Lab {
-		return &Lab{
-			State: &state.Lab{Name: "lab", Cluster: kind}, Host: process.Host{Lab: dir},
-			Cluster: ofCCM{command: command, traits: traits},
-		}
+		s := state.InDir(dir, "lab")
+		s.Cluster = kind
+		return &Lab{State: s, Host: process.Host{Lab: dir}, Cluster: ofCCM{command: command, traits: traits}}
 	}
 	_, err := of(cluster.KindEmbedded, cluster.Traits{}).CCMCommand()
 	require.ErrorContains(t, err, "`lab ccm start --name lab` makes one")
@@ -55,6 +54,13 @@ func TestCCMCommand(t *testing.T) {
 	require.ErrorContains(t, err, "is a Deployment in its cluster")
 	_, err = of(cluster.KindEmbedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
 	require.ErrorContains(t, err, "without an external cloud provider")
+
+	other := &cluster.Program{Path: "/bin/other", Args: []string{"--v=1"}, Env: []string{"REALM=x"}}
+	require.NoError(t, local.Site{Lab: state.InDir(dir, "lab")}.UseCCM(other))
+	words, err = of(cluster.KindKind, cluster.Traits{InContainers: true}).CCMCommand()
+	require.NoError(t, err, "it is a process on this machine, whatever the cluster is")
+	assert.Subset(t, words, []string{"REALM=x", "/bin/other", "--v=1"})
+	assert.NotContains(t, words, "/bin/ccm")
 }
 
 // It is shown while it runs, and no lab is incomplete without one.

@@ -76,7 +76,7 @@ func newCCMCommand(o *globalOptions) *cobra.Command {
 		Long: `command prints how the lab runs its CCM, quoted for a shell. Whoever runs it has another
 CCM, with the same rights and the same token, in the terminal: a second replica, which
 waits for the lease, or one with other flags. Flags can be appended; of one that comes
-twice the last counts. The lab's own CCM has its port, so another needs --secure-port=0,
+twice the last counts. The lab's CCM has its port, so another needs --secure-port=0,
 or a port of its own. It is not kept running as the lab's is; lab down ends it, unless
 Ctrl-C did.`,
 		Example: `  eval "$(lab ccm command) --secure-port=0"

@@ -47,7 +47,7 @@ var Dialect = dialect.Dialect{
 		"weights of backends, drain, backup and offline are recorded, and so are shapes and defined tags",
 		"security lists and network security groups are recorded: they filter nothing",
 		"a network load balancer is a proxy, too: preserving clients' addresses is recorded, and not done",
-		"TLS, certificates, rule sets, cipher suites, hostnames and IPv6 are refused",
+		"TLS, certificates, rule sets, hostnames, IPv6, and health checks of UDP and DNS are refused",
 		"instances are made, started and stopped by fakecloud's own API",
 	},
 	Calls:           slices.Concat(nodeCalls, lbCalls, nlbCalls, securityCalls),
