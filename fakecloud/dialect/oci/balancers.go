@@ -3,8 +3,6 @@ package oci
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -116,15 +114,6 @@ func (o *backendOptions) flags(s *service) []**bool {
 	return []**bool{&o.Drain, &o.Backup, &o.Offline}
 }
 
-// Defaults of what is left out. See HealthChecker, Backend and Listener in OCI's reference.
-const (
-	defaultRetries  = 3
-	defaultTimeout  = 3000  // of a health check, in milliseconds
-	defaultInterval = 10000 // from one health check to the next, in milliseconds
-	defaultCode     = 200
-	millisASecond   = 1000
-)
-
 // fill sets a field that is left out.
 func fill[T any](field **T, value T) {
 	if *field == nil {
@@ -139,12 +128,12 @@ func empty[T comparable](field **T, value T) {
 	}
 }
 
-// withDefaults fills in what is left out of a health checker.
+// withDefaults fills in what is left out of a health checker. See HealthChecker in OCI's reference.
 func (h healthChecker) withDefaults() healthChecker {
-	fill(&h.Retries, defaultRetries)
-	fill(&h.TimeoutInMillis, defaultTimeout)
-	fill(&h.IntervalInMillis, defaultInterval)
-	fill(&h.ReturnCode, defaultCode)
+	fill(&h.Retries, 3)
+	fill(&h.TimeoutInMillis, 3000)
+	fill(&h.IntervalInMillis, 10_000)
+	fill(&h.ReturnCode, http.StatusOK)
 	fill(&h.ResponseBodyRegex, "")
 	if h.Protocol == "HTTP" {
 		h.URLPath = new(cmp.Or(api.ValueOf(h.URLPath), "/"))
@@ -168,18 +157,17 @@ func (h healthChecker) toNative(port int) *api.HealthCheck {
 }
 
 // inSeconds gives milliseconds in seconds, rounded up.
-func inSeconds(millis int) int { return max((millis+millisASecond-1)/millisASecond, 1) }
+func inSeconds(millis int) int { return max((millis+999)/1000, 1) }
 
 // toHealthChecker makes the health checker of a native check that was not made by this dialect. Where there is none,
 // it is one that asks for nothing: OCI has one always.
 func toHealthChecker(native *api.HealthCheck) healthChecker {
-	if native == nil {
+	if native == nil || native.Protocol == api.HealthCheckNone {
 		return healthChecker{Protocol: "TCP"}.withDefaults()
 	}
 	h := healthChecker{
 		Protocol: strings.ToUpper(string(native.Protocol)), Port: native.Port, Retries: &native.UnhealthyThreshold,
-		IntervalInMillis: new(native.IntervalSeconds * millisASecond),
-		TimeoutInMillis:  new(native.TimeoutSeconds * millisASecond),
+		IntervalInMillis: new(native.IntervalSeconds * 1000), TimeoutInMillis: new(native.TimeoutSeconds * 1000),
 	}
 	if native.Protocol == api.HealthCheckHTTP {
 		h.URLPath = &native.Path
@@ -380,30 +368,27 @@ func (b *balancer) isServed(set string) bool {
 // followListeners shows listeners as they are now: without those that were removed natively, and with those that
 // were added.
 func (b *balancer) followListeners() {
-	told := map[string]bool{} // native listeners, by protocol and port
-	key := func(p api.Protocol, port int) string { return string(p) + "-" + strconv.Itoa(port) }
-	for name, l := range b.listeners {
-		for _, protocol := range b.service.protocols[l.Protocol].native {
-			at := slices.IndexFunc(b.Listeners, func(n api.Listener) bool {
-				return n.Protocol == protocol && n.Port == l.Port
-			})
-			if at < 0 {
-				delete(b.listeners, name)
-				break
-			}
-			told[key(protocol, l.Port)] = true
-			if set := b.sets[l.DefaultBackendSetName]; set != nil {
-				set.followNative(b.Listeners[at])
-			}
-			l = b.service.followNative(l, b.Listeners[at])
-			b.listeners[name] = l
-		}
-	}
+	nameOf := func(p api.Protocol, port int) string { return strings.ToUpper(string(p)) + "-" + strconv.Itoa(port) }
+	added := map[string]api.Listener{} // native ones that were not told of
 	for _, n := range b.Listeners {
-		if told[key(n.Protocol, n.Port)] {
+		added[nameOf(n.Protocol, n.Port)] = n
+	}
+	for name, l := range b.listeners {
+		protocols := b.service.protocols[l.Protocol].native
+		if slices.ContainsFunc(protocols, func(p api.Protocol) bool { return added[nameOf(p, l.Port)].Port == 0 }) {
+			delete(b.listeners, name)
 			continue
 		}
-		name := strings.ToUpper(key(n.Protocol, n.Port))
+		for _, protocol := range protocols {
+			n := added[nameOf(protocol, l.Port)]
+			delete(added, nameOf(protocol, l.Port))
+			if set := b.sets[l.DefaultBackendSetName]; set != nil {
+				set.followNative(n)
+			}
+			b.listeners[name] = b.service.followNative(b.listeners[name], n)
+		}
+	}
+	for name, n := range added {
 		b.listeners[name] = b.service.followNative(listener{
 			Name: name, DefaultBackendSetName: name, Port: n.Port, Protocol: strings.ToUpper(string(n.Protocol)),
 		}, n)
@@ -423,9 +408,9 @@ func (set *backendSet) followNative(n api.Listener) {
 	}
 }
 
-// followNative gives a listener with the PROXY protocol that the native one has, which is for TCP.
+// followNative gives a listener with the PROXY protocol that the native one has. UDP has none natively.
 func (s *service) followNative(l listener, n api.Listener) listener {
-	if n.Protocol == api.ProtocolUDP || l.proxyProtocol() == n.ProxyProtocol {
+	if l.proxyProtocol() == n.ProxyProtocol || n.Protocol == api.ProtocolUDP {
 		return l
 	}
 	if s == nlbService {
@@ -463,8 +448,8 @@ func (b *balancer) servedSets() (all []*backendSet) {
 
 // algorithm is that of the first set that is served.
 func (b *balancer) algorithm() api.LoadBalancerAlgorithm {
-	for _, set := range b.servedSets() {
-		return algorithms[set.Policy]
+	if served := b.servedSets(); len(served) > 0 {
+		return algorithms[served[0].Policy]
 	}
 	return algorithms[b.service.policies[0]]
 }
@@ -739,13 +724,6 @@ type reservedIP struct {
 	ID string `json:"id"`
 }
 
-// hash is the SHA-256 of what can be written as JSON, in hexadecimal digits.
-func hash(asked any) string {
-	text, _ := json.Marshal(asked) // Texts and numbers can be encoded.
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}
-
 // createBalancer makes the balancer that q asks for, and answers with its work request. Rec has what else was asked
 // for.
 func (s *service) createBalancer(
@@ -804,17 +782,13 @@ func findReserved(ctx context.Context, r *dialect.Request, ips []reservedIP) (*s
 }
 
 // createOnce makes the balancer in the cloud, and gives the operation. Who sends a retry token again gets the
-// balancer that was made for it, while that is there: the native name, which is unique, follows from the token.
+// balancer that was made for it, while that is there.
 func (b *balancer) createOnce(
 	ctx context.Context,
 	r *dialect.Request,
 	create api.LoadBalancerCreate,
 ) (operation string, err error) {
-	token := r.HTTP.Header.Get("Opc-Retry-Token")
-	prefix := "oci-" + b.service.name + "-"
-	if create.Name = dialect.NewName(prefix); token != "" {
-		create.Name = prefix + hash(token)[:32]
-	}
+	create.Name = nativeName(r, "oci-"+b.service.name+"-")
 	created, refused := r.CreateLoadBalancer(client.OperationInto(ctx, &operation), create)
 	if refused == nil {
 		b.LoadBalancer = created
@@ -823,12 +797,10 @@ func (b *balancer) createOnce(
 	all, err := b.service.listBalancers(ctx, r)
 	at := slices.IndexFunc(all, func(made *balancer) bool { return made.Name == create.Name })
 	switch {
-	case token == "" || err != nil || at < 0 || all[at].State == api.LoadBalancerDeleting:
+	case err != nil || at < 0 || all[at].State == api.LoadBalancerDeleting:
 		return "", refused
 	case all[at].rec.Asked != b.rec.Asked:
-		return "", &cloud.Error{
-			Code: cloud.IdempotencyKeyReused, Message: "the opc-retry-token was used for another request",
-		}
+		return "", errTokenReused
 	}
 	*b = *all[at]
 	operations, err := r.ListOperations(ctx, client.OperationFilter{Resource: b.ID})

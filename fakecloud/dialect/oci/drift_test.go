@@ -173,7 +173,8 @@ func TestTwoProtocols(t *testing.T) {
 	}, nil)
 	require.Equal(t, http.StatusAccepted, status)
 	var all struct{ Items []json.RawMessage }
-	to.call(http.MethodGet, "/20200501/networkLoadBalancers?compartmentId=ocid1.tenancy.fc1.."+cloudtest.ProjectName, nil, &all)
+	list := "/20200501/networkLoadBalancers?compartmentId=ocid1.tenancy.fc1.." + cloudtest.ProjectName
+	to.call(http.MethodGet, list, nil, &all)
 	require.Len(t, all.Items, 1)
 	require.NoError(t, json.Unmarshal(all.Items[0], &made))
 	assert.Len(t, made.Listeners, 1)

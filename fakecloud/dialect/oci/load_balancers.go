@@ -81,26 +81,19 @@ type shapeDetails struct {
 	Maximum int `json:"maximumBandwidthInMbps"`
 }
 
-const (
-	defaultShape  = "100Mbps"
-	flexibleShape = "flexible"
-	minBandwidth  = 10
-	maxBandwidth  = 8000
-)
+const defaultShape = "100Mbps"
 
 // check refuses a shape that OCI has not.
 func (s shape) check() error {
 	fixed := []string{"10Mbps", "10Mbps-Micro", defaultShape, "400Mbps", "8000Mbps"}
 	d := s.ShapeDetails
 	switch {
-	case s.ShapeName != flexibleShape && !slices.Contains(fixed, s.ShapeName):
-		return dialect.Invalid("shapeName", "%q is none: want %s, or one of %v", s.ShapeName, flexibleShape, fixed)
-	case s.ShapeName == flexibleShape && d == nil:
-		return dialect.Invalid("shapeDetails", "must be given for the shape %s", flexibleShape)
-	case s.ShapeName == flexibleShape && (d.Minimum < minBandwidth || d.Maximum > maxBandwidth || d.Minimum > d.Maximum):
-		return dialect.Invalid(
-			"shapeDetails", "from %d to %d Mbps: want a range within %d to %d", d.Minimum, d.Maximum, minBandwidth, maxBandwidth,
-		)
+	case slices.Contains(fixed, s.ShapeName):
+		return nil
+	case s.ShapeName != "flexible":
+		return dialect.Invalid("shapeName", "%q is none: want flexible, or one of %v", s.ShapeName, fixed)
+	case d == nil || d.Minimum < 10 || d.Maximum > 8000 || d.Minimum > d.Maximum:
+		return dialect.Invalid("shapeDetails", "must be a range within 10 to 8000 Mbit/s")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package oci_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -177,8 +178,8 @@ func TestChangesOfALoadBalancer(t *testing.T) {
 
 	made, err := s.lb.CreateBackendSet(ctx, loadbalancer.CreateBackendSetRequest{
 		LoadBalancerId: id, CreateBackendSetDetails: loadbalancer.CreateBackendSetDetails{
-			Name: new("TCP-81"), Policy: new("LEAST_CONNECTIONS"), HealthChecker: healthChecker(),
-			Backends: []loadbalancer.BackendDetails{backend(n, 30082)},
+			Name: new("TCP-81"), Policy: new("LEAST_CONNECTIONS"), Backends: []loadbalancer.BackendDetails{backend(n, 30082)},
+			HealthChecker: &loadbalancer.HealthCheckerDetails{Protocol: new("TCP"), Port: new(0)},
 		},
 	})
 	s.await(made.OpcWorkRequestId, err)
@@ -246,6 +247,15 @@ func TestRetryTokens(t *testing.T) {
 	otherwise.IsPrivate = new(true)
 	_, err = createLB(s, otherwise, "uid-1")
 	requireRefusal(t, http.StatusConflict, "InvalidatedRetryToken", err)
+	otherwise = details
+	otherwise.ShapeName = new("400Mbps")
+	_, err = createLB(s, otherwise, "uid-1")
+	requireRefusal(t, http.StatusConflict, "InvalidatedRetryToken", err)
+	_, err = c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))})
+	require.NoError(t, err)
+	again, err = createLB(s, details, "uid-1")
+	require.NoError(t, err, "though there is no room for another")
+	assert.Equal(t, first, again)
 	deleted, err := s.lb.DeleteLoadBalancer(t.Context(), loadbalancer.DeleteLoadBalancerRequest{LoadBalancerId: id})
 	s.await(deleted.OpcWorkRequestId, err)
 	other := s.await(createLB(s, details, "uid-1")).LoadBalancerId
@@ -419,6 +429,31 @@ func TestNetworkLoadBalancers(t *testing.T) {
 		ctx, networkloadbalancer.GetNetworkLoadBalancerRequest{NetworkLoadBalancerId: made.Id},
 	)
 	requireRefusal(t, 404, "NotAuthorizedOrNotFound", err)
+}
+
+// A listener of both protocols is two natively, of which TCP alone can have the PROXY protocol and be idle for long.
+func TestListenersOfBothProtocols(t *testing.T) {
+	c, s := startCloud(t)
+	creation := nlbCreation(s, "default/web/uid-1", createNode(t, c, s, "node-1"))
+	l := creation.Listeners["UDP-53"]
+	l.Protocol, l.IsPpv2Enabled = networkloadbalancer.ListenerProtocolsTcpAndUdp, new(true)
+	creation.Listeners["UDP-53"] = l
+	made, err := s.nlb.CreateNetworkLoadBalancer(t.Context(), creation)
+	s.awaitNLB(made.OpcWorkRequestId, err)
+	assert.True(t, *s.getNLB(made.Id).Listeners["UDP-53"].IsPpv2Enabled)
+	all, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Len(t, all[0].Listeners, 2)
+	assert.Equal(t, 360, all[0].IdleTimeoutSeconds)
+
+	listeners := slices.DeleteFunc(all[0].Listeners, func(n api.Listener) bool { return n.Protocol == api.ProtocolUDP })
+	_, err = c.UpdateLoadBalancer(t.Context(), all[0].ID, api.LoadBalancerUpdate{Listeners: &listeners})
+	require.NoError(t, err)
+	shown := s.getNLB(made.Id).Listeners
+	require.Len(t, shown, 1)
+	assert.Equal(t, networkloadbalancer.ListenerProtocolsTcp, shown["TCP-53"].Protocol)
+	assert.True(t, *shown["TCP-53"].IsPpv2Enabled)
 }
 
 // While one change runs, a network load balancer takes no other.

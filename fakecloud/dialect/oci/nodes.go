@@ -53,16 +53,12 @@ type shapeConfig struct {
 // domainPrefix is what names of availability domains have before the zone's. It is the tenancy's at Oracle.
 const domainPrefix = "fc1:"
 
-// faultDomains is how many of them an availability domain has.
-const faultDomains = 3
-
+// toInstance gives an instance as OCI shows it. An availability domain has three fault domains.
 func toInstance(r *dialect.Request, in api.Instance) instance {
-	tagged := tags{FreeformTags: in.Tags}
+	id, state, tagged := instanceKind.Write(in.Serial), lifecycleStates[in.State], tags{FreeformTags: in.Tags}
 	out := instance{
-		resource: newResource(
-			r, instanceKind.Write(in.Serial), in.Name, lifecycleStates[in.State], in.CreatedAt, tagged,
-		),
-		AvailabilityDomain: domainPrefix + in.Zone, FaultDomain: fmt.Sprintf("FAULT-DOMAIN-%d", 1+in.Serial%faultDomains),
+		resource:           newResource(r, id, in.Name, state, in.CreatedAt, tagged),
+		AvailabilityDomain: domainPrefix + in.Zone, FaultDomain: fmt.Sprintf("FAULT-DOMAIN-%d", 1+in.Serial%3),
 		Region: in.Region, Shape: string(in.Type),
 	}
 	for _, size := range cloud.InstanceSizes {

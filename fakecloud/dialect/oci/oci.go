@@ -10,6 +10,9 @@ package oci
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"net/http"
 	"reflect"
 	"slices"
@@ -212,6 +215,26 @@ func newResource(r *dialect.Request, ocid, name, state string, created time.Time
 	return resource{
 		ID: ocid, CompartmentID: compartmentOf(r), DisplayName: name, LifecycleState: state, TimeCreated: created, tags: t,
 	}
+}
+
+// hash is the SHA-256 of what can be written as JSON, in hexadecimal digits.
+func hash(asked any) string {
+	text, _ := json.Marshal(asked) // Texts and numbers can be encoded.
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// nativeName makes a native name, which is unique. It follows from the retry token of the request, if that has one, so
+// that what was made for a token is found by its name.
+func nativeName(r *dialect.Request, prefix string) string {
+	if token := r.HTTP.Header.Get("Opc-Retry-Token"); token != "" {
+		return prefix + hash(token)[:32]
+	}
+	return dialect.NewName(prefix)
+}
+
+var errTokenReused = &cloud.Error{
+	Code: cloud.IdempotencyKeyReused, Message: "the opc-retry-token was used for another request",
 }
 
 // overlay puts the fields of a change that are set into has. The others stay, as in OCI's updates.

@@ -234,6 +234,9 @@ type (
 		VcnID              *string  `json:"vcnId" mandatory:"true"`
 		CidrBlock          *string  `json:"cidrBlock" mandatory:"true"`
 		LifecycleState     string   `json:"lifecycleState" mandatory:"true"`
+		RouteTableID       *string  `json:"routeTableId" mandatory:"true"`
+		VirtualRouterIP    *string  `json:"virtualRouterIp" mandatory:"true"`
+		VirtualRouterMac   *string  `json:"virtualRouterMac" mandatory:"true"`
 		AvailabilityDomain *string  `json:"availabilityDomain"`
 		SecurityListIDs    []string `json:"securityListIds"`
 	}

@@ -44,15 +44,14 @@ func handleFirewall[B any](
 	method, path string,
 	do func(ctx context.Context, r *dialect.Request, body B) (*firewall, error),
 ) dialect.Call {
-	return dialect.Handle(method, path, nil, func(ctx context.Context, r *dialect.Request, body B) (*dialect.Answer, error) {
+	handle := func(ctx context.Context, r *dialect.Request, body B) (*dialect.Answer, error) {
 		f, err := do(ctx, r, body)
 		if err != nil {
 			return nil, err
 		}
-		answer := dialect.OK(f.show(r))
-		answer.Header = http.Header{"Etag": {f.etag()}}
-		return answer, nil
-	})
+		return &dialect.Answer{Status: http.StatusOK, Header: http.Header{"Etag": {f.etag()}}, Body: f.show(r)}, nil
+	}
+	return dialect.Handle(method, path, nil, handle)
 }
 
 var securityGroupKind = newKind("networksecuritygroup", "network security group", cloud.FirewallResource)
@@ -139,6 +138,7 @@ type groupRecord struct {
 	Name  string `json:"name"`
 	VcnID string `json:"vcnId"`
 	tags
+	Asked    string         `json:"asked"` // a hash of the request that made the group
 	Rules    []securityRule `json:"rules"`
 	LastRule int            `json:"lastRule"`
 }
@@ -184,7 +184,7 @@ func (f *firewall) save(ctx context.Context, r *dialect.Request) error {
 	}
 	switch {
 	case client.HasCode(err, api.ProblemCode(cloud.NameTaken)):
-		return &cloud.Error{Code: cloud.PreconditionFailed, Message: "it was changed meanwhile: read it again"}
+		return &cloud.Error{Code: cloud.PreconditionFailed, Message: "it was made meanwhile: read it again"}
 	case err == nil:
 		f.Firewall = saved
 	}
@@ -312,6 +312,7 @@ func listSecurityGroups(ctx context.Context, r *dialect.Request) (all []security
 	return all, nil
 }
 
+// createSecurityGroup makes a group. Who sends a retry token again gets the one that was made for it.
 func createSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
 	CompartmentID string `json:"compartmentId"`
 	VcnID         string `json:"vcnId"`
@@ -324,9 +325,21 @@ func createSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
 	if _, err := vcnKind.NativeID(ctx, r, q.VcnID); err != nil {
 		return nil, dialect.Invalid("vcnId", "%q is none", q.VcnID)
 	}
-	f := &firewall{Firewall: &api.Firewall{Name: dialect.NewName("oci-nsg-")}}
-	f.Group = &groupRecord{Name: q.DisplayName, VcnID: q.VcnID, tags: q.tags}
-	return f, f.save(ctx, r)
+	f := &firewall{Firewall: &api.Firewall{Name: nativeName(r, "oci-nsg-")}}
+	f.Group = &groupRecord{Name: q.DisplayName, VcnID: q.VcnID, tags: q.tags, Asked: hash(q)}
+	refused := f.save(ctx, r)
+	if refused == nil {
+		return f, nil
+	}
+	found, err := r.ListFirewalls(ctx, client.FirewallFilter{Name: f.Name})
+	if err != nil || len(found) == 0 {
+		return nil, refused
+	}
+	made, err := toFirewall(&found[0])
+	if err == nil && (made.Group == nil || made.Group.Asked != f.Group.Asked) {
+		err = errTokenReused
+	}
+	return made, err
 }
 
 func getSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*firewall, error) {

@@ -24,6 +24,9 @@ func TestSecurityLists(t *testing.T) {
 	path := "/securityLists/" + sn.SecurityListIDs[0]
 	before := get[securityList](s, path)
 	assert.Equal(t, sn.VcnID, before.VcnID)
+	require.Len(t, before.Ingress, 3, "those of a VCN's default list: SSH, and ICMP's of lost packets")
+	fromVCN := map[string]any{"source": *sn.CidrBlock, "protocol": "1", "icmpOptions": map[string]any{"type": float64(3)}}
+	assert.Subset(t, before.Ingress[2], fromVCN)
 	etag := s.lastResponse.Header.Get("etag")
 	require.NotEmpty(t, etag)
 	change := map[string]any{
@@ -53,10 +56,18 @@ func TestNetworkSecurityGroups(t *testing.T) {
 	vcn := get[subnet](s, "/subnets/"+*createNode(t, c, s, "node-1").vnic.SubnetID).VcnID
 	tags := map[string]string{"CreatedBy": "CCM", "ServiceUid": "uid-1"}
 	name := "default/web/uid-1/nsg"
-	var made networkSecurityGroup
-	require.NoError(t, s.call(http.MethodPost, "/networkSecurityGroups", map[string]any{
+	creation := map[string]any{
 		"compartmentId": s.compartment, "vcnId": vcn, "displayName": name, "freeformTags": tags,
-	}, &made, "opc-retry-token", "once"))
+	}
+	create := func(answer any) error {
+		return s.call(http.MethodPost, "/networkSecurityGroups", creation, answer, "opc-retry-token", "once")
+	}
+	var made, again networkSecurityGroup
+	require.NoError(t, create(&made))
+	require.NoError(t, create(&again))
+	assert.Equal(t, made, again)
+	creation["displayName"] = "another"
+	requireRefusal(t, http.StatusConflict, "InvalidatedRetryToken", create(nil))
 	path := "/networkSecurityGroups/" + *made.ID
 	list := func(name string) []networkSecurityGroup {
 		return get[[]networkSecurityGroup](
