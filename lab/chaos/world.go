@@ -83,7 +83,7 @@ func newWorld(ctx context.Context, o options, j *journal) (_ *world, err error) 
 	if err := w.moveToSmallDisk(ctx); err != nil {
 		return nil, err
 	}
-	if w.writers, err = newWriters(ctx, w.lab); err != nil {
+	if w.writers, err = newWriters(ctx, w.lab, w.cloud); err != nil {
 		return nil, err
 	}
 	if w.foreign, err = createForeign(ctx, w.cloud); err != nil {

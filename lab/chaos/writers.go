@@ -28,7 +28,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/conformance/program"
 )
 
 // tenant makes and deletes something small in the cloud, in one of the languages that this speaks.
@@ -59,7 +58,7 @@ const (
 	mostGone = 50
 )
 
-func newWriters(ctx context.Context, l *lab.Lab) ([]*writer, error) {
+func newWriters(ctx context.Context, l *lab.Lab, operator *client.Client) ([]*writer, error) {
 	cloud := l.Cluster.Cloud()
 	native, err := cloud.Client(cluster.CallerLab)
 	if err != nil {
@@ -80,7 +79,7 @@ func newWriters(ctx context.Context, l *lab.Lab) ([]*writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	oci, err := newOCITenant(ctx, l, https)
+	oci, err := newOCITenant(ctx, l, operator, https)
 	if err != nil {
 		return nil, err
 	}
@@ -299,23 +298,36 @@ type ociTenant struct {
 	compartment, subnet string
 }
 
-func newOCITenant(ctx context.Context, l *lab.Lab, https *http.Client) (t ociTenant, err error) {
-	key := &program.CCM{Args: []string{"{{.KeyFile}} {{.NetworkCode}}"}, Values: l.CCMValues("oci")}
-	if err := l.FillCloudValues(ctx, key); err != nil {
-		return t, err
-	}
-	private, err := os.ReadFile(key.Values.KeyFile)
+func newOCITenant(
+	ctx context.Context,
+	l *lab.Lab,
+	operator *client.Client,
+	https *http.Client,
+) (t ociTenant, err error) {
+	project, err := operator.Project(ctx)
 	if err != nil {
 		return t, err
 	}
-	t.compartment, t.subnet = "ocid1.tenancy.fc1.."+key.Values.Project, identity.OCID("subnet")+key.Values.NetworkCode
+	networks, err := operator.ListNetworks(ctx, client.NetworkFilter{Name: "default"})
+	if err != nil {
+		return t, err
+	}
+	file := l.State.Path("chaos-key.pem")
+	fingerprint, err := cluster.EnsureTokenKey(ctx, operator, project.ID, cluster.CallerLab, file)
+	if err != nil {
+		return t, err
+	}
+	private, err := os.ReadFile(file)
+	if err != nil {
+		return t, err
+	}
+	t.compartment, t.subnet = "ocid1.tenancy.fc1.."+project.Name, identity.OCID("subnet")+identity.Code(networks[0].Serial)
 	t.NetworkLoadBalancerClient, err = networkloadbalancer.NewNetworkLoadBalancerClientWithConfigurationProvider(
 		common.NewRawConfigurationProvider(
-			t.compartment, "ocid1.user.fc1.."+cluster.CallerCCM, "us-phoenix-1", key.Values.KeyFingerprint,
-			string(private), nil,
+			t.compartment, "ocid1.user.fc1.."+cluster.CallerLab, "us-phoenix-1", fingerprint, string(private), nil,
 		),
 	)
-	t.Host, t.HTTPClient, t.Configuration.CircuitBreaker = key.Values.DialectURL, https, nil
+	t.Host, t.HTTPClient, t.Configuration.CircuitBreaker = l.Cluster.Cloud().Dialects["oci"], https, nil
 	t.Configuration.RetryPolicy = new(common.NoRetryPolicy())
 	return t, err
 }
