@@ -3,7 +3,6 @@ package cloud
 import (
 	"bytes"
 	"context"
-	"crypto/md5" //nolint:gosec // Fingerprints are names, by definition MD5; nothing rests on them.
 	"crypto/rsa"
 	"crypto/x509"
 	"database/sql"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -27,7 +27,7 @@ const (
 // TokenKey is a public key of a token. Who signs a call with its private key acts as the token, where a dialect
 // takes signatures. A key is valid as long as its token, and outlives the rotation of the token's secret.
 type TokenKey struct {
-	// Fingerprint is the key's name, unique in the cloud: see fingerprintOf.
+	// Fingerprint is the key's name, unique in the cloud: see identity.Fingerprint.
 	Fingerprint string
 	CreatedAt   time.Time
 }
@@ -44,7 +44,7 @@ func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey strin
 		if err != nil {
 			return err
 		}
-		k = TokenKey{Fingerprint: fingerprintOf(der), CreatedAt: now}
+		k = TokenKey{Fingerprint: identity.Fingerprint(der), CreatedAt: now}
 		switch other, err := tx.TokenKey(ctx, k.Fingerprint); {
 		case err == nil:
 			return refuse(
@@ -123,13 +123,6 @@ func parsePublicKey(text string) ([]byte, error) {
 		return nil, invalid(fmt.Sprintf("must be an RSA key of %d to %d bits", minKeyBits, maxKeyBits))
 	}
 	return block.Bytes, nil
-}
-
-// fingerprintOf names a key as Oracle's documentation does: the MD5 of its DER-encoded SubjectPublicKeyInfo, in
-// lower-case hexadecimal digits with colons.
-func fingerprintOf(der []byte) string {
-	sum := md5.Sum(der) //nolint:gosec // A name.
-	return strings.ReplaceAll(fmt.Sprintf("% x", sum), " ", ":")
 }
 
 // RemembersKey tells whether AuthenticateKey knows the fingerprint without reading the store.

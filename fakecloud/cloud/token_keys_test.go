@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
 // publicKey makes up a public key, one for each number. Nobody has the private key.
@@ -42,7 +44,7 @@ xQIDAQAB
 -----END PUBLIC KEY-----
 `)
 	require.NoError(t, err)
-	assert.Equal(t, "41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82", fingerprintOf(der))
+	assert.Equal(t, "41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82", identity.Fingerprint(der))
 }
 
 func TestOnlyPublicRSAKeysAreTaken(t *testing.T) {

@@ -4,7 +4,9 @@
 package identity
 
 import (
+	"crypto/md5" //nolint:gosec // Fingerprints are names, by definition MD5; nothing rests on them.
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -77,6 +79,13 @@ func ReadCode(code string) (serial int64, ok bool) {
 // OCID gives what the OCIDs of a type of Oracle's resources begin with; a code comes after it. This cloud's realm is
 // fc1, and its region has the key neb.
 func OCID(ocidType string) string { return "ocid1." + ocidType + ".fc1.neb." }
+
+// Fingerprint names a public key as Oracle's documentation does: the MD5 of its DER-encoded SubjectPublicKeyInfo, in
+// lower-case hexadecimal digits with colons.
+func Fingerprint(der []byte) string {
+	sum := md5.Sum(der) //nolint:gosec // A name.
+	return strings.ReplaceAll(fmt.Sprintf("% x", sum), " ", ":")
+}
 
 func writeNumber(serial int64) string { return strconv.FormatInt(serial, 10) }
 

@@ -5,7 +5,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // A key's name, by definition; nothing rests on it.
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -15,9 +14,9 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 )
 
@@ -85,7 +84,6 @@ func PublicKey(file string) (public, fingerprint string, err error) {
 		return "", "", fmt.Errorf("%s holds no RSA key", file)
 	}
 	der, err := x509.MarshalPKIXPublicKey(&private.PublicKey)
-	sum := md5.Sum(der) //nolint:gosec // A name.
 	public = string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
-	return public, strings.ReplaceAll(fmt.Sprintf("% x", sum), " ", ":"), err
+	return public, identity.Fingerprint(der), err
 }
