@@ -116,6 +116,7 @@ func inheritedEnvironment() []string {
 	var env []string
 	for _, name := range []string{
 		"PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "GODEBUG", "GOGC", "GOTRACEBACK",
+		"GOCOVERDIR", // Where a program built by `go build -cover` says what of it ran.
 		// What a container engine's client is configured with.
 		"DOCKER_CONFIG", "CONTAINERS_CONF", "XDG_RUNTIME_DIR",
 	} {
