@@ -211,5 +211,5 @@ bench-dataplane: ## Measure fakecloud's load balancers of both kinds, and a targ
 	@$(GO) test -run '^$$' -bench '^BenchmarkBalancers$$' ./fakecloud/dataplane $(BENCH)
 
 .PHONY: bench-ccm
-bench-ccm: build ## Measure our CCM at a thousand nodes, beside itself without cache and in upstream's defaults; a quarter of an hour (BENCH="-quick -rows init,services -o json")
+bench-ccm: build ## Measure a CCM at a thousand nodes, ours beside itself without cache and in upstream's defaults; ten minutes (BENCH="-quick -rows init -alone -o json")
 	@$(GO) run ./lab/bench $(BENCH)
