@@ -165,8 +165,8 @@ fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 
 .PHONY: soak
 soak: ## Send a million small connections through load balancers, or as many as ten minutes allow: it says which (SOAK="-connections 100000 -for 2m …")
-	@$(GO) test -count 1 -v -timeout 0 -run '^TestSoak$$' ./fakecloud/dataplane/soak \
-	  -connections 1000000 -datagrams 200000 -clients 64 -for 10m $(SOAK)
+	@$(GO) test -count 1 -v -timeout 1h -run '^TestSoak$$' ./fakecloud/dataplane/soak \
+	  -connections 1000000 -clients 64 -for 10m $(SOAK)
 
 .PHONY: lint
 lint: ## Check format and style

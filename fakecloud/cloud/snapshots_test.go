@@ -52,8 +52,8 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 
 	// What does not tell is still listed: of a release without virtual clocks, and
 	// damaged.
-	saveOfRelease(t, dir, "00003")
-	dated("00003", written)
+	saveOfRelease(t, dir, "00002")
+	dated("00002", written)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad.db"), []byte("nonsense, for certain"), 0o600))
 	dated("bad", written)
 	all, err := c.ListSnapshots(ctx)

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"slices"
 
 	"github.com/pressly/goose/v3"
 )
@@ -84,22 +85,32 @@ func checkSchema(ctx context.Context, conn *sql.DB) error {
 	if err := conn.QueryRowContext(ctx, "SELECT max(version_id) FROM "+goose.DefaultTablename).Scan(&has); err != nil {
 		return unusableError("%w", err)
 	}
-	knows, err := newestSchema()
-	if err == nil && has > knows {
-		err = unusableError(
-			"it was written by a newer fakecloud (schema %d, this one knows %d): use that one", has, knows,
+	known, err := knownSchemas()
+	if err != nil {
+		return err
+	}
+	switch newest := known[len(known)-1]; {
+	case has > newest:
+		return unusableError(
+			"it was written by a newer fakecloud (schema %d, this one knows %d): use that one", has, newest,
+		)
+	case has > 0 && !slices.Contains(known, has):
+		return unusableError(
+			"it was written by an unreleased fakecloud (schema %d; this one opens %d): use that one", has, known,
 		)
 	}
-	return err
+	return nil
 }
 
-// newestSchema is the number of the latest migration.
-func newestSchema() (int64, error) {
+// knownSchemas are the numbers of the migrations, in ascending order.
+func knownSchemas() (known []int64, err error) {
 	files, err := migrations.ReadDir("migrations")
-	if err != nil {
-		return 0, err
+	for _, f := range files {
+		number, parseErr := goose.NumericComponent(f.Name())
+		err = errors.Join(err, parseErr)
+		known = append(known, number)
 	}
-	return goose.NumericComponent(files[len(files)-1].Name())
+	return known, err
 }
 
 // checkIfExists is CheckFile for a file that need not exist yet.
