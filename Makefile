@@ -174,7 +174,7 @@ lint: ## Check format and style
 
 .PHONY: vulncheck
 vulncheck: ## Look up what every module is made of in Go's vulnerability database (VULNDB=latest: the newest)
-	@$(GO) run ./scripts/vulncheck $(if $(VULNDB),-db $(VULNDB))
+	@scripts/vulncheck $(VULNDB)
 
 .PHONY: reproducible
 reproducible: ## Build our programs and images from the commit twice: they must be the same (COLD=1 compiles everything once more)
@@ -201,10 +201,8 @@ soak-up: build ## Bring a lab up and down again and again, and say what is left:
 	@CYCLES=$(CYCLES) NODES=$(NODES) CLUSTER=$(CLUSTER) scripts/soak-up
 
 .PHONY: bench-cloud
-bench-cloud: ## Measure fakecloud's API beside its targets; two minutes (BENCH="-quick -rows get,list -o json")
-	@# Upstream Kubernetes is not needed for it.
-	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
-	@$(GO) run ./fakecloud/bench $(BENCH)
+bench-cloud: ## Measure fakecloud's API (BENCH="-count 10")
+	@$(GO) test -run '^$$' -bench '^BenchmarkAPI$$' ./fakecloud $(BENCH)
 
 .PHONY: bench-dataplane
 bench-dataplane: ## Measure fakecloud's load balancers of both kinds, and a target without any (BENCH="-count 10")

@@ -38,7 +38,6 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/swaggest/swgui v1.8.5
 	github.com/tmaxmax/go-sse v0.11.0
-	github.com/tsenart/vegeta/v12 v12.12.0
 	github.com/vishvananda/netlink v1.3.1
 	go.uber.org/goleak v1.3.0
 	go.yaml.in/yaml/v3 v3.0.5
@@ -68,9 +67,7 @@ require (
 	github.com/chromedp/cdproto v0.159.0 // indirect
 	github.com/gofrs/flock v0.10.0 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
-	github.com/influxdata/tdigest v0.0.1 // indirect
 	github.com/mdlayher/socket v0.6.0 // indirect
-	github.com/rs/dnscache v0.0.0-20230804202142-fc85eb664529 // indirect
 	github.com/sony/gobreaker v0.5.0 // indirect
 	github.com/youmark/pkcs8 v0.0.0-20240726163527-a2c0da244d78 // indirect
 )

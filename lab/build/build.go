@@ -67,7 +67,7 @@ const ModulePath = "github.com/ccmlab/ccmlab"
 func Own(root string) Module {
 	return Module{
 		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"},
-		Without: []string{"lab/kube", "lab/node", "fakecloud/bench", "lab/bench", "lab/testbed", "lab/integration"},
+		Without: []string{"lab/kube", "lab/node", "lab/bench", "lab/testbed", "lab/integration"},
 		Mains: map[string]string{
 			"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello",
 		},
