@@ -151,7 +151,7 @@ func checkItems[T any](ctx context.Context, i *Inventory, s *resourceStore[T], i
 			return err
 		}
 		if !owned {
-			return fmt.Errorf("doubtful answer, taken for none: %s %s belongs to project %q, which is not ours",
+			return fmt.Errorf("the answer is not used: %s %s belongs to project %q, which is not ours",
 				s.kind, f.id, f.project)
 		}
 	}
