@@ -149,7 +149,7 @@ func loadCertificate(certFile, keyFile string) (*certs.Pair, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("--tls-self-signed: %w; remove both to have them made anew", err)
+		return nil, fmt.Errorf("--tls-self-signed: %w; remove both to create new ones", err)
 	}
 	return pair, nil
 }

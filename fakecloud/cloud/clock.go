@@ -73,7 +73,7 @@ func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
 			return err
 		case row.Now > now.UnixMilli():
 			return fmt.Errorf(
-				"the data is from %s, where its virtual clock stands, and the real clock would turn its time back: go on with the virtual clock, or use other data",
+				"the data's virtual clock is at %s, ahead of the real clock: continue with the virtual clock, or use other data",
 				fromMillis(row.Now).Format(time.RFC3339),
 			)
 		}
@@ -140,7 +140,7 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	switch {
 	case end.Before(out.From):
 		return out, refuse(
-			InvalidRequest, "it is %s by now: time does not run backwards", out.From.Format(time.RFC3339Nano),
+			InvalidRequest, "the clock is at %s: it cannot be moved back", out.From.Format(time.RFC3339Nano),
 		).withField("until", "is in the past")
 	case end.Sub(out.From) > MaxAdvance:
 		return out, refuse(
