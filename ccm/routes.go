@@ -76,7 +76,7 @@ var _ cloudprovider.Routes = (*routes)(nil)
 //
 // None is called a blackhole, whatever the cloud calls it: upstream deletes blackholes, and
 // creates them again in its next round, which may be half a day away. Instead, the route of a
-// stopped instance waits for its start, that of an ended instance goes when its Node does, and
+// stopped instance waits for its start, one of an ended instance is deleted with its Node, and
 // one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	defer r.health.beginRound("listing routes")()

@@ -32,7 +32,7 @@ func InstanceIDFromProviderID(providerID string) (string, bool) {
 // Tags of the cloud's resources.
 const (
 	// TagCluster is the name of the cluster that owns the resource. The CCM sets it
-	// on balancers and routes; whoever makes instances sets it on those.
+	// on balancers and routes; the creator of an instance sets it there.
 	TagCluster = "kubernetes-cluster"
 	// TagClusterUID is the UID of the cluster's namespace kube-system, which no
 	// other cluster has, whatever it is called. Where it is set it decides who owns

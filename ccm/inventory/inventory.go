@@ -75,11 +75,11 @@ type Options struct {
 	// DefaultResync when zero.
 	Resync time.Duration
 	// Owns tells whether a project, by ID, is ours. An answer that shows anything of another
-	// project is not believed. If Owns is nil, every answer is.
+	// project is not used. If Owns is nil, every answer is used.
 	Owns func(ctx context.Context, projectID string) (bool, error)
 	// Check is an error unless the token in use is our project's. It is called for every
 	// list, since a list without items names no project, and for every stream that opens. If
-	// it is nil, all are believed.
+	// it is nil, all are used.
 	Check func(ctx context.Context) error
 	// Token tells tokens apart: what it returns changes when the token in use does, which
 	// ends the event stream. Nil is for a token that never changes.

@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// run takes all steps, kind by kind. It goes on when a step fails; steps that refer to that
+// run takes all steps, kind by kind. It continues when a step fails; steps that refer to that
 // resource then fail too. At the end it waits for the changes, if --wait asks for that.
 func (p *plan) run(ctx context.Context) error {
 	var errs []error

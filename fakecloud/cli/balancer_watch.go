@@ -20,7 +20,7 @@ const (
 )
 
 // watchStats prints the counters at each interval until it is interrupted, or the cloud
-// refuses, for example because the balancer was deleted. After other failures it goes on.
+// refuses, for example because the balancer was deleted. It retries after other failures.
 func (a *app) watchStats(cmd *cobra.Command, c *client.Client, id string, interval time.Duration) error {
 	ctx := cmd.Context()
 	show := a.newStatsPrinter(cmd, c)

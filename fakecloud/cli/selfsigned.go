@@ -29,7 +29,7 @@ const (
 // validSAN matches a DNS name, or a wildcard for a domain.
 var validSAN = regexp.MustCompile(`^(\*\.)?[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$`)
 
-// tlsDir is the folder of the certificates: that of the data.
+// tlsDir is the folder of the certificates: the data's.
 func (o *serveOptions) tlsDir() string {
 	if o.data == store.Memory {
 		return stateDir()

@@ -31,7 +31,7 @@ type VirtualTime struct {
 	mu     sync.Mutex // held while it is moved
 }
 
-// StartVirtualTime puts the store's data under a virtual clock. The clock goes on where
+// StartVirtualTime puts the store's data under a virtual clock. The clock continues where
 // the data's last virtual clock stood. If the data had none, or was under the real clock
 // since, it starts at now or at where the last one stood, whichever is later. Data with
 // health checks is refused, as those run in real time.

@@ -108,7 +108,7 @@ func (c *Cloud) newFirewall(
 	return f, insertResource(ctx, tx, f)
 }
 
-// checkFirewall refuses what a firewall cannot be. Its instances of before are not looked at again.
+// checkFirewall refuses what a firewall cannot be. Instances that left it are not re-evaluated.
 func checkFirewall(ctx context.Context, tx *store.Tx, p Project, f Firewall, before []string) error {
 	errs := []error{checkName(f.Name), checkTags(f.Tags), checkRecords(f.Records)}
 	if len(f.Rules) > maxFirewallRules || len(f.Instances) > maxFirewallInstances {

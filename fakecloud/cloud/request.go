@@ -35,7 +35,7 @@ type Outcome struct {
 	// Operation is the ID of the operation that the change began. It is empty when
 	// nothing was changed, or nothing that takes time.
 	Operation string
-	// Replayed tells that the result is that of an earlier request with the same
+	// Replayed tells that the result comes from an earlier request with the same
 	// idempotency key, and Operation is that request's.
 	Replayed bool
 }

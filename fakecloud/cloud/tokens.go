@@ -51,7 +51,7 @@ type GivenToken struct {
 	Role         Role
 }
 
-// SetTokens sets the project's given tokens, and removes given ones of before. Tokens made
+// SetTokens sets the project's given tokens, and removes those given earlier. Tokens made
 // by CreateToken stay.
 func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) error {
 	if err := checkGivenTokens(tokens); err != nil {
