@@ -46,10 +46,10 @@ shut down, builds load balancers for Services, and repairs what is changed in
 the cloud behind the cluster's back. With --cluster-cidr it also
 routes each Node's pod range to its instance.
 
-It needs a kubeconfig (--kubeconfig; without, it takes that of the pod it runs
-in) and where the cloud is (--cloud-config, or FAKECLOUD_URL,
-FAKECLOUD_TOKEN_FILE and FAKECLOUD_PROJECT in the environment). Kubernetes
-` + ccmversion.Supported() + ` is what this build was tested with.
+It needs a kubeconfig (--kubeconfig; by default that of the pod it runs in) and
+the address of the cloud (--cloud-config, or FAKECLOUD_URL,
+FAKECLOUD_TOKEN_FILE and FAKECLOUD_PROJECT in the environment). This build was
+tested with Kubernetes ` + ccmversion.Supported() + `.
 
 Examples:
   # A cluster named lab, from outside
@@ -104,8 +104,8 @@ func setDefaultsForThousandNodes(o *options.CloudControllerManagerOptions) {
 	o.NodeStatusUpdateFrequency.Duration = time.Minute
 }
 
-// initializeCloud makes the provider for upstream's app. It ends the process if the
-// configuration is wrong: nothing that it could do later would be right.
+// initializeCloud makes the provider for upstream's app. It ends the process if the configuration is
+// wrong.
 func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interface {
 	disableRoutesWithoutCIDR(&cfg.ComponentConfig.KubeCloudShared)
 	if warning := clusterNameWarning(cfg.ComponentConfig.KubeCloudShared.ClusterName); warning != "" {
@@ -113,7 +113,7 @@ func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.I
 	}
 	provider := cfg.ComponentConfig.KubeCloudShared.CloudProvider
 	if provider.Name != contract.ProviderName {
-		klog.ErrorS(nil, "This binary knows one cloud only", "want", contract.ProviderName, "got", provider.Name)
+		klog.ErrorS(nil, "This binary supports one cloud only", "want", contract.ProviderName, "got", provider.Name)
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
 	cloud, err := openCloud(provider.CloudConfigFile, cfg.ComponentConfig.KubeCloudShared.ClusterName)
@@ -130,8 +130,8 @@ func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.I
 // own.
 func disableRoutesWithoutCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
 	if shared.ConfigureCloudRoutes && strings.TrimSpace(shared.ClusterCIDR) == "" {
-		klog.Warning("No cloud routes are made: give --cluster-cidr, the range of the cluster's pods, to have them, " +
-			"or --configure-cloud-routes=false to be told no more")
+		klog.Warning("No cloud routes are created: set --cluster-cidr, the range of the cluster's pods, to create them, " +
+			"or --configure-cloud-routes=false to silence this warning")
 		shared.ConfigureCloudRoutes = false
 	}
 }
@@ -139,15 +139,15 @@ func disableRoutesWithoutCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
 // defaultClusterName is upstream's default of --cluster-name.
 const defaultClusterName = "kubernetes"
 
-// clusterNameWarning is what to know about a cluster's name that others may have, too; "" of any
-// other name.
+// clusterNameWarning is the warning about a cluster name that others may have, too; "" for any other
+// name.
 func clusterNameWarning(name string) string {
 	if name != defaultClusterName {
 		return ""
 	}
 	return fmt.Sprintf("--cluster-name is %q, upstream's default, which other clusters of the cloud's project "+
-		"may have, too. Balancers and routes are told apart by the cluster's UID; people, and what was made before "+
-		"it had that tag, go by the name: give each cluster one of its own", name)
+		"may have, too: give each cluster its own name. Load balancers and routes without the tag of the "+
+		"cluster's UID are told apart by the name", name)
 }
 
 // openCloud reads the configuration, from the environment alone if there is no file, and

@@ -38,7 +38,7 @@ func TestRoutesNeedCIDR(t *testing.T) {
 func TestClusterNameWarning(t *testing.T) {
 	opts, err := options.NewCloudControllerManagerOptions()
 	require.NoError(t, err)
-	assert.Contains(t, clusterNameWarning(opts.KubeCloudShared.ClusterName), "one of its own", "upstream's default")
+	assert.Contains(t, clusterNameWarning(opts.KubeCloudShared.ClusterName), "its own name", "upstream's default")
 	assert.Empty(t, clusterNameWarning("blue"))
 }
 

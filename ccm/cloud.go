@@ -97,9 +97,8 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	}, nil
 }
 
-// Initialize is called by the framework when this process leads. With leader migration it is called
-// for each of the two leases, possibly at once, and the first call counts: whichever lease is lost,
-// the process ends.
+// Initialize is called by the framework when this process leads. With leader migration it is called for
+// each of the two leases, possibly at once; the first call counts.
 func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	c.initialized.Do(func() { c.initialize(builder, stop) })
 }
@@ -127,12 +126,11 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		cancel()
 		broadcaster.Shutdown()
 	}()
-	// A wrong token or project is worth a loud line at the start. It is no reason to exit,
-	// nor to have the controllers wait: the cloud may be down just now, and every call checks
-	// again.
+	// Report a wrong token or project at the start. It is no reason to exit or to delay the
+	// controllers: the cloud may be down just now, and every call checks again.
 	go func() {
 		if err := c.instances.project.checkToken(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
+			klog.ErrorS(err, "The cloud cannot be used yet; every call checks again")
 		}
 	}()
 }
@@ -149,13 +147,13 @@ func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 	c.routes.nodes, c.instances.nodes = nodes, nodes
 	c.instances.guard.setSynced(core.Nodes().Informer().HasSynced)
 	if err := requestRouteResync(core.Nodes().Informer()); err != nil {
-		klog.ErrorS(err, "Routes that change in the cloud may be noticed late")
+		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
 	}
 	// Whichever controllers run, what was reported of an object is forgotten with it.
 	forget := cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}
 	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
 		if _, err := informer.AddEventHandler(forget); err != nil {
-			klog.ErrorS(err, "What was said of objects that are deleted will be remembered")
+			klog.ErrorS(err, "Cannot watch deletions: the reported causes of deleted objects stay in memory")
 		}
 	}
 }

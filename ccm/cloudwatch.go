@@ -9,7 +9,7 @@ package ccm
 //
 // Each job helps one of upstream's controllers and is started with it. It does not run where
 // --controllers switches that controller off, nor, with leader migration, before this process
-// holds the lease of that controller: whoever does its work then would be disturbed.
+// holds the lease of that controller: another process does that work then.
 
 import (
 	"context"
@@ -93,8 +93,7 @@ func newBalancerJobs(
 	return []watchJob{services, orphans}, errors.Join(servicesErr, orphansErr)
 }
 
-// withWatchJobs is upstream's constructor of a controller that has the cloud watch do its duty
-// wherever and as soon as that controller starts.
+// withWatchJobs wraps upstream's constructor of a controller: the jobs that help it start with it.
 func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) app.ControllerInitFuncConstructor {
 	construct := upstream.Constructor
 	upstream.Constructor = func(
@@ -116,15 +115,15 @@ func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) a
 	return upstream
 }
 
-// isEnabled tells whether --controllers enables a controller. Upstream's start asks in the same
-// way; it has replaced aliases by then.
+// isEnabled tells whether --controllers enables a controller, as upstream's start does. Aliases are
+// replaced by then.
 func isEnabled(name string, cfg *cloudcontrollerconfig.CompletedConfig) bool {
 	return controllermanager.IsControllerEnabled(
 		name, app.ControllersDisabledByDefault, cfg.ComponentConfig.Generic.Controllers)
 }
 
-// startCloudWatch starts the controller that knows whether the jobs of the cloud watch live, unless
-// nothing is remembered of the cloud. The jobs are started by the controllers that they help.
+// startCloudWatch starts the controller that reports the health of the cloud watch's jobs, unless the
+// cache is off. The jobs are started with the controllers that they help.
 func startCloudWatch(
 	_ app.ControllerInitContext,
 	cfg *cloudcontrollerconfig.CompletedConfig,
@@ -137,8 +136,7 @@ func startCloudWatch(
 				calls.CloudWatch, contract.ProviderName, provider.ProviderName())
 		}
 		if !c.cached {
-			klog.Warningf("%s is off: it lives on what is remembered of the cloud, "+
-				"and the configuration says cache: false", calls.CloudWatch)
+			klog.Warningf("%s is off: it needs the cache, and the cloud config says cache: false", calls.CloudWatch)
 			return nil, false, nil
 		}
 		logDutiesThatAreOff(cfg)
@@ -152,11 +150,11 @@ func startCloudWatch(
 	}
 }
 
-// logDutiesThatAreOff logs, once, what the cloud watch leaves to others.
+// logDutiesThatAreOff logs the disabled parts of the cloud watch, once.
 func logDutiesThatAreOff(cfg *cloudcontrollerconfig.CompletedConfig) {
 	for _, name := range slices.Sorted(maps.Keys(watchDuties)) {
 		if !isEnabled(name, cfg) {
-			klog.InfoS("A duty of the cloud watch is off, as --controllers switches off the controller that it helps",
+			klog.InfoS("Part of the cloud watch is off: --controllers disables the controller that it helps",
 				"controller", name, "duty", watchDuties[name].what)
 		}
 	}
@@ -211,9 +209,9 @@ type changeFeed interface {
 	Subscribe(fn func(inventory.Change))
 }
 
-// awaitSync returns when the informers have what is in the cluster, false if ctx ends before.
+// awaitSync waits until the informers have synced. It returns false if ctx ends earlier.
 func awaitSync(ctx context.Context, health *jobHealth, synced ...cache.InformerSynced) bool {
-	defer health.beginRound("waiting for what is in the cluster")()
+	defer health.beginRound("waiting for the informers to sync")()
 	return cache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
@@ -232,8 +230,8 @@ func runPeriodically(
 // keyQueue holds the keys of objects that are to be synced.
 type keyQueue = workqueue.TypedRateLimitingInterface[string]
 
-// newKeyQueue makes a queue whose keys that fail are tried again after least, then after twice as
-// long each time up to most, give or take a fifth: what fails together does not come together.
+// newKeyQueue makes a queue that retries failed keys after least, then after twice as long each time up
+// to most. A jitter of a fifth spreads keys that fail together.
 func newKeyQueue(name string, least, most time.Duration) keyQueue {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(
 		jitteredLimiter{workqueue.NewTypedItemExponentialFailureRateLimiter[string](least, most)},
@@ -248,8 +246,8 @@ func (l jitteredLimiter) When(key string) time.Duration {
 	return wait.Jitter(l.TypedRateLimiter.When(key)*9/10, 0.2)
 }
 
-// workersPerQueue are enough to remove a hundred Nodes within seconds, each of which
-// costs a question to the cloud and a call to the API server.
+// workersPerQueue are enough to remove a hundred Nodes within seconds, each of which costs one call
+// to the cloud and one to the API server.
 const workersPerQueue = 5
 
 // startWorkers has workers sync the queue's keys until it is shut down. A key is with one
@@ -290,13 +288,13 @@ func syncNextKey(
 		queue.Forget(key)
 		queue.AddAfter(key, retry.RetryAfter())
 	case ctx.Err() == nil:
-		klog.ErrorS(err, "The cloud watch will try again", "key", key)
+		klog.ErrorS(err, "The cloud watch will retry", "key", key)
 		queue.AddRateLimited(key)
 	}
 	return true
 }
 
-// addIndex has a shared informer index its objects, unless another job did so before.
+// addIndex adds an index to a shared informer, unless another job did so before.
 func addIndex(informer cache.SharedIndexInformer, name string, index cache.IndexFunc) error {
 	if _, exists := informer.GetIndexer().GetIndexers()[name]; exists {
 		return nil
@@ -307,15 +305,14 @@ func addIndex(informer cache.SharedIndexInformer, name string, index cache.Index
 	return nil
 }
 
-// deletedUID is the UID of an object that an informer reports as deleted; false if it is
-// no object.
+// deletedUID is the UID of an object that an informer reports as deleted; false for another type.
 func deletedUID(obj any) (types.UID, bool) {
 	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = last.Obj
 	}
 	object, err := meta.Accessor(obj)
 	if err != nil {
-		klog.ErrorS(err, "An informer told of the end of something that is no object")
+		klog.ErrorS(err, "Informer reported the deletion of an unexpected type")
 		return "", false
 	}
 	return object.GetUID(), true

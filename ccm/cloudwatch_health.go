@@ -14,27 +14,25 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// maxRoundDuration is how long one round of a job may take before the job counts as stuck.
-// Every call to the cloud and to the API server has a deadline of its own, of a minute at the
-// most; a round makes few, but the orphan sweeper's, which may look for many Services.
+// maxRoundDuration is how long one round of a job may take before the job counts as stuck. Every call
+// has a deadline of at most a minute, and most rounds make few calls.
 const maxRoundDuration = 5 * time.Minute
 
-// watchHealth is the cloud watch's part of /healthz: it is well while every job runs, and
-// none of their rounds lasts for long. The inventory and the routes count as jobs, although the
-// cloud watch does not run them. Safe for concurrent use.
+// watchHealth is the cloud watch's part of /healthz: it is healthy while every job runs and no round
+// exceeds maxRoundDuration. The inventory and the routes count as jobs, although the cloud watch does
+// not run them. Safe for concurrent use.
 type watchHealth struct {
 	mu   sync.Mutex
 	jobs []*jobHealth
 }
 
-// add has the jobs count, from now on.
 func (h *watchHealth) add(jobs ...*jobHealth) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.jobs = append(h.jobs, jobs...)
 }
 
-// Check is an error that names every job that does not live.
+// Check returns an error that names every job that has ended or is stuck.
 func (h *watchHealth) Check(*http.Request) error {
 	h.mu.Lock()
 	jobs := slices.Clone(h.jobs)
@@ -46,7 +44,7 @@ func (h *watchHealth) Check(*http.Request) error {
 	return errors.Join(errs...)
 }
 
-// jobHealth knows whether one job of the cloud watch lives. Safe for concurrent use.
+// jobHealth is the health of one job of the cloud watch. Safe for concurrent use.
 type jobHealth struct {
 	name string
 

@@ -97,7 +97,7 @@ func TestHealthOfTheGenuineJobs(t *testing.T) {
 		waiting.nodeWatch.synced = func() bool { return false }
 		watch := runJob(t, waiting.nodeWatch.Run)
 		advanceTime(maxRoundDuration + time.Minute)
-		assert.ErrorContains(t, watch.HealthChecker().Check(nil), "waiting for what is in the cluster")
+		assert.ErrorContains(t, watch.HealthChecker().Check(nil), "waiting for the informers to sync")
 	})
 }
 

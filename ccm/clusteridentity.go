@@ -20,15 +20,14 @@ import (
 const (
 	// uidReadTimeout bounds one read of the cluster's UID. Initialize waits for the first.
 	uidReadTimeout = 2 * time.Second
-	// uidForbiddenPause is about how long a read waits that was forbidden: only a person can
+	// uidForbiddenPause is about how long to wait after a read that was forbidden: only a person can
 	// change that.
 	uidForbiddenPause = time.Minute
 )
 
-// clusterIdentity is which cluster this is. The name is people's: it may change, and two
-// clusters may share it. The UID, that of namespace kube-system, is the cluster's alone for
-// as long as the cluster exists. It may become known only after the controllers have
-// started, so who needs it asks at each use. Safe for concurrent use.
+// clusterIdentity is which cluster this is. The name may change, and two clusters may share it. The
+// UID, that of namespace kube-system, is unique and never changes. It may become known only after the
+// controllers have started, so callers read it at each use. Safe for concurrent use.
 type clusterIdentity struct {
 	name     string // --cluster-name
 	knownUID atomic.Pointer[string]
@@ -48,8 +47,7 @@ func (i *clusterIdentity) uid() string {
 
 func (i *clusterIdentity) setUID(uid string) { i.knownUID.Store(&uid) }
 
-// start reads the cluster's UID. If that fails, it goes on trying in the background until it
-// succeeds or ctx ends.
+// start reads the cluster's UID. If that fails, it retries in the background until ctx ends.
 func (i *clusterIdentity) start(ctx context.Context, kube kubernetes.Interface) {
 	if err := i.readUID(ctx, kube); err != nil {
 		go i.retryReadingUID(ctx, kube, err)
@@ -76,9 +74,9 @@ func (i *clusterIdentity) readUID(ctx context.Context, kube kubernetes.Interface
 // retryReadingUID reads again until the UID is known. err is why the last read failed.
 func (i *clusterIdentity) retryReadingUID(ctx context.Context, kube kubernetes.Interface, err error) {
 	backoff := newUIDBackoff()
-	klog.ErrorS(err, "This cluster's UID is not known yet, and is asked for again: "+
-		"until it is known, balancers without a Service are left alone. "+
-		"It takes the permission to get namespace kube-system")
+	klog.ErrorS(err, "Cannot read this cluster's UID yet, retrying. "+
+		"Until it is known, load balancers without a Service are not deleted. "+
+		"Allow the CCM to get namespace kube-system")
 	for err != nil {
 		pause := backoff.Step()
 		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
@@ -96,8 +94,8 @@ func (i *clusterIdentity) retryReadingUID(ctx context.Context, kube kubernetes.I
 	klog.InfoS("This cluster's UID is known now", "uid", i.uid())
 }
 
-// newUIDBackoff is how long a read waits that failed otherwise: an API server that is
-// starting answers soon, and one that is down is not asked by all CCMs at once.
+// newUIDBackoff is the pause after other failures: an API server that is starting answers soon, and
+// the jitter spreads the CCMs that wait for one that is down.
 func newUIDBackoff() *wait.Backoff {
 	return &wait.Backoff{
 		Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: math.MaxInt, Cap: 30 * time.Second,
@@ -112,8 +110,8 @@ const (
 	ownedByOther ownership = iota
 	// ownedByThis: this very cluster's.
 	ownedByThis
-	// ownedByName: it has this cluster's name, and a UID that cannot be compared as long as
-	// the cluster's own is not known.
+	// ownedByName: it has this cluster's name, and a UID that cannot be compared until the
+	// cluster's own is known.
 	ownedByName
 	// ownershipUnknown: it has another name, and a UID that cannot be compared yet. It is
 	// another cluster's, or this one's from when it had another name.

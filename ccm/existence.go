@@ -1,9 +1,8 @@
 package ccm
 
-// This file is the one place that decides whether the instance of a Node exists. Deleting a
-// Node on a wrong answer costs its pods, so there are three verdicts: the instance exists, it
-// is gone, nothing is known. "Gone" takes the cloud's own and fresh answer about that one
-// instance, for our project. The instance is found by the Node's provider ID, or, where the
+// This file decides whether the instance of a Node exists. Deleting a Node on a wrong answer costs
+// its pods, so there are three verdicts: the instance exists, it is gone, nothing is known. "Gone"
+// needs a fresh answer of the cloud about that one instance, from our project. The instance is found by the Node's provider ID, or, where the
 // Node has none, by its name and age. ANSWERS.md lists every answer that a cloud can give,
 // and what follows.
 
@@ -71,7 +70,7 @@ func (i *instances) instanceFromInventory(ctx context.Context, node *corev1.Node
 	return v.instance, v.err
 }
 
-// checkInventory is the inventory's verdict, or the confirmation that it takes instead.
+// checkInventory is the inventory's verdict, or the confirmation that is needed instead.
 func (i *instances) checkInventory(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	if node.Spec.ProviderID == "" {
 		return i.checkInventoryByName(ctx, node)
@@ -140,8 +139,8 @@ func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node)
 			return v
 		case !existedBeforeEnd(node, last):
 			// The Node is of another instance, and a list that does not show that is stale.
-			return verdict{err: fmt.Errorf("%w but the ended %s, and the Node came after that: %q",
-				errNoSuchName, last.ID, node.Name)}
+			return verdict{err: fmt.Errorf("%w: %q; only %s had it, which ended before the Node registered",
+				errNoSuchName, node.Name, last.ID)}
 		}
 		return i.askCloud(ctx, last.ID)
 	}
@@ -207,7 +206,7 @@ func (i *instances) chooseByName(
 // checkAnswer is an error if an answer is not about the instance that was asked for.
 func checkAnswer(id string, instance *api.Instance) error {
 	if instance.ID != id {
-		return fmt.Errorf("the cloud was asked for instance %s and its answer is about %q", id, instance.ID)
+		return fmt.Errorf("the cloud was asked for instance %s and answered with %q", id, instance.ID)
 	}
 	return nil
 }
@@ -231,10 +230,10 @@ func (i *instances) checkProject(ctx context.Context, instance *api.Instance) er
 }
 
 // isEnded tells whether an instance is gone for a cluster. An instance that is still
-// terminating is not: its pods may yet be shutting down.
+// terminating is not: its pods may still be shutting down.
 func isEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
 
-// ambiguousError is that several instances have a Node's name.
+// ambiguousError means that several instances have a Node's name.
 type ambiguousError struct {
 	name string
 	ids  []string // sorted
@@ -250,7 +249,7 @@ func newAmbiguousError(name string, instances []api.Instance) *ambiguousError {
 }
 
 func (e *ambiguousError) Error() string {
-	return fmt.Sprintf("%d instances are named %q (%s); none is chosen by guess",
+	return fmt.Sprintf("%d instances are named %q (%s); the CCM does not guess which is right",
 		len(e.ids), e.name, strings.Join(e.ids, ", "))
 }
 

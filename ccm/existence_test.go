@@ -503,10 +503,10 @@ func (a answer) testInitialisation(t *testing.T, i *instances, recorder *record.
 		return
 	}
 	require.Len(t, recorder.Events, 1, "one Event per cause")
-	said := <-recorder.Events
-	assert.True(t, strings.HasPrefix(said, "Warning "+a.reason+" "), said)
-	assert.True(t, strings.HasSuffix(said, "; "+nextStep(a.reason)), said)
-	assert.Equal(t, err != nil, strings.Contains(said, "Node stays uninitialized: "), said)
+	event := <-recorder.Events
+	assert.True(t, strings.HasPrefix(event, "Warning "+a.reason+" "), event)
+	assert.True(t, strings.HasSuffix(event, "; "+nextStep(a.reason)), event)
+	assert.Equal(t, err != nil, strings.Contains(event, "Node stays uninitialized: "), event)
 }
 
 func (a answer) testRoute(t *testing.T, f *fakeAPI, i *instances) {

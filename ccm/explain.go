@@ -26,44 +26,44 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// nextSteps say what a person can do about each reason, or that nobody need do anything. A
-// reason whose messages say so themselves has none.
+// nextSteps say what a person can do about each reason, or that nothing need be done. A reason whose
+// messages say so themselves has none.
 var nextSteps = map[string]string{
 	contract.ReasonInstanceNotFound: "create an instance with the Node's name in the project of this CCM, " +
 		"or delete the Node",
-	contract.ReasonInstanceAmbiguous: "terminate all but the Node's own, or give the kubelet a --provider-id",
-	contract.ReasonInstanceStopped:   "start it, or terminate it if it is not to come back",
-	contract.ReasonInstanceInError:   "mend or replace the instance",
-	contract.ReasonForeignProviderID: "a Node of another cloud is left alone; if this one is ours, delete it " +
+	contract.ReasonInstanceAmbiguous: "terminate the instances that are not the Node's, " +
+		"or start the kubelet with --provider-id",
+	contract.ReasonInstanceStopped: "start it, or terminate it if it is no longer needed",
+	contract.ReasonInstanceInError: "repair or replace the instance",
+	contract.ReasonForeignProviderID: "the CCM ignores Nodes of other clouds; if this one is ours, delete it " +
 		"and start its kubelet without --provider-id",
-	contract.ReasonProviderIDMissing: "if it is ours, delete it and start its kubelet with --cloud-provider=external",
-	contract.ReasonProvidedNodeIP:    "start the kubelet with one of these addresses as --node-ip, or without it",
-	contract.ReasonNodeLabelSkipped:  "change the tag, or leave it out of the CCM's nodeLabels",
-	contract.ReasonMassDeletionGuardFailed: "let the CCM get, create and update configmap " +
+	contract.ReasonProviderIDMissing: "if the Node is ours, delete it and start its kubelet " +
+		"with --cloud-provider=external",
+	contract.ReasonProvidedNodeIP:   "start the kubelet with one of these addresses as --node-ip, or without it",
+	contract.ReasonNodeLabelSkipped: "change the tag, or remove it from nodeLabels in the cloud config",
+	contract.ReasonMassDeletionGuardFailed: "allow the CCM to get, create and update configmap " +
 		contract.GuardNamespace + "/" + contract.GuardConfigMap + " (see manifests/ccm/base/rbac)",
-	contract.ReasonRouteConflict: "the route comes by itself once the way is free",
+	contract.ReasonRouteConflict: "the route is created once the conflicting one is gone",
 	contract.ReasonRouteNotSupported: "give the cluster an IPv4 range for its pods, " +
 		"or leave this one to the network plugin",
 	contract.ReasonWrongProject:  "give the CCM a token of the project that it is configured for",
-	contract.ReasonQuotaExceeded: "delete what is not needed, or have the project's quota raised",
-	contract.ReasonAddressPoolExhausted: "delete balancers or release addresses that are not needed, " +
-		"or have the pool enlarged",
-	contract.ReasonCloudThrottled: "it is tried again by itself; if this lasts, look for who calls the cloud so often, " +
-		"or have the limit raised",
+	contract.ReasonQuotaExceeded: "delete unused resources, or ask for a higher quota",
+	contract.ReasonAddressPoolExhausted: "delete unused load balancers, release unused addresses, " +
+		"or ask for a larger pool",
+	contract.ReasonCloudThrottled: "the CCM retries; if this lasts, find out what calls the cloud so often, " +
+		"or ask for a higher limit",
 	contract.ReasonCloudAccessDenied: "give the CCM a valid token with the role editor",
-	contract.ReasonCloudUnavailable: "it is tried again by itself; if this lasts, " +
-		"see to the cloud and the way there",
+	contract.ReasonCloudUnavailable:  "the CCM retries; if this lasts, check the cloud and the network to it",
 
 	// Of balancers: see loadbalancer_report.go.
-	contract.ReasonInvalidService: "change the Service's spec or annotations",
-	contract.ReasonLoadBalancerFailed: "the cloud tries again by itself; if this lasts, mend what it names, " +
-		"or see to the cloud",
-	contract.ReasonNoTargets: "see the Events of the Nodes, and the annotation " +
-		annotations.Prefix + annotations.NodeSelector + " if the Service has it",
-	contract.ReasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
-	contract.ReasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
-	contract.ReasonLoadBalancerProtected: "lift the protection in the cloud, or give the Service the annotation " +
-		annotations.Prefix + annotations.OnDelete + " with the value delete or keep",
+	contract.ReasonInvalidService:     "change the Service's spec or annotations",
+	contract.ReasonLoadBalancerFailed: "the cloud retries; if this lasts, fix the stated cause, or check the cloud",
+	contract.ReasonNoTargets: "check the Events of the Nodes, and the Service's annotation " +
+		annotations.Prefix + annotations.NodeSelector + " if it is set",
+	contract.ReasonPortCannotBeBound:     "the cloud retries, and succeeds once the port is free",
+	contract.ReasonLoadBalancerAmbiguous: "delete the load balancers that are not this Service's, or remove their tags",
+	contract.ReasonLoadBalancerProtected: "remove the protection in the cloud, or set the Service's annotation " +
+		annotations.Prefix + annotations.OnDelete + " to delete or keep",
 	// The messages of these say what to do.
 	contract.ReasonMassDeletionHeld:      "",
 	contract.ReasonMassDeletionStopped:   "",
@@ -78,8 +78,8 @@ var nextSteps = map[string]string{
 // nextStep is what to do about a reason.
 func nextStep(reason string) string { return nextSteps[reason] }
 
-// Topics are what may have to be explained of one object, several at a time. Each has one
-// cause at a time; a cloud in trouble may give another cause at every retry.
+// Topics are what may be wrong with an object. Several may be wrong at once; each topic has one
+// cause at a time, which may change at every retry.
 const (
 	topicInitialization = "initialization"
 	topicInstance       = "instance"
@@ -126,7 +126,7 @@ func (e *explainer) setRecorder(r record.EventRecorder) {
 	e.recorder = r
 }
 
-// object is a Node or a Service, or what else has Events.
+// object is a Node, a Service or another object that has Events.
 type object interface {
 	runtime.Object
 	GetUID() types.UID
@@ -204,7 +204,7 @@ func (e *explainer) forgetObject(obj any) {
 	}
 	gone, ok := obj.(object)
 	if !ok {
-		klog.ErrorS(nil, "An informer told of the end of something that is no object", "type", fmt.Sprintf("%T", obj))
+		klog.ErrorS(nil, "Informer reported the deletion of an unexpected type", "type", fmt.Sprintf("%T", obj))
 		return
 	}
 	e.mu.Lock()
@@ -216,10 +216,9 @@ func (e *explainer) forgetObject(obj any) {
 	}
 }
 
-// explainInitialization explains why a Node stays uninitialised, or resolves that when err is
-// nil. Of a Node that is initialised there is little to explain, since the controller asks
-// again for its addresses every few minutes; but if the kubelet does not agree with them they
-// never come. Another error neither explains nor resolves that.
+// explainInitialization explains why a Node stays uninitialised, or resolves the topic when err is
+// nil. For an initialised Node, whose addresses the controller reads every few minutes, it explains
+// only a --node-ip that contradicts them; other errors are ignored.
 func (e *explainer) explainInitialization(node *corev1.Node, err error) {
 	if err == nil {
 		e.markResolved(node, topicInitialization)
@@ -231,18 +230,18 @@ func (e *explainer) explainInitialization(node *corev1.Node, err error) {
 		if !errors.As(err, &mismatch) {
 			return
 		}
-		what = "Node's addresses stay as they were"
+		what = "Node's addresses are not updated"
 	}
 	e.explainError(node, topicInitialization, what, err)
 }
 
-// errNoProviderID is that a Node has no provider ID, and that no controller will give it one.
+// errNoProviderID means that a Node has no provider ID, and that no controller will set one.
 var errNoProviderID = newReasonError(contract.ReasonProviderIDMissing,
-	"it has no provider ID, and lacks the taint %s with which it would get one; "+
-		"it is no target of load balancers, and gets no route", cloudproviderapi.TaintExternalCloudProvider)
+	"it has no provider ID, and no taint %s, without which no controller sets one; "+
+		"it gets no route and is not a load balancer target", cloudproviderapi.TaintExternalCloudProvider)
 
-// checkOwnNode returns why a Node is none of ours: it has another cloud's provider ID, or it has none and
-// lacks the taint with which it would get one.
+// checkOwnNode fails for a Node that is not ours: it has another cloud's provider ID, or none and no
+// taint with which it would get one.
 func checkOwnNode(node *corev1.Node) error {
 	if node.Spec.ProviderID != "" {
 		_, err := parseProviderID(node.Spec.ProviderID)
@@ -254,19 +253,18 @@ func checkOwnNode(node *corev1.Node) error {
 	return nil
 }
 
-// explainLeftAlone explains why a Node is left alone that is none of ours. One that has the taint is
-// explained by who tries to initialize it.
-func (e *explainer) explainLeftAlone(node *corev1.Node) {
+// explainIgnoredNode explains why a Node is ignored. A Node with the taint is explained by the
+// controller that initialises it.
+func (e *explainer) explainIgnoredNode(node *corev1.Node) {
 	err := checkOwnNode(node)
 	if err == nil || isUninitialized(node) {
 		e.markResolved(node, topicProviderID)
 		return
 	}
-	e.explainError(node, topicProviderID, "Node is left alone", err)
+	e.explainError(node, topicProviderID, "Node is ignored", err)
 }
 
-// explainError writes one Event about an error, by its cause: what is not as it should be,
-// why, and what to do about it.
+// explainError writes one Event about an error, by its cause: what is wrong, why, and what to do.
 func (e *explainer) explainError(obj object, topic, what string, err error) {
 	c := causeOf(err)
 	message := fmt.Sprintf("%s: %v", what, err)
@@ -276,8 +274,7 @@ func (e *explainer) explainError(obj object, topic, what string, err error) {
 	e.warnOnce(obj, topic, c, "%s", message)
 }
 
-// explainInstanceState writes an Event on a Node whose instance exists and does not run, one
-// each time that it ceases to run.
+// explainInstanceState writes an Event on a Node each time its instance stops or fails.
 func (e *explainer) explainInstanceState(node *corev1.Node, instance *api.Instance) {
 	switch instance.State {
 	case api.InstanceStopped:
@@ -304,16 +301,15 @@ func isUninitialized(node *corev1.Node) bool {
 // errWrongProject is in the chain of an error about an answer that is not our project's.
 var errWrongProject = errors.New("wrong project")
 
-// causeOf is the one place where an error becomes a reason. An error that knows its own cause
-// comes before the cloud's refusal, and any other error means that the cloud cannot be used
-// just now.
+// causeOf maps an error to a reason. An error's own cause precedes the cloud's refusal. Any other
+// error means that the cloud is unavailable.
 func causeOf(err error) cause {
 	var known interface{ cause() cause }
 	var refused *client.Error
 	switch {
 	case errors.As(err, &known):
 		return known.cause()
-	case errors.Is(err, errWrongProject): // Before "not found", which is that of another project.
+	case errors.Is(err, errWrongProject): // Before "not found", which another project answered.
 		return cause{reason: contract.ReasonWrongProject}
 	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
 		return cause{reason: contract.ReasonInstanceNotFound}

@@ -178,7 +178,7 @@ func TestNodesThatAreLeftAloneAreExplained(t *testing.T) {
 		events := w.takeEvents()
 		if n == foreign || n == bare {
 			require.Len(t, events, 1, reason)
-			assert.Contains(t, events[0], "Warning "+reason+" Node is left alone: ")
+			assert.Contains(t, events[0], "Warning "+reason+" Node is ignored: ")
 		} else {
 			assert.Empty(t, events)
 		}

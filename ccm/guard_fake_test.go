@@ -113,7 +113,7 @@ type herd struct {
 	i      *instances
 	clock  *clocktesting.FakePassiveClock
 	nodes  cache.Indexer
-	said   *record.FakeRecorder
+	events *record.FakeRecorder
 	record *memoryConfigMaps
 
 	mu      sync.Mutex
@@ -126,7 +126,7 @@ type herd struct {
 func newHerd(t *testing.T, tt require.TestingT, size int) *herd {
 	h := &herd{
 		t: tt, clock: clocktesting.NewFakePassiveClock(time.Unix(0, 0)), ended: map[string]bool{}, project: ourProject,
-		nodes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), said: record.NewFakeRecorder(10 * size),
+		nodes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), events: record.NewFakeRecorder(10 * size),
 		record: &memoryConfigMaps{},
 	}
 	h.i = newInstances(&fakeAPI{t: t, project: ours, getInstance: h.getInstance})
@@ -159,7 +159,7 @@ func (h *herd) getInstance(id string) (*api.Instance, error) {
 // restart has another process lead, which knows what the record has.
 func (h *herd) restart() {
 	h.i.explain = newExplainer()
-	h.i.explain.setRecorder(h.said)
+	h.i.explain.setRecorder(h.events)
 	h.i.guard = newTestGuard(guardedNodes, h.clock, h.i.explain)
 	h.i.guard.store.configMaps, h.i.guard.list = h.record, h.i.listNodeUIDs
 }

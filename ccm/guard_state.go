@@ -1,8 +1,8 @@
 package ccm
 
 // What a mass-deletion guard must not forget when the CCM restarts, or another replica takes the
-// lease: how much it let go lately, whether it has tripped, and what a person has confirmed. It
-// is in a ConfigMap, and written before anything is let go.
+// lease: how many deletions it allowed lately, whether it has tripped, and what a person has
+// confirmed. It is in a ConfigMap, which is written before anything is deleted.
 
 import (
 	"context"
@@ -22,27 +22,27 @@ import (
 
 // guardState is the record of a guard.
 type guardState struct {
-	// SavedAt is when this was last known to be so.
+	// SavedAt is when the record was last written.
 	SavedAt time.Time `json:"savedAt"`
 	// Trip is the number of the last trip, by which a person confirms it; 0 if there was none.
 	Trip int `json:"trip"`
-	// Since is since when the trip holds what is found gone; zero when it is over.
+	// Since is when the hold started; zero when the trip is over.
 	Since time.Time `json:"since,omitzero"`
 	// Confirmed is whether a person has confirmed the trip.
 	Confirmed bool `json:"confirmed,omitempty"`
-	// Spent is what was let go within the window, by the step of it.
+	// Spent are the deletions that were allowed within the window, by step.
 	Spent []spending `json:"spent,omitempty"`
 }
 
 func (s guardState) isTripped() bool { return !s.Since.IsZero() }
 
-// spending is how many were let go at about a time.
+// spending is how many deletions were allowed at about a time.
 type spending struct {
 	At    time.Time `json:"at"`
 	Count int       `json:"count"`
 }
 
-// spentSteps is how finely the window is divided in a record, whose size is bounded by it.
+// spentSteps is the number of steps in a window. It bounds the size of a record.
 const spentSteps = 60
 
 // addSpending adds one at a time, rounded up to the step: it must not be forgotten too early.
@@ -55,12 +55,12 @@ func addSpending(all []spending, at time.Time, step time.Duration) []spending {
 	return append(all, spending{At: at, Count: 1})
 }
 
-// errGuardStateChanged is that somebody else has written the state since it was read: another
-// replica, or a person. It must be read again.
-var errGuardStateChanged = errors.New("the record of the mass-deletion guard was changed by somebody else")
+// errGuardStateChanged means that another replica or a person has written the state since it was
+// read. It must be read again.
+var errGuardStateChanged = errors.New("the record of the mass-deletion guard has changed since it was read")
 
 // guardConfigMap keeps a guard's state in the cluster, under one key of a ConfigMap that all guards
-// share. Exactly its name is in the CCM's Role. Only one goroutine at a time may use it.
+// share. The CCM's Role allows this name only. Only one goroutine at a time may use it.
 type guardConfigMap struct {
 	configMaps typedcorev1.ConfigMapInterface // of contract.GuardNamespace
 	last       *corev1.ConfigMap              // as it was last read or written; nil if there is none
@@ -71,14 +71,14 @@ const (
 	nodeGuardKey   = "state.json"
 	orphanGuardKey = "load-balancers.json"
 	guardAboutKey  = "about"
-	guardAbout     = "What the mass-deletion guard of the cloud controller manager remembers. " +
-		"It writes this before it lets anything go. Delete it to have the guard forget."
+	guardAbout     = "The record of the mass-deletion guard of the cloud controller manager. " +
+		"The guard writes it before it allows a deletion. Delete it to start with an empty record."
 )
 
 // guardRequestTimeout bounds a request to the API server: others wait for the guard.
 const guardRequestTimeout = 5 * time.Second
 
-// load reads the state that was saved last, by whomever; its zero value if none was.
+// load reads the state that was saved last, by any replica; its zero value if none was.
 func (s *guardConfigMap) load(ctx context.Context, key string) (state guardState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, guardRequestTimeout)
 	defer cancel()
@@ -88,15 +88,15 @@ func (s *guardConfigMap) load(ctx context.Context, key string) (state guardState
 	case apierrors.IsNotFound(err):
 		return state, nil
 	case err != nil:
-		return state, fmt.Errorf("reading what the mass-deletion guard remembers: %w", err)
+		return state, fmt.Errorf("reading the record of the mass-deletion guard: %w", err)
 	}
 	s.last = found
 	if text := found.Data[key]; text != "" {
 		err = json.Unmarshal([]byte(text), &state)
 	}
 	if err != nil {
-		return guardState{}, fmt.Errorf("configmap %s/%s has no record of the mass-deletion guard, "+
-			"delete it to have the guard begin anew: %w", contract.GuardNamespace, contract.GuardConfigMap, err)
+		return guardState{}, fmt.Errorf("configmap %s/%s holds no valid record of the mass-deletion guard; "+
+			"delete it to start with an empty record: %w", contract.GuardNamespace, contract.GuardConfigMap, err)
 	}
 	return state, nil
 }
@@ -130,7 +130,7 @@ func (s *guardConfigMap) save(ctx context.Context, key string, state guardState)
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
 		return errGuardStateChanged
 	case err != nil:
-		return fmt.Errorf("writing what the mass-deletion guard remembers: %w", err)
+		return fmt.Errorf("writing the record of the mass-deletion guard: %w", err)
 	}
 	s.last = saved
 	return nil
@@ -144,7 +144,7 @@ func (s *guardConfigMap) confirmedTrip(annotation string) int {
 	}
 	trip, err := strconv.Atoi(s.last.Annotations[annotation])
 	if err != nil {
-		return 0 // Nothing that a trip is called confirms none.
+		return 0 // It is not the number of a trip.
 	}
 	return trip
 }

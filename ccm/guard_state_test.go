@@ -58,7 +58,7 @@ func TestGuardConfigMap(t *testing.T) {
 	// What somebody else has written there is not taken for nothing.
 	kept.stored = &corev1.ConfigMap{Data: map[string]string{nodeGuardKey: "{"}}
 	_, err = store.load(t.Context(), nodeGuardKey)
-	require.ErrorContains(t, err, "delete it to have the guard begin anew")
+	require.ErrorContains(t, err, "delete it to start with an empty record")
 
 	for _, refusal := range []error{
 		apierrors.NewForbidden(configMapResource, "guard", nil), errors.New("timeout"),
@@ -69,10 +69,10 @@ func TestGuardConfigMap(t *testing.T) {
 			require.NoError(t, err)
 			kept.refusal = refusal
 			err = store.save(t.Context(), nodeGuardKey, state)
-			require.ErrorContains(t, err, "writing what the mass-deletion guard remembers")
+			require.ErrorContains(t, err, "writing the record of the mass-deletion guard")
 			require.NotErrorIs(t, err, errGuardStateChanged)
 			_, err = store.load(t.Context(), nodeGuardKey)
-			require.ErrorContains(t, err, "reading what the mass-deletion guard remembers")
+			require.ErrorContains(t, err, "reading the record of the mass-deletion guard")
 		}
 	}
 }

@@ -46,13 +46,13 @@ func TestMassDeletionGuard(t *testing.T) {
 			h.requireTrip(tc.held > 0, tc.held)
 			assert.Len(t, h.all(), tc.size-tc.went)
 			if tc.held == 0 {
-				assert.Empty(t, h.said.Events)
+				assert.Empty(t, h.events.Events)
 				return
 			}
-			require.Len(t, h.said.Events, tc.held+1, "one Event on each that is held, and one on the ConfigMap")
-			assert.Contains(t, <-h.said.Events, fmt.Sprintf("Warning MassDeletionStopped The cloud says that the "+
-				"instance is gone: so it is said of %d of %d Nodes within 1h0m0s", tc.went+1, tc.size))
-			held := <-h.said.Events
+			require.Len(t, h.events.Events, tc.held+1, "one Event on each that is held, and one on the ConfigMap")
+			assert.Contains(t, <-h.events.Events, fmt.Sprintf("Warning MassDeletionStopped Mass deletion "+
+				"stopped (trip 1): %d of %d Nodes were reported gone within 1h0m0s.", tc.went+1, tc.size))
+			held := <-h.events.Events
 			assert.Contains(t, held, "Warning MassDeletionHeld Node is not deleted: the cloud has no instance i-0")
 			assert.Contains(t, held, "kubectl -n kube-system annotate --overwrite configmap "+
 				"fakecloud-mass-deletion-guard fakecloud.ccmlab.io/confirm-mass-deletion=1.")
@@ -127,7 +127,7 @@ func TestReplacedNodeStays(t *testing.T) {
 	after.UID, after.Spec.ProviderID = "another", ""
 	require.NoError(t, h.nodes.Update(after))
 	gone, err := h.i.InstanceExists(t.Context(), before)
-	require.ErrorContains(t, err, "node node-i-0000 has registered anew")
+	require.ErrorContains(t, err, "node node-i-0000 has registered again since")
 	assert.False(t, gone)
 	require.NoError(t, h.nodes.Update(before))
 	went, _ := h.round()
@@ -148,7 +148,7 @@ func TestCloudRecovers(t *testing.T) {
 		assert.Equal(t, 600, asked, "none about the held ones")
 	}
 	h.requireTrip(true, 70)
-	assert.Len(t, h.said.Events, 71, "not one more at a retry")
+	assert.Len(t, h.events.Events, 71, "not one more at a retry")
 	h.end(0, 400, false)
 	h.after(time.Minute)
 	went, asked := h.round()
@@ -324,9 +324,9 @@ func TestNothingGoesThatCannotBeRecorded(t *testing.T) {
 		assert.Zero(t, went)
 		h.after(time.Minute)
 	}
-	require.Len(t, h.said.Events, 2, "one Event on each")
-	assert.Contains(t, <-h.said.Events,
-		"Warning MassDeletionGuardFailed Node is not deleted, though the cloud has no instance i-0000: the mass-")
+	require.Len(t, h.events.Events, 2, "one Event on each")
+	assert.Contains(t, <-h.events.Events,
+		"Warning MassDeletionGuardFailed Node is not deleted, although the cloud has no instance i-0000: the mass-")
 	h.record.refusal = nil
 	went, _ := h.round()
 	assert.Equal(t, 2, went)
@@ -366,7 +366,7 @@ func TestHeldUntil(t *testing.T) {
 	_, err := h.i.InstanceExists(t.Context(), h.all()[0])
 	require.ErrorAs(t, err, &held)
 	assert.Equal(t, 10*time.Second, held.RetryAfter())
-	assert.ErrorContains(t, err, "of 6 others, too (trip 1 of the mass-deletion guard)")
+	assert.ErrorContains(t, err, "6 other Nodes were reported gone, too (trip 1 of the mass-deletion guard)")
 }
 
 // Instances that end now and then, as they do in a cluster that scales, do not keep a trip for ever.
@@ -424,7 +424,7 @@ func TestGuardProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		size := rapid.IntRange(1, 40).Draw(rt, "size")
 		h := newHerd(t, rt, size)
-		h.said.Events = nil // Nobody reads them: once full, the channel would block the guard for ever.
+		h.events.Events = nil // Nobody reads them: once full, the channel would block the guard for ever.
 		var went []time.Time
 		var released time.Time
 		ask := func(n *corev1.Node) {

@@ -52,8 +52,8 @@ type instances struct {
 // guardedNodes are what the guard of Nodes guards.
 var guardedNodes = guarded{
 	key: nodeGuardKey, confirmation: contract.AnnotationConfirmMassDeletion, one: "Node", many: "Nodes",
-	claim:     "The cloud says that the instance is gone",
-	whenWrong: "If the instances are there, mend the cloud, and the Nodes stay",
+	finding: "were reported gone",
+	remedy:  "If the instances still exist, repair the cloud, and the Nodes stay",
 }
 
 var _ cloudprovider.InstancesV2 = (*instances)(nil)
@@ -65,14 +65,14 @@ var _ cloudprovider.InstancesV2 = (*instances)(nil)
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
 	gone, err := i.mayDeleteNode(calls.For(ctx, calls.CloudNodeLifecycle), node)
 	if err != nil {
-		return false, fmt.Errorf("does the instance of node %s exist: %w", node.Name, err)
+		return false, fmt.Errorf("checking whether the instance of node %s exists: %w", node.Name, err)
 	}
 	return !gone, nil
 }
 
 // mayDeleteNode tells whether the Node may be deleted: its instance is gone for certain, and
-// the mass-deletion guard lets it go. An error keeps the Node; it may be an api.RetryError
-// that says when to ask again.
+// the mass-deletion guard allows it. An error keeps the Node; an api.RetryError says when to check
+// again.
 func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool, error) {
 	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
@@ -87,7 +87,7 @@ func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool,
 		return false, nil
 	case v.goneReason == "":
 		if errors.Is(v.err, errWrongProject) {
-			i.guard.recordContradiction(node.UID)
+			i.guard.recordDoubt(node.UID)
 		}
 		return false, v.err
 	case isBeingRemoved(node):
@@ -97,25 +97,23 @@ func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool,
 		return false, err
 	}
 	err := i.guard.admit(ctx, candidate{
-		uid: node.UID, object: node, why: v.goneReason, contradicted: isReady(node),
+		uid: node.UID, object: node, why: v.goneReason, inUse: isReady(node),
 	})
 	return err == nil, err
 }
 
-// isBeingRemoved tells whether somebody in the cluster removes the Node. Then the cloud's word
-// is not what costs it its pods.
+// isBeingRemoved tells whether the Node is removed from within the cluster, whatever the cloud says.
 func isBeingRemoved(node *corev1.Node) bool {
 	return node.DeletionTimestamp != nil ||
 		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted })
 }
 
-// checkNotReplaced is an error if there is another Node of that name by now. Upstream makes
-// its rounds with the Nodes that it saw at their beginning, and deletes by name: on a busy
-// machine that can be the Node of a new instance, which has registered meanwhile.
+// checkNotReplaced fails if another Node has the name by now. Upstream lists Nodes at the start of a
+// round and deletes by name, so it could delete the Node of a new instance that registered since.
 func (i *instances) checkNotReplaced(node *corev1.Node) error {
 	now, err := i.nodes.Get(node.Name)
 	if err == nil && now.UID != node.UID {
-		return fmt.Errorf("node %s has registered anew, and what is asked about is the one before", node.Name)
+		return fmt.Errorf("node %s has registered again since this check began", node.Name)
 	}
 	return nil
 }
@@ -144,12 +142,11 @@ func (i *instances) recordExists(node *corev1.Node, instance *api.Instance) {
 	i.explain.explainInstanceState(node, instance)
 }
 
-// InstanceShutdown is true for an instance that is stopped. One that is still stopping may
-// yet serve.
+// InstanceShutdown is true for an instance that is stopped. One that is still stopping may serve.
 func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
 	instance, err := i.checkExistence(calls.For(ctx, calls.CloudNodeLifecycle), node).existingInstance()
 	if err != nil {
-		return false, fmt.Errorf("is the instance of node %s shut down: %w", node.Name, err)
+		return false, fmt.Errorf("checking whether the instance of node %s is shut down: %w", node.Name, err)
 	}
 	return instance.State == api.InstanceStopped, nil
 }
@@ -175,8 +172,8 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	addresses := i.addresses.nodeAddresses(instance, node.Name)
 	// Upstream writes what it is given, and would take the Node's address from it.
 	if !slices.ContainsFunc(addresses, isInternalAddress) {
-		return nil, fmt.Errorf("instance %s has no internal address that nodeAddresses in the configuration lets through, "+
-			"but %v", instance.ID, instance.Addresses)
+		return nil, fmt.Errorf("instance %s has no internal address that nodeAddresses in the cloud config allows: "+
+			"it has %v", instance.ID, instance.Addresses)
 	}
 	if err := checkKubeletNodeIP(node, instance.ID, addresses); err != nil {
 		return nil, err
@@ -193,7 +190,7 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 
 // nodeAddressRules say which of an instance's addresses its Node has.
 type nodeAddressRules struct {
-	families []string // Of each kind, the first one's come first.
+	families []string // Addresses of the first family come first, of each type.
 	internal []netip.Prefix
 }
 
@@ -276,7 +273,7 @@ func (e *nodeIPError) Error() string {
 			ips = append(ips, a.Address)
 		}
 	}
-	return fmt.Sprintf("the kubelet's --node-ip %s is no address of instance %s, which has %v: %s",
+	return fmt.Sprintf("the kubelet's --node-ip %s is not an address of instance %s, which has %v: %s",
 		annotations.Quote(e.provided), e.instance, ips, annotations.Shorten(e.err.Error()))
 }
 

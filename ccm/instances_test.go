@@ -145,7 +145,7 @@ func TestProvidedNodeIP(t *testing.T) {
 				n := node(byID)
 				n.UID = types.UID(fmt.Sprint(tainted))
 				n.Annotations = map[string]string{cloudproviderapi.AnnotationAlphaProvidedIPAddr: provided}
-				what := "Node's addresses stay as they were"
+				what := "Node's addresses are not updated"
 				if tainted {
 					n.Spec.Taints = node("").Spec.Taints
 					what = "Node stays uninitialized"
@@ -160,9 +160,9 @@ func TestProvidedNodeIP(t *testing.T) {
 				require.Error(t, err)
 				require.Error(t, again)
 				require.Len(t, recorder.Events, 1)
-				said := <-recorder.Events
-				assert.Contains(t, said, "Warning ProvidedNodeIPMismatch "+what)
-				assert.Contains(t, said, "instance i-1, which has [127.30.16.1 fd00::1 192.0.2.1]")
+				event := <-recorder.Events
+				assert.Contains(t, event, "Warning ProvidedNodeIPMismatch "+what)
+				assert.Contains(t, event, "instance i-1, which has [127.30.16.1 fd00::1 192.0.2.1]")
 			}
 		})
 	}
@@ -182,14 +182,14 @@ func TestTagsThatCanBeNoLabels(t *testing.T) {
 	assert.Equal(t, want, ask("example.org/"))
 	assert.Equal(t, want, ask("example.org/"))
 	require.Len(t, recorder.Events, 1, "both are told of at once, and once")
-	said := <-recorder.Events
+	event := <-recorder.Events
 	assert.Contains(
-		t, said,
-		`Warning NodeLabelSkipped Not all tags of instance i-1 can be labels of the Node: tag "a b": "example.org/a b" is no label's key`,
+		t, event,
+		`Warning NodeLabelSkipped Some tags of instance i-1 cannot be labels of the Node: tag "a b": "example.org/a b" is not a valid label key`,
 	)
-	assert.Contains(t, said, `tag "dots": nothing of its value "..." can be in a label`)
+	assert.Contains(t, event, `tag "dots": its value "..." has no character that a label can hold`)
 	assert.Nil(t, ask("node.kubernetes.io/"))
-	assert.Contains(t, <-recorder.Events, "a namespace of Kubernetes")
+	assert.Contains(t, <-recorder.Events, "a prefix that is reserved for Kubernetes")
 	got.Tags = nil
 	assert.Nil(t, ask("example.org/"))
 	assert.False(t, i.explain.hasUnresolved(node(byID), topicLabels))

@@ -54,7 +54,7 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 		slices.Sort(skipped)
 		why := strings.Join(skipped, "; ")
 		i.explain.warnOnce(node, topicLabels, cause{contract.ReasonNodeLabelSkipped, why},
-			"Not all tags of instance %s can be labels of the Node: %s; %s",
+			"Some tags of instance %s cannot be labels of the Node: %s; %s",
 			instance.ID, why, nextStep(contract.ReasonNodeLabelSkipped))
 	}
 	if len(labels) == 0 {
@@ -67,16 +67,15 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 // that is too long is cut.
 func labelFromTag(key, value string) (string, string, error) {
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-		return "", "", fmt.Errorf("%q is no label's key: %s", key, strings.Join(problems, ", "))
+		return "", "", fmt.Errorf("%q is not a valid label key: %s", key, strings.Join(problems, ", "))
 	}
 	if kubernetesPrefixes.MatchString(key) {
-		return "", "", fmt.Errorf(
-			"%q is in a namespace of Kubernetes, whose labels are not for clouds to set", key)
+		return "", "", fmt.Errorf("%q has a prefix that is reserved for Kubernetes", key)
 	}
 	fit := invalidLabelValueChars.ReplaceAllString(value, "-")
 	fit = strings.Trim(fit[:min(len(fit), validation.LabelValueMaxLength)], "-_.")
 	if fit == "" && value != "" {
-		return "", "", fmt.Errorf("nothing of its value %q can be in a label", value)
+		return "", "", fmt.Errorf("its value %q has no character that a label can hold", value)
 	}
 	return key, fit, nil
 }

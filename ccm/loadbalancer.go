@@ -47,7 +47,7 @@ type balancerMemory interface {
 type loadBalancers struct {
 	api       loadBalancersAPI
 	project   *projectGuard
-	inventory balancerMemory // nil if nothing is to be remembered
+	inventory balancerMemory // nil without a cache
 	explain   *explainer
 	identity  *clusterIdentity
 	// locks has one lock per Service, by UID: upstream's controller and the
@@ -166,20 +166,20 @@ func (l *loadBalancers) reconcile(
 	if err := l.resolveAddress(ctx, have, &want); err != nil {
 		return nil, err
 	}
-	return l.fulfil(ctx, svc, have, want)
+	return l.planAndApply(ctx, svc, have, want)
 }
 
-// reconcileTargets makes the balancer's targets what the Nodes are, and returns it as the
-// cloud then has it; nil if the Service has none. If several say that they are the Service's,
-// each may have clients, so that all get the targets.
+// reconcileTargets updates the targets of the balancer to the Nodes, and returns it as the cloud then
+// has it; nil if the Service has none. If several balancers have the Service's tags, all are updated:
+// each may have clients.
 func (l *loadBalancers) reconcileTargets(
 	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
 ) (*api.LoadBalancer, error) {
 	want := targetsSpec(svc, nodes)
-	// The cloud compares the version that is remembered with its own. If that is another one it is
-	// asked what it has; else a change of Nodes costs each Service one call, or none.
+	// The cloud refuses the update if the remembered version is not its own; then it is listed below.
+	// Otherwise a change of Nodes costs each Service one call or none.
 	if lb := l.rememberedBalancer(svc); lb != nil && l.isFresh(svc, lb) {
-		if lb, err := l.fulfil(ctx, svc, lb, want); !isPending(err) {
+		if lb, err := l.planAndApply(ctx, svc, lb, want); !isPending(err) {
 			return lb, err
 		}
 	}
@@ -194,7 +194,7 @@ func (l *loadBalancers) reconcileTargets(
 	var lb *api.LoadBalancer
 	var errs []error
 	for _, have := range live {
-		lb, err = l.fulfil(ctx, svc, &have, want)
+		lb, err = l.planAndApply(ctx, svc, &have, want)
 		errs = append(errs, err)
 	}
 	if len(errs) == 1 {
@@ -203,8 +203,8 @@ func (l *loadBalancers) reconcileTargets(
 	return lb, errors.Join(errs...)
 }
 
-// fulfil plans and makes the calls from the one to the other.
-func (l *loadBalancers) fulfil(
+// planAndApply changes the balancer from have to want.
+func (l *loadBalancers) planAndApply(
 	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec,
 ) (*api.LoadBalancer, error) {
 	lb, err := l.applySteps(ctx, svc, have, planSteps(have, want))
@@ -217,22 +217,21 @@ func (l *loadBalancers) fulfil(
 	return lb, nil
 }
 
-// followNodes is for a Service that cannot have what it asks for: whether the Nodes that its
-// balancer sends to are alive does not depend on that. A Service that never had a balancer
-// costs no call.
+// followNodes updates the targets of a Service whose other wishes are refused. A Service that never
+// had a balancer costs no call.
 func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
 	if len(svc.Status.LoadBalancer.Ingress) == 0 && l.rememberedBalancer(svc) == nil {
 		return nil
 	}
 	_, err := l.reconcileTargets(ctx, svc, nodes)
 	if isPending(err) {
-		// Not in a moment: what else is wrong with the Service lasts.
+		// Retry later: what else is wrong with the Service lasts.
 		return cloudproviderapi.NewRetryError(err.Error(), failedStateRetry)
 	}
 	return err
 }
 
-// isRefusal tells whether it is for what the Service asks that it cannot be fulfilled.
+// isRefusal tells whether the Service itself, not the cloud's state, is why its balancer fails.
 func isRefusal(err error) bool {
 	return err != nil && slices.Contains([]string{
 		contract.ReasonInvalidService, contract.ReasonAddressNotAvailable,

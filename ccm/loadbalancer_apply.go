@@ -28,13 +28,13 @@ func (l *loadBalancers) applySteps(
 		klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.String())
 		var err error
 		if have, err = step.apply(ctx, l.api); err != nil {
-			return nil, fmt.Errorf("%w (asked to %s)", err, step)
+			return nil, fmt.Errorf("%w (step: %s)", err, step)
 		}
 		l.rememberBalancer(*have)
 		l.recordSettings(string(svc.UID), have)
 		if _, replaces := step.(replaceStep); replaces {
 			l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerReplaced,
-				"Some of what the Service asks for is final in the cloud: %s", step)
+				"The load balancer cannot be changed in place: %s", step)
 		}
 	}
 	return have, nil
@@ -51,7 +51,7 @@ func (l *loadBalancers) applyWithFallbacks(
 		want.ipv6 = ipv6NotWanted
 		if lb, err = l.applySteps(ctx, svc, have, planSteps(have, want)); err == nil {
 			l.explain.recordNormalEvent(svc, contract.ReasonIPv4Only,
-				"The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v",
+				"The cloud has no IPv6 addresses, so the Service, which prefers dual stack, gets IPv4 only: %v",
 				refusal)
 		}
 	}
@@ -92,8 +92,8 @@ func endedTargets(err error, targets api.Targets) []string {
 	return ended
 }
 
-// explainRefusal says what an error of applySteps means for the Service: an
-// api.RetryError where another look will help, else the error with its reason.
+// explainRefusal returns what an error of applySteps means for the Service: an
+// api.RetryError where a retry will help, else the error with its reason.
 func (l *loadBalancers) explainRefusal(
 	ctx context.Context, svc *corev1.Service, want balancerSpec, err error,
 ) error {
@@ -101,7 +101,7 @@ func (l *loadBalancers) explainRefusal(
 	case client.HasCode(err, api.NameTaken):
 		return l.explainNameTaken(ctx, svc, want.name)
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
-		return pendingError(fmt.Sprintf("it has changed meanwhile; looking again: %v", err))
+		return pendingError(fmt.Sprintf("the load balancer has changed meanwhile; retrying: %v", err))
 	case client.HasCode(err, api.Protected): // It would have to be replaced.
 		return &reasonError{contract.ReasonLoadBalancerProtected, err}
 	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
@@ -112,29 +112,28 @@ func (l *loadBalancers) explainRefusal(
 		if gone, doubt := l.project.isDefiniteNotFound(ctx, err); !gone {
 			return doubt
 		}
-		return pendingError(fmt.Sprintf("it is gone meanwhile; looking again: %v", err))
+		return pendingError(fmt.Sprintf("the load balancer was deleted meanwhile; retrying: %v", err))
 	}
 	return err
 }
 
-// explainNameTaken finds out who has the name of a balancer that could not be
-// created. If that is the Service's own balancer, the list that did not show it was
-// wrong, and the next call will find it.
+// explainNameTaken finds the balancer that has the wanted name. If it is the Service's own, the list
+// that did not show it was wrong, and the next call will find it.
 func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Service, name string) error {
 	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 	if err != nil {
-		return fmt.Errorf("looking for who has the name %s: %w", name, err)
+		return fmt.Errorf("looking for the load balancer named %s: %w", name, err)
 	}
 	if len(found) == 0 {
-		return pendingError("load balancer " + name + " had its name taken by one that is gone; looking again")
+		return pendingError("the name of load balancer " + name + " was taken by one that no longer exists; retrying")
 	}
 	other := found[0]
 	if l.isOwnedBy(svc, &other) {
 		l.rememberBalancer(other)
 		return cloudproviderapi.NewRetryError(
-			fmt.Sprintf("load balancer %s (%s) is there after all; looking again", name, other.ID), failedStateRetry)
+			fmt.Sprintf("load balancer %s (%s) exists after all; retrying", name, other.ID), failedStateRetry)
 	}
-	whose := "it carries no tags of a Service"
+	whose := "it has no tags of a Service"
 	if of, ok := other.Tags[contract.TagService]; ok {
 		whose = fmt.Sprintf("its tags name Service %s of cluster %q", of, other.Tags[contract.TagCluster])
 	}
@@ -142,8 +141,8 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 		"load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
 }
 
-// deleteBalancer deletes one balancer, or finds that it was gone already; or it does with it what
-// the Service says in its stead.
+// deleteBalancer deletes one balancer, or keeps it as the Service says, or finds that it was gone
+// already.
 func (l *loadBalancers) deleteBalancer(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
@@ -160,7 +159,7 @@ func (l *loadBalancers) deleteBalancer(
 		lb, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID,
 			api.LoadBalancerUpdate{DeletionProtection: new(false)})
 		if err != nil {
-			return false, fmt.Errorf("lifting the protection of the load balancer: %w", err)
+			return false, fmt.Errorf("removing the deletion protection of the load balancer: %w", err)
 		}
 	}
 	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
@@ -178,16 +177,16 @@ func (l *loadBalancers) deleteBalancer(
 	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
 }
 
-// onDeletionOf is what becomes of the balancer of a Service that goes: what the Service or the configuration
-// says. If the Service is gone already, and has no type, the balancer's tag says it.
+// onDeletionOf is what becomes of the balancer when its Service is deleted. The Service or the
+// configuration decides; the balancer's tag does if the Service is gone already, and has no type.
 func (l *loadBalancers) onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
 	tagged := annotations.OnDeletion(lb.Tags[contract.TagOnDelete])
 	if svc.Spec.Type == "" {
 		return tagged, nil
 	}
-	said, given := svc.Annotations[annotations.Prefix+annotations.OnDelete]
+	value, given := svc.Annotations[annotations.Prefix+annotations.OnDelete]
 	if !given {
-		said, given = l.defaults[annotations.OnDelete]
+		value, given = l.defaults[annotations.OnDelete]
 	}
 	switch {
 	case !given && tagged == annotations.Refuse: // The protection is what the Service asked for before.
@@ -195,15 +194,15 @@ func (l *loadBalancers) onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) 
 	case !given:
 		return "", nil
 	}
-	asked, err := annotations.Parse(map[string]string{annotations.Prefix + annotations.OnDelete: said})
+	asked, err := annotations.Parse(map[string]string{annotations.Prefix + annotations.OnDelete: value})
 	if err != nil {
 		return "", &reasonError{contract.ReasonInvalidService, err}
 	}
 	return asked.OnDelete, nil
 }
 
-// disownBalancer takes from a balancer the tags by which it is the Service's and the cluster's.
-// That of the Service's name stays, for people.
+// disownBalancer removes the tags by which a balancer is the Service's and the cluster's. The tag
+// with the Service's name stays, for people.
 func (l *loadBalancers) disownBalancer(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
@@ -214,12 +213,12 @@ func (l *loadBalancers) disownBalancer(
 	}
 	_, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})
 	if err == nil {
-		l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerKept, "Load balancer %s (%s, %s) stays, and is the "+
-			"cluster's no more: delete it in the cloud when it is not needed", lb.Name, lb.ID, lb.Address)
+		l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerKept, "Load balancer %s (%s, %s) is kept and no longer "+
+			"belongs to the cluster: delete it in the cloud when nobody needs it", lb.Name, lb.ID, lb.Address)
 		return false, nil
 	}
 	if wasGone, err = l.project.isDefiniteNotFound(ctx, err); wasGone {
 		return true, nil
 	}
-	return false, fmt.Errorf("taking the cluster's tags from load balancer %s: %w", lb.ID, err)
+	return false, fmt.Errorf("removing the cluster's tags from load balancer %s: %w", lb.ID, err)
 }

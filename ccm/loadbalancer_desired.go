@@ -1,9 +1,8 @@
 package ccm
 
-// What a Service asks for, as the balancer that it should have. Everything that is
-// wrong with it is reported at once and before anything is changed: half a
-// balancer, or one without the source ranges that were asked for, would be worse
-// than none. Only the targets of a balancer that is there follow the Nodes.
+// The balancer that a Service asks for. All errors of the Service are reported at once, before
+// anything is changed: a balancer without, say, the wanted source ranges would be worse than none.
+// Only the targets of an existing balancer still follow the Nodes.
 
 import (
 	"cmp"
@@ -53,10 +52,9 @@ type reconcileScope int
 
 const (
 	wholeBalancer reconcileScope = iota
-	// targetsOnly is for a change of nodes. Upstream passes it on with Services as
-	// they were when it began to go through all of them, so whatever else such a
-	// Service says may be out of date. It is also for a Service that asks for what
-	// cannot be. Nothing is created either.
+	// targetsOnly is for a change of nodes: upstream passes Services that it read at the start of a
+	// round, so their other fields may be out of date. It is also for an invalid Service. Nothing is
+	// created.
 	targetsOnly
 )
 
@@ -90,9 +88,8 @@ type addressChoice struct {
 
 func (a addressChoice) String() string { return cmp.Or(a.ip, a.nameOrID) }
 
-// isHeldBy tells whether the balancer has the chosen address. The name by which it was
-// chosen counts as it was then: the address may have been renamed since, and another one may
-// have the name, which is no reason to give up an address that clients know.
+// isHeldBy tells whether the balancer has the chosen address. A name counts as it was when it was
+// chosen: the address may have been renamed since, and clients know the address.
 func (a addressChoice) isHeldBy(lb *api.LoadBalancer) bool {
 	switch {
 	case a.ip != "":
@@ -168,7 +165,7 @@ func (l *loadBalancers) withDefaults(svc *corev1.Service) *corev1.Service {
 // asks for. If it does not say which Nodes it means, the targets stay as they are.
 func targetsSpec(svc *corev1.Service, nodes []*corev1.Node) balancerSpec {
 	spec := balancerSpec{scope: targetsOnly}
-	asked, _ := annotations.Parse(svc.Annotations) // Its error is told by who reads the whole Service.
+	asked, _ := annotations.Parse(svc.Annotations) // desiredSpec reports its error.
 	if asked.NodeSelector != nil || !asked.Given(annotations.NodeSelector) {
 		spec.targets = targetsOf(nodes, asked.NodeSelector)
 	}
@@ -218,8 +215,7 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 	}, nil
 }
 
-// deletionProtectionOf is nil if the Service says nothing of it: then the balancer keeps the protection that
-// somebody else has set.
+// deletionProtectionOf is nil if the Service does not mention it: the balancer keeps what it has.
 func deletionProtectionOf(asked annotations.Values) *bool {
 	if asked.OnDelete == "" {
 		return nil
@@ -241,19 +237,19 @@ var protocols = map[corev1.Protocol]api.Protocol{
 	corev1.ProtocolUDP: api.ProtocolUDP,
 }
 
-// validateService refuses fields that the cloud's balancers have nothing for. A
-// port without a node port has nowhere to send: proxies reach pods through nodes' ports.
+// validateService refuses fields that the cloud's balancers do not support. A proxy needs node ports:
+// it reaches pods through them.
 func validateService(svc *corev1.Service, kind api.LoadBalancerKind, ipv6 ipv6Need) error {
 	var errs []error
 	unsupported := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("fakecloud's load balancers cannot do "+format, args...))
+		errs = append(errs, fmt.Errorf("fakecloud's load balancers do not support "+format, args...))
 	}
 	for _, p := range svc.Spec.Ports {
 		if _, ok := protocols[p.Protocol]; !ok {
 			unsupported("protocol %s (port %d); only TCP and UDP", p.Protocol, p.Port)
 		}
 		if p.NodePort == 0 && kind == api.KindProxy {
-			unsupported("port %d without a node port; leave allocateLoadBalancerNodePorts on, set nodePort, "+
+			unsupported("port %d without a node port; enable allocateLoadBalancerNodePorts, set nodePort, "+
 				"or choose the annotation %s%s: %s", p.Port, annotations.Prefix, annotations.Kind, api.KindNetwork)
 		}
 	}
@@ -334,8 +330,8 @@ func addressOf(svc *corev1.Service, asked annotations.Values) (addressChoice, er
 	return addressChoice{ip: ip.String()}, errors.Join(errs...)
 }
 
-// ipv6NeedOf makes IPv6 a must, unless the Service only prefers to have both
-// families and has IPv4 to fall back to.
+// ipv6NeedOf requires IPv6 if the Service has it, unless it only prefers both families and has IPv4 to
+// fall back to.
 func ipv6NeedOf(svc *corev1.Service) ipv6Need {
 	policy := svc.Spec.IPFamilyPolicy
 	switch {
@@ -409,7 +405,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		// Where only nodes with a pod of the Service may get traffic
 		// (externalTrafficPolicy Local), kube-proxy tells whether a node has one. A
 		// new pod shows within a second, the end of one within two.
-		err = rejectAnnotations(asked, "externalTrafficPolicy Local has kube-proxy asked: leave it out",
+		err = rejectAnnotations(asked, "externalTrafficPolicy Local checks nodes through kube-proxy: leave it out",
 			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath,
 			annotations.HealthCheckCodes)
 		check.Protocol, check.Port = api.HealthCheckHTTP, int(port)
@@ -427,11 +423,11 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		check.Protocol = api.HealthCheckHTTP
 		check.Port = cmp.Or(check.Port, kubeProxyHealthPort)
 		check.Path = cmp.Or(check.Path, kubeProxyHealthPath)
-		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1) // kube-proxy means what it says.
+		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1) // kube-proxy's answer does not flap.
 	default:
 		check.Port = cmp.Or(check.Port, firstTCPNodePort(svc))
 		if check.Port == 0 {
-			err = asked.Error(annotations.HealthCheck, "the Service has no TCP port to ask on: give %s%s",
+			err = asked.Error(annotations.HealthCheck, "the Service has no TCP port to check: set %s%s",
 				annotations.Prefix, annotations.HealthCheckPort)
 		}
 	}
@@ -449,9 +445,9 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	return check, err
 }
 
-// asksForHealthCheck tells whether an annotation says anything of the health check. Where none does
-// a balancer without one keeps none: it was made when there was none by default, and whether
-// kube-proxy can be reached there nobody knows.
+// asksForHealthCheck tells whether an annotation configures the health check. Otherwise a balancer
+// without one keeps none: an older release created it without one, and kube-proxy may be
+// unreachable there.
 func asksForHealthCheck(asked annotations.Values) bool {
 	return slices.ContainsFunc(annotations.Definitions, func(d annotations.Definition) bool {
 		return strings.HasPrefix(d.Name, annotations.HealthCheck) && asked.Given(d.Name)
@@ -491,7 +487,7 @@ func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 		}
 		id, err := parseProviderID(n.Spec.ProviderID)
 		if err != nil {
-			klog.V(2).InfoS("Node is no load balancer target", "node", klog.KObj(n), "reason", err.Error())
+			klog.V(2).InfoS("Node is not a load balancer target", "node", klog.KObj(n), "reason", err.Error())
 			continue
 		}
 		targets = append(targets, api.Target{InstanceID: id})
@@ -533,8 +529,8 @@ var optionTags = []string{
 // maxTagValue is the length of a tag's value in the cloud.
 const maxTagValue = 256
 
-// tagKeys lists the keys of tags, with commas between. It leaves out those for which there is no
-// room: these tags stay when they are not asked for any more.
+// tagKeys lists the keys of tags, with commas between. It leaves out keys beyond maxTagValue: their
+// tags stay when the Service no longer asks for them.
 func tagKeys(tags api.Tags) string {
 	list := ""
 	for _, key := range slices.Sorted(maps.Keys(tags)) {

@@ -266,7 +266,7 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		},
 		"nobody to ask": {
 			svc:  udp(serviceWithAnnotations(annotations.HealthCheck, "tcp")),
-			errs: []string{"no TCP port to ask on"},
+			errs: []string{"no TCP port to check"},
 		},
 		"ports that are not there": {
 			svc: udp(serviceWithAnnotations(

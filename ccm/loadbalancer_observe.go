@@ -20,8 +20,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// memoryTrustPeriod is for how long it is believed that a balancer is still being
-// built: the event stream, which would tell that it is done, may be broken.
+// memoryTrustPeriod is how long a remembered balancer that is being built is used: the event stream,
+// which reports that it is done, may be broken.
 const memoryTrustPeriod = 5 * time.Second
 
 // observe returns the Service's balancer, nil if it has none yet. The error is an
@@ -29,7 +29,7 @@ const memoryTrustPeriod = 5 * time.Second
 func (l *loadBalancers) observe(
 	ctx context.Context, svc *corev1.Service, want balancerSpec,
 ) (*api.LoadBalancer, error) {
-	if lb := l.settledBalancer(svc, want); lb != nil {
+	if lb := l.upToDateBalancer(svc, want); lb != nil {
 		return lb, nil
 	}
 	found, err := l.findBalancers(ctx, svc)
@@ -50,8 +50,8 @@ func stillDeletingError(lb *api.LoadBalancer) error {
 	return pendingError(fmt.Sprintf("load balancer %s (%s) is still being deleted", lb.Name, lb.ID))
 }
 
-// settledBalancer is the Service's balancer as it is remembered, if that has all that is wanted.
-func (l *loadBalancers) settledBalancer(svc *corev1.Service, want balancerSpec) *api.LoadBalancer {
+// upToDateBalancer is the Service's balancer as it is remembered, if nothing has to be changed.
+func (l *loadBalancers) upToDateBalancer(svc *corev1.Service, want balancerSpec) *api.LoadBalancer {
 	lb := l.rememberedBalancer(svc)
 	if lb == nil || len(planSteps(lb, want)) > 0 || !l.isFresh(svc, lb) {
 		return nil
@@ -72,8 +72,8 @@ func (l *loadBalancers) rememberedBalancer(svc *corev1.Service) *api.LoadBalance
 	return &known[0]
 }
 
-// isFresh tells whether a remembered balancer's state may be believed: one that is
-// active has nothing more to wait for, another only for a while.
+// isFresh tells whether a remembered balancer's state may be used: always if it is active, otherwise
+// for memoryTrustPeriod.
 func (l *loadBalancers) isFresh(svc *corev1.Service, lb *api.LoadBalancer) bool {
 	return lb.State == api.LoadBalancerActive || time.Since(l.records.get(svc.UID).listedAt) < memoryTrustPeriod
 }
@@ -86,20 +86,20 @@ func (l *loadBalancers) rememberBalancer(lb api.LoadBalancer) {
 }
 
 // findBalancers asks the cloud for every balancer that carries the Service's UID and is
-// this cluster's. An error means that it cannot be told for certain.
+// this cluster's. An error means that the answer is not certain.
 func (l *loadBalancers) findBalancers(ctx context.Context, svc *corev1.Service) ([]api.LoadBalancer, error) {
 	if svc.UID == "" {
 		return nil, errors.New("a service without a UID owns nothing")
 	}
-	// Not by the cluster's tags: both what it is called and whether its UID is known may
-	// have changed since, and a Service's UID is no other's.
+	// Not by the cluster's tags: its name and whether its UID is known may have changed since.
+	// A Service's UID is unique.
 	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{
 		Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
-	// All of these may be deleted, so the cloud's filter is not relied on.
+	// The caller may delete all of these, so check what the cloud's filter returned.
 	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool { return !hasServiceTag(svc, &lb) })
 	owned := slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool { return !l.isOwnedBy(svc, &lb) })
 	if len(owned) == 0 && len(found) > 0 {
@@ -118,23 +118,22 @@ func (l *loadBalancers) findBalancers(ctx context.Context, svc *corev1.Service) 
 }
 
 // notOwnedError is for a balancer that carries the Service's UID and is not known to be this
-// cluster's. A second one is not created beside it, nor is the Service let go as if it had
-// none.
+// cluster's. The CCM neither creates a second one nor treats the Service as if it had none.
 func (l *loadBalancers) notOwnedError(svc *corev1.Service, lb *api.LoadBalancer) error {
 	name, uid := lb.Tags[contract.TagCluster], lb.Tags[contract.TagClusterUID]
 	unknown := l.identity.ownershipOf(lb.Tags) == ownershipUnknown
 	var doubt string
 	switch {
 	case unknown:
-		doubt = "that may be this one, whose UID is not known yet: it takes the permission to get namespace kube-system"
+		doubt = "which may be this cluster, whose UID is not known yet: allow the CCM to get namespace kube-system"
 	case uid == "":
-		doubt = fmt.Sprintf("not %q: if that is an earlier name of this cluster, set the tag %s to the present one",
+		doubt = fmt.Sprintf("not %q: if that is an earlier name of this cluster, set the tag %s to the current one",
 			l.identity.name, contract.TagCluster)
 	default:
 		doubt = "which is another cluster"
 	}
 	err := newReasonError(contract.ReasonLoadBalancerAmbiguous,
-		"load balancer %s says that it is of service %s/%s in cluster %q (%s is %q), %s",
+		"load balancer %s has the tags of service %s/%s in cluster %q (%s is %q), %s",
 		lb.ID, svc.Namespace, svc.Name, name, contract.TagClusterUID, uid, doubt)
 	if unknown {
 		return &delayedRetryError{err, failedStateRetry}
@@ -166,8 +165,8 @@ func (l *loadBalancers) findBalancersByID(ctx context.Context, svc *corev1.Servi
 	return found, nil
 }
 
-// isOwnedBy tells by its tags whether a balancer is this Service's of this cluster. As long
-// as the cluster's UID is not known its name will do: the Service's UID is no other's.
+// isOwnedBy tells by its tags whether a balancer is this Service's of this cluster. Until the
+// cluster's UID is known, its name decides: the Service's UID is unique.
 func (l *loadBalancers) isOwnedBy(svc *corev1.Service, lb *api.LoadBalancer) bool {
 	return hasServiceTag(svc, lb) && l.identity.mayOwn(lb.Tags)
 }
@@ -190,7 +189,7 @@ func chooseBalancer(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBal
 		live := withoutDeleting(found)
 		if len(live) > 1 {
 			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous,
-				"%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
+				"%d load balancers have the tags of service %s/%s (%s, %s, …); the CCM does not guess which is right",
 				len(live), svc.Namespace, svc.Name, live[0].ID, live[1].ID)
 		}
 		found = append(live, found...)
@@ -201,9 +200,8 @@ func chooseBalancer(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBal
 	return &found[0], nil
 }
 
-// resolveAddress looks up the ID of the reserved address that want chooses, unless
-// the balancer has that address. The address must be free before a balancer is
-// given up for it.
+// resolveAddress looks up the ID of the reserved address that want chooses, unless the balancer has
+// that address. It fails unless the address is free: the balancer would be replaced in vain.
 func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalancer, want *balancerSpec) error {
 	if want.scope == targetsOnly || want.address == (addressChoice{}) || have != nil && want.address.isHeldBy(have) {
 		return nil
@@ -228,7 +226,7 @@ func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalanc
 			found.Name, found.IP, found.Holder.Kind, found.Holder.ID)
 	}
 	if found.Holder != nil && have.AddressID == nil && !slices.Contains(have.AttachedAddresses, found.IP) {
-		return fmt.Errorf("doubtful answer, taken for none: addressId of %s is missing, which holds address %s (%s)",
+		return fmt.Errorf("the answer is not used: load balancer %s holds address %s (%s) and lacks addressId",
 			have.ID, found.Name, found.IP)
 	}
 	return nil

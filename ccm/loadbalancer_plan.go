@@ -18,7 +18,7 @@ import (
 )
 
 // planSteps returns no steps when the cloud already has what is wanted. Names are
-// not compared: nothing is found by them, and the wanted name may be another's now.
+// not compared: nothing is found by them, and another balancer may have the wanted name now.
 func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
 	switch {
 	case have == nil && want.scope == targetsOnly:
@@ -39,9 +39,9 @@ func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
 	return u.stepsIfChanged()
 }
 
-// checkFamilies refuses IPv6 for a balancer that was made without it: its families are
-// final, and whether the cloud has IPv6 at all it says only to who creates a balancer.
-// To give one up for that would be a guess, and cost the Service its address.
+// checkFamilies refuses IPv6 for a balancer that was created without it. Families are final, and the
+// cloud tells whether it has IPv6 only when a balancer is created. A replacement might fail, and would
+// cost the Service its address.
 func checkFamilies(have *api.LoadBalancer, want balancerSpec) error {
 	if have == nil || want.ipv6 != ipv6Required || have.IPv6Address != nil {
 		return nil
@@ -51,16 +51,15 @@ func checkFamilies(have *api.LoadBalancer, want balancerSpec) error {
 			"delete the Service and create it anew, or leave IPv6 out of its ipFamilies", have.ID)}
 }
 
-// immutableDifferences are those that no update can remove. What is merely no longer
-// asked for, such as an address or IPv6, is no difference: a balancer is replaced
-// only where the Service asks for something that it lacks.
+// immutableDifferences are those that no update can remove. A balancer is replaced only if it lacks
+// something that the Service asks for, not if it has more, such as an address or IPv6.
 func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 	var why []string
 	if !want.address.isHeldBy(have) {
 		why = append(why, fmt.Sprintf("address %s to %s", have.Address, want.address))
 	}
 	if want.scheme == api.SchemeInternal && have.AddressID != nil {
-		why = append(why, fmt.Sprintf("address %s is reserved, which an internal one's is not", have.Address))
+		why = append(why, fmt.Sprintf("address %s is reserved, which an internal load balancer cannot use", have.Address))
 	}
 	return why
 }
@@ -74,7 +73,7 @@ type step interface {
 
 // createStep has no idempotency key: a key that stands for the Service would make
 // the cloud answer with a balancer that was deleted since. A second balancer is
-// prevented by the name, which holds the Service's UID.
+// prevented by the name, which contains the Service's UID.
 type createStep balancerSpec
 
 func (s createStep) String() string {
@@ -186,7 +185,7 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 		have.DrainSeconds, want.drainSeconds, &s.update.DrainSeconds)
 	protection := want.deletionProtection
 	if protection == nil && have.Tags[contract.TagOnDelete] == string(annotations.Refuse) {
-		protection = new(false) // The protection is what the Service asked for before.
+		protection = new(false) // The Service asked for it before.
 	}
 	if protection != nil && have.DeletionProtection != *protection {
 		s.update.DeletionProtection = protection
@@ -195,8 +194,8 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 	s.compareTags(have.Tags, want.tags)
 }
 
-// compareTags leaves other people's tags on our balancer alone. Tags that the Service asked for
-// and does not ask for any more are taken away.
+// compareTags keeps other people's tags on our balancer. It removes tags that the Service no longer
+// asks for.
 func (s *updateStep) compareTags(have, want api.Tags) {
 	tags := api.Tags{}
 	maps.Copy(tags, have)
@@ -228,10 +227,9 @@ func (s *updateStep) stepsIfChanged() []step {
 	return []step{*s}
 }
 
-// replaceStep deletes a balancer that cannot be changed into the wanted one, if it
-// is still in the version that was compared. A later sync creates the other, once
-// the name, and maybe the address, are free. There is room for it where this one was,
-// in the quota, too, unless somebody else is quicker.
+// replaceStep deletes a balancer that cannot be changed into the wanted one, if it is still in the
+// version that was compared. A later sync creates the new one, once the name and the address are
+// free.
 type replaceStep struct {
 	id          string
 	version     int64

@@ -130,7 +130,7 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 		"internal, and it is reserved": {
 			svc:  serviceWithAnnotations(annotations.Scheme, "internal"),
 			have: func(lb *api.LoadBalancer) { lb.AddressID = &id },
-			why:  "address 127.30.64.1 is reserved, which an internal one's is not",
+			why:  "address 127.30.64.1 is reserved, which an internal load balancer cannot use",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestReplaceForReservedAddress(t *testing.T) {
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil)
 	assert.True(t, isPending(err), "%v", err)
 	assert.Equal(t, "lb-1", removed)
-	assert.Equal(t, []string{"Normal ReplacingLoadBalancer Some of what the Service asks for is final in the cloud: " +
+	assert.Equal(t, []string{"Normal ReplacingLoadBalancer The load balancer cannot be changed in place: " +
 		"delete load balancer lb-1, to create web-01234567 anew: address 127.30.64.1 to 127.30.64.9"}, f.takeEvents())
 
 	f.listBalancers = listReturns(*built(t, api.LoadBalancerDeleting))

@@ -1,7 +1,7 @@
 package ccm
 
-// What is remembered of a Service's balancer from one call to the next, beside
-// the balancer itself, which the inventory has.
+// What is remembered of a Service's balancer between calls, beside the balancer itself, which is in
+// the inventory.
 
 import (
 	"encoding/json"
@@ -21,8 +21,7 @@ type balancerRecord struct {
 	// listedAt is when the cloud was last asked for the balancer. It is zero once
 	// nothing is pending.
 	listedAt time.Time
-	// pendingSince is since when every call has said that the balancer is not ready
-	// yet, and nothing worse.
+	// pendingSince is when the first of the uninterrupted calls found the balancer not ready yet.
 	pendingSince time.Time
 	// settings are those that were last written to the balancer, or found right; the zero value
 	// if none are known.
@@ -44,7 +43,7 @@ func fingerprintOf(lb *api.LoadBalancer) balancerFingerprint {
 	settings.Version, settings.UpdatedAt = 0, time.Time{}
 	text, err := json.Marshal(settings)
 	if err != nil {
-		klog.ErrorS(err, "The settings of a load balancer cannot be written as JSON", "id", lb.ID) // Its type says that they can.
+		klog.ErrorS(err, "Cannot write the settings of a load balancer as JSON", "id", lb.ID) // Its type says that they can.
 	}
 	hash := fnv.New64a()
 	_, _ = hash.Write(text) // It never fails.
@@ -99,9 +98,9 @@ func (l *loadBalancers) recordSettings(serviceUID string, lb *api.LoadBalancer) 
 	l.records.update(types.UID(serviceUID), func(r *balancerRecord) { r.settings = taken })
 }
 
-// areSettingsOfOthers tells whether the balancer has other settings than those that were written
-// or recorded last. It is false if none were.
-func (l *loadBalancers) areSettingsOfOthers(serviceUID string, lb *api.LoadBalancer) bool {
+// isChangedOutOfBand tells whether the balancer's settings differ from those that were written or
+// recorded last. It is false if none were.
+func (l *loadBalancers) isChangedOutOfBand(serviceUID string, lb *api.LoadBalancer) bool {
 	known := l.records.get(types.UID(serviceUID)).settings
 	return known.id == lb.ID && known.version < lb.Version && known.hash != fingerprintOf(lb).hash
 }

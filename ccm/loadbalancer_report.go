@@ -1,7 +1,7 @@
 package ccm
 
-// What people and upstream's controller are told of a call: an Event for each
-// cause, the Service's status, and when to try again.
+// How the outcome of a call is reported: an Event for each cause, the Service's status, and when
+// upstream's controller retries.
 
 import (
 	"cmp"
@@ -19,21 +19,20 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// How Events about a call that failed begin.
+// The beginnings of Events about a failed call.
 const (
-	summaryNotAsAsked = "The load balancer is not as the Service asks"
+	summaryNotAsAsked = "The load balancer does not match the Service"
 	summaryNotDeleted = "The load balancer is not deleted"
 )
 
-// topicServing is whether a balancer that is what the Service asks for serves
-// clients.
+// topicServing is whether a balancer that matches its Service serves clients.
 const topicServing = "serving"
 
 // When upstream's controller is told to call again. A plain error would make it
 // wait 5 s, then up to 300 s.
 const (
-	// provisioningRetry is for a balancer that is still being built. It grows while
-	// that takes long, up to maxProvisioningRetry: see slowDownRetry.
+	// provisioningRetry is for a balancer that is still being built. slowDownRetry grows it up to
+	// maxProvisioningRetry.
 	provisioningRetry    = 300 * time.Millisecond
 	maxProvisioningRetry = 5 * time.Second
 	// failedStateRetry is for a balancer in error: the cloud keeps trying, and
@@ -87,13 +86,13 @@ func (l *loadBalancers) reportOutcome(svc *corev1.Service, summary string, lb *a
 	return nil
 }
 
-// reportServing explains why a balancer that is active refuses clients, if it does.
+// reportServing explains why an active balancer refuses clients, if it does.
 func (l *loadBalancers) reportServing(svc *corev1.Service, lb *api.LoadBalancer) {
 	if lb == nil || lb.StateReason == nil || *lb.StateReason == "" {
 		l.explain.markResolved(svc, topicServing)
 		return
 	}
-	summary := fmt.Sprintf("Load balancer %s (%s) is active and refuses clients", lb.Name, lb.ID)
+	summary := fmt.Sprintf("Load balancer %s (%s) is active but refuses clients", lb.Name, lb.ID)
 	l.explain.explainError(svc, topicServing, summary,
 		newReasonError(contract.ReasonLoadBalancerDegraded, "%s", *lb.StateReason))
 }
@@ -107,13 +106,12 @@ func (l *loadBalancers) reportTargets(svc *corev1.Service, nodes []*corev1.Node,
 	case !slices.ContainsFunc(nodes, isUninitialized):
 		summary := fmt.Sprintf("Load balancer %s (%s) has no targets", lb.Name, lb.ID)
 		l.explain.explainError(svc, topicTargets, summary, newReasonError(contract.ReasonNoTargets,
-			"of the Nodes that could be targets, none has a provider ID of this cloud and is one that the Service chooses"))
+			"no eligible Node has a provider ID of this cloud and matches the Service's node selector"))
 	}
 }
 
-// slowDownRetry makes the retries of what takes long ever rarer, because upstream
-// writes two Events at each. A retry comes late by a quarter of the wait at most.
-// The wait is measured by our own clock, from which the cloud's may differ.
+// slowDownRetry grows the delay of a retry to a quarter of the time waited so far, because upstream
+// writes two Events at each. The time is measured by our own clock, not the cloud's.
 func (l *loadBalancers) slowDownRetry(svc *corev1.Service, err error) error {
 	var retry *cloudproviderapi.RetryError
 	if !errors.As(err, &retry) {
@@ -129,7 +127,7 @@ func (l *loadBalancers) slowDownRetry(svc *corev1.Service, err error) error {
 	return cloudproviderapi.NewRetryError(err.Error(), max(min(waited/4, maxProvisioningRetry), retry.RetryAfter()))
 }
 
-// honorRetryAfter has the call retried when the cloud asks for it, if it does.
+// honorRetryAfter retries the call after the cloud's Retry-After, if it sent one.
 func honorRetryAfter(err error) error {
 	var refused *client.Error
 	if errors.As(err, &refused) && refused.RetryAfter > 0 {
@@ -145,7 +143,7 @@ func honorRetryAfter(err error) error {
 func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	asked, err := annotations.Parse(svc.Annotations)
 	if err != nil {
-		asked = annotations.Values{} // What is wrong with them is reported by whoever reads the whole Service.
+		asked = annotations.Values{} // desiredSpec reports what is wrong with them.
 	}
 	status := &corev1.LoadBalancerStatus{}
 	if asked.Hostname != "" {
@@ -206,7 +204,7 @@ func (e *delayedRetryError) Unwrap() []error {
 	return []error{e.err, cloudproviderapi.NewRetryError(e.err.Error(), e.after)}
 }
 
-// pendingError says that all is well and not done yet.
+// pendingError means that nothing is wrong, but the work is not done yet.
 func pendingError(msg string) error { return cloudproviderapi.NewRetryError(msg, provisioningRetry) }
 
 // isPending tells a pendingError from a delayedRetryError, which holds an

@@ -91,7 +91,7 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 				}
 			},
 			reason: contract.ReasonLoadBalancerNameTaken,
-			text:   "load balancer lb-2 has the name web-01234567 and is not this Service's (it carries no tags of a Service)",
+			text:   "load balancer lb-2 has the name web-01234567 and is not this Service's (it has no tags of a Service)",
 		},
 		"no such address": {
 			svc:    serviceWithLoadBalancerIP("127.30.64.8"),
@@ -119,7 +119,7 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 		"two of ours": {
 			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(*built(t, api.LoadBalancerActive), twin) },
 			reason: contract.ReasonLoadBalancerAmbiguous,
-			text:   "none is chosen by guess",
+			text:   "the CCM does not guess which is right",
 		},
 		"a namesake cluster": {
 			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(foreign) },
@@ -188,7 +188,7 @@ func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 		reason := "no target is healthy"
 		lb.StateReason = &reason
 		assert.Equal(t, []string{
-			"Warning LoadBalancerDegraded Load balancer web-01234567 (lb-1) is active and refuses clients: no target is healthy",
+			"Warning LoadBalancerDegraded Load balancer web-01234567 (lb-1) is active but refuses clients: no target is healthy",
 		}, ensure())
 		assert.Empty(t, ensure(), "once")
 		lb.StateReason = nil

@@ -7,12 +7,12 @@ import (
 // What the mass-deletion guards do, of Nodes and of load balancers.
 var (
 	massDeletionTrips = calls.NewCounter("mass_deletion_guard_trips_total",
-		"How often too many were found gone, so that no further one was deleted.", "of")
+		"How often too many objects were reported gone, so that no more were deleted.", "of")
 	massDeletionActive = calls.NewGauge("mass_deletion_guard_active",
-		"1 while what is found gone is kept, as there is too much of it; else 0. "+
-			"Of several replicas, the one that leads knows it.", "of")
+		"1 while objects that were reported gone are kept, because they are too many; else 0. "+
+			"Only the leader reports it.", "of")
 	massDeletionHeld = calls.NewGauge("mass_deletion_guard_held",
-		"How many are kept until a person confirms that they are gone, or it was said for long.", "of")
+		"How many objects are kept until a person confirms the trip, or it has lasted for the hold time.", "of")
 )
 
 // What the cloud watch has done, for /metrics.
@@ -24,11 +24,11 @@ var (
 		"Load balancers of this cluster that were deleted "+
 			"because their Service does not exist or wants none.").WithLabelValues()
 	nodesRemoved = calls.NewCounter("nodes_removed_total",
-		"Nodes that were deleted while following the cloud because their instance had ended, "+
-			"beside those that the lifecycle controller deletes.").WithLabelValues()
+		"Nodes that the cloud watch deleted because their instance had ended, "+
+			"not counting those that the lifecycle controller deletes.").WithLabelValues()
 	nodesPrompted = calls.NewCounter("nodes_prompted_total",
 		"Prompts of uninitialised Nodes whose instance came late.").WithLabelValues()
 	orphanedBalancers = calls.NewGauge("orphaned_load_balancers",
-		"Load balancers without a Service, by owner: those of this_cluster get deleted; "+
-			"those of an unknown one, which carry the cluster's name and not its UID, are left alone.", "owner")
+		"Load balancers without a Service, by owner: those of this_cluster are deleted; "+
+			"those of an unknown owner, with the cluster's name but not its UID, are kept.", "owner")
 )

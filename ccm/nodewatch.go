@@ -28,14 +28,13 @@ const (
 	// waitingNodesPeriod is how often Nodes that wait for their initialisation are
 	// looked at.
 	waitingNodesPeriod = 2 * time.Second
-	// noInstanceRounds is in how many of these rounds Nodes without any instance are
-	// looked at once.
+	// noInstanceRounds is the number of rounds between two checks of Nodes without any instance.
 	noInstanceRounds = 15
-	// allNodesPeriod is how often every Node is looked at. That is for what no event
-	// reported: the stream was broken, or the event came before its Node.
+	// allNodesPeriod is how often every Node is checked, for changes that no event reported: the
+	// stream was broken, or the event came before its Node.
 	allNodesPeriod = time.Minute
-	// minPromptPause is the time between the first two prompts of a Node. As long as its
-	// instance stays the same, each pause is twice the one before, up to maxPromptPause.
+	// minPromptPause is the time between the first two prompts of a Node. While its instance stays
+	// the same, each pause is twice the previous one, up to maxPromptPause.
 	minPromptPause = 5 * time.Second
 	maxPromptPause = time.Minute
 	// minNodeRetry and maxNodeRetry are between two tries for one Node that fail.
@@ -43,7 +42,7 @@ const (
 	maxNodeRetry = 30 * time.Second
 )
 
-// nodeWatch has Nodes follow their instances. It deletes a Node whose instance has ended,
+// nodeWatch makes Nodes follow their instances. It deletes a Node whose instance has ended,
 // also while the Node is Ready, which upstream never looks at. It writes an Event on a Node
 // whose instance is stopped; the shutdown taint stays upstream's, which sets it when the
 // Node turns NotReady and takes it from a Ready Node every few seconds. It prompts a Node
@@ -52,15 +51,15 @@ const (
 type nodeWatch struct {
 	// prompting: it helps cloud-node-controller, which initialises Nodes that are prompted.
 	prompting bool
-	// removing: it helps cloud-node-lifecycle-controller, which removes Nodes whose instance
-	// has ended, and sees to those whose instance is stopped.
+	// removing: it helps cloud-node-lifecycle-controller, which removes Nodes whose instance has
+	// ended, and taints those whose instance is stopped.
 	removing bool
 
 	kube      kubernetes.Interface
 	inventory instanceInventory
 	explain   *explainer
-	// mayDeleteNode is the definite verdict that the Node's instance has ended. An error
-	// is no verdict.
+	// mayDeleteNode is the definite verdict that the Node's instance has ended. An error means
+	// that there is none.
 	mayDeleteNode func(ctx context.Context, node *corev1.Node) (bool, error)
 	// recordExists is told that the Node's instance exists, which the inventory knows.
 	recordExists func(node *corev1.Node, instance *api.Instance)
@@ -199,8 +198,8 @@ func (w *nodeWatch) enqueueAllNodes(context.Context) {
 	}
 }
 
-// enqueueIfInstanceKnown queues a Node whose instance became known, or which began or ceased to wait for
-// that. A Node's many other updates, such as the kubelet's, say nothing of the cloud.
+// enqueueIfInstanceKnown queues a Node whose provider ID or initialisation taint changed. Other
+// updates, such as the kubelet's, do not concern the cloud.
 func (w *nodeWatch) enqueueIfInstanceKnown(old, obj any) {
 	before, ok1 := old.(*corev1.Node)
 	now, ok2 := obj.(*corev1.Node)
@@ -223,9 +222,9 @@ func (w *nodeWatch) enqueueNodesOf(instance *api.Instance) {
 	w.queue.Add(strings.ToLower(instance.Name))
 }
 
-// enqueueWaitingNodes is for Nodes whose trouble ended without a change of their instance:
-// the cloud did not answer, and now does. To look for an instance that did not exist costs
-// a list, and the feed reports when it comes; so that is done rarely.
+// enqueueWaitingNodes queues Nodes that may be initialised now without a change of their instance:
+// the cloud did not answer before. Nodes without an instance are queued rarely, because each check
+// costs a list, and the feed reports a new instance.
 func (w *nodeWatch) enqueueWaitingNodes(context.Context) {
 	w.waitingRounds++
 	for _, obj := range w.nodes.List() {
@@ -257,18 +256,18 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 		return nil
 	}
 	if w.prompting {
-		w.explain.explainLeftAlone(node)
+		w.explain.explainIgnoredNode(node)
 	}
 	if node.Spec.ProviderID == "" {
 		return w.promptNode(ctx, node)
 	}
 	id, err := parseProviderID(node.Spec.ProviderID)
 	if err != nil {
-		return nil //nolint:nilerr // A Node of another cloud is not ours to judge.
+		return nil //nolint:nilerr // A Node of another cloud is ignored.
 	}
 	instance, err := w.inventory.Instance(ctx, id)
 	if err != nil {
-		return fmt.Errorf("looking at instance %s of node %s: %w", id, name, err)
+		return fmt.Errorf("reading instance %s of node %s: %w", id, name, err)
 	}
 	switch {
 	case w.removing && (instance == nil || isEnded(instance.State)):
@@ -286,10 +285,10 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node, id string, last *api.Instance) error {
 	gone, err := w.mayDeleteNode(ctx, node)
 	if err != nil {
-		return fmt.Errorf("has the instance of node %s ended: %w", node.Name, err)
+		return fmt.Errorf("checking whether the instance of node %s has ended: %w", node.Name, err)
 	}
 	if !gone {
-		klog.V(2).InfoS("Node stays: the cloud says that its instance is there",
+		klog.V(2).InfoS("Node is kept: its instance exists in the cloud",
 			"node", klog.KObj(node), "instance", id)
 		return nil
 	}
@@ -301,8 +300,7 @@ func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node, id 
 	err = w.kube.CoreV1().Nodes().Delete(ctx, node.Name, *metav1.NewPreconditionDeleteOptions(string(node.UID)))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		// Somebody was faster; or there is another Node of that name by now, which the
-		// informer will report.
+		// It is deleted already, or another Node has its name, which the informer will report.
 		return nil
 	case err != nil:
 		return fmt.Errorf("deleting node %s, whose instance %s %s: %w", node.Name, id, why, err)
@@ -334,7 +332,7 @@ func (w *nodeWatch) promptNode(ctx context.Context, node *corev1.Node) error {
 	if err != nil {
 		return err
 	}
-	klog.InfoS("Prompting Node: its instance is there", "node", klog.KObj(node), "instance", instance.ID)
+	klog.InfoS("Prompting Node: its instance exists", "node", klog.KObj(node), "instance", instance.ID)
 	_, err = w.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):

@@ -29,14 +29,14 @@ const (
 	orphanMinAge = 30 * time.Second
 )
 
-// orphanSweeper deletes balancers whose Service is gone. Upstream's controller leaves them
-// behind: a Service that is deleted within milliseconds of its creation, a list of
-// balancers that was empty while the Service went. Nothing reminds it of them, and somebody
-// pays for them. They are deleted on three conditions: the balancer carries the UID of this
-// very cluster (two may share a name); the API server itself, and not a cache, says that
-// the Service is gone or wants none; and it says so twice with orphanMinAge between. A guard
-// keeps them when they are too many: after etcd was restored from an older backup, the API
-// server does not know the Services of live balancers. Only one goroutine may use a sweeper.
+// orphanSweeper deletes balancers whose Service is gone. Upstream's controller leaves them behind
+// if a Service is deleted within milliseconds of its creation, or the list of balancers was wrongly
+// empty during its deletion. It never looks at them again, and somebody pays for them. They are
+// deleted on three conditions: the balancer carries the UID of this very cluster (two may share a
+// name); the API server itself, and not a cache, says that the Service is gone or wants none; and
+// it says so twice with orphanMinAge between. A guard keeps them when they are too many: after etcd
+// was restored from an older backup, the API server does not know the Services of live balancers.
+// Only one goroutine may use a sweeper.
 type orphanSweeper struct {
 	identity  *clusterIdentity
 	kube      kubernetes.Interface
@@ -50,15 +50,15 @@ type orphanSweeper struct {
 	undeletable *flowcontrol.Backoff // by balancer ID and version: one that somebody changed may be deletable
 
 	orphanedSince map[string]time.Time // by balancer ID
-	reported      sets.Set[string]     // IDs of balancers that were logged as left alone
+	reported      sets.Set[string]     // IDs of balancers that were logged as not deleted
 }
 
 // guardedOrphans are what the guard of load balancers without a Service guards.
 var guardedOrphans = guarded{
 	key: orphanGuardKey, confirmation: contract.AnnotationConfirmOrphanDeletion,
 	one: "load balancer", many: "load balancers",
-	claim:     "The cluster has no Service of the load balancer",
-	whenWrong: "If the Services were lost, bring them back with their UIDs, and the load balancers stay",
+	finding: "were found without a Service",
+	remedy:  "If the Services were lost, restore them with their UIDs, and the load balancers stay",
 }
 
 // balancerLister is the part of the inventory that lists the cluster's balancers.
@@ -98,8 +98,8 @@ func (s *orphanSweeper) listBalancerIDs() sets.Set[types.UID] {
 	return ids
 }
 
-// newOrphanBackoff has an orphan that cannot be deleted tried ever more rarely, so that it
-// leaves the others their turn. The longest pause is how late the end of an outage is noticed.
+// newOrphanBackoff spaces the retries of an orphan that cannot be deleted, so that the others get
+// their turn. The longest pause is how late the end of an outage is noticed.
 func newOrphanBackoff() *flowcontrol.Backoff {
 	return flowcontrol.NewBackOff(30*time.Second, 5*time.Minute)
 }
@@ -137,7 +137,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 		}
 		owner, orphan, err := s.checkOrphan(ctx, &lb)
 		if err != nil {
-			klog.V(2).InfoS("Load balancer is not judged", "id", lb.ID, "err", err)
+			klog.V(2).InfoS("Cannot tell whether the load balancer is an orphan", "id", lb.ID, "err", err)
 			continue
 		}
 		switch {
@@ -145,7 +145,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 			s.guard.recordExists(types.UID(lb.ID))
 		case clusterUID == "" || lb.Tags[contract.TagClusterUID] != clusterUID:
 			unknown.Insert(lb.ID)
-			s.reportLeftAlone(&lb, clusterUID)
+			s.reportUnknownOwner(&lb, clusterUID)
 		default:
 			if since[lb.ID] = s.getOrphanedSince(lb.ID); time.Since(since[lb.ID]) >= orphanMinAge {
 				s.deleteOrphan(ctx, &lb, owner)
@@ -157,8 +157,8 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	orphanedBalancers.WithLabelValues("unknown").Set(float64(len(unknown)))
 }
 
-// checkOrphan tells whether the balancer has no Service, and which its tags name. An error
-// is no verdict.
+// checkOrphan tells whether the balancer has no Service, and which its tags name. An error means that
+// it cannot tell.
 func (s *orphanSweeper) checkOrphan(
 	ctx context.Context, lb *api.LoadBalancer,
 ) (owner *corev1.Service, orphan bool, err error) {
@@ -191,11 +191,11 @@ func (s *orphanSweeper) getOrphanedSince(id string) time.Time {
 	return time.Now()
 }
 
-// reportLeftAlone logs, once for each balancer, that it is not deleted.
-func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer, clusterUID string) {
+// reportUnknownOwner logs, once for each balancer, that it is not deleted.
+func (s *orphanSweeper) reportUnknownOwner(lb *api.LoadBalancer, clusterUID string) {
 	if !s.reported.Has(lb.ID) {
-		klog.InfoS("Load balancer has no Service here, and is left alone: "+
-			"it may be of another cluster of the same name. If it is of none, delete it by hand",
+		klog.InfoS("Load balancer has no Service here and is not deleted: "+
+			"it may belong to another cluster of the same name. If not, delete it by hand",
 			"id", lb.ID, "name", lb.Name, "service", lb.Tags[contract.TagService],
 			"wantTag", contract.TagClusterUID+"="+clusterUID)
 	}
@@ -206,16 +206,16 @@ func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, 
 	if s.undeletable.IsInBackOffSinceUpdate(try, time.Now()) || s.guard.checkHeld(id) != nil {
 		return
 	}
-	why := fmt.Sprintf("load balancer %s was of service %s", lb.ID, klog.KObj(owner))
+	why := fmt.Sprintf("load balancer %s belonged to service %s", lb.ID, klog.KObj(owner))
 	if err := s.guard.admit(ctx, candidate{uid: id, why: why}); err != nil {
-		klog.V(2).InfoS("Load balancer whose Service is gone stays for now", "id", lb.ID, "err", err)
+		klog.V(2).InfoS("Keeping load balancer whose Service is gone for now", "id", lb.ID, "err", err)
 		return
 	}
 	klog.InfoS("Deleting load balancer whose Service is gone",
 		"id", lb.ID, "name", lb.Name, "service", klog.KObj(owner), "uid", owner.UID)
 	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.identity.name, owner); err != nil {
 		s.undeletable.Next(try, time.Now())
-		klog.ErrorS(err, "Load balancer whose Service is gone stays for now",
+		klog.ErrorS(err, "Cannot delete load balancer whose Service is gone",
 			"id", lb.ID, "retryAfter", s.undeletable.Get(try))
 		return
 	}

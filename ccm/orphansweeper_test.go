@@ -252,8 +252,8 @@ func TestSweeperHoldsManyOrphans(t *testing.T) {
 		w.run()
 		advanceTime(oneThird.Hold - time.Minute)
 		require.Len(t, w.cloud.LoadBalancers(), 13)
-		assert.Contains(t, w.takeEvents()[0], "MassDeletionStopped The cluster has no Service of the load balancer: "+
-			"so it is said of 8 of 20 load balancers")
+		assert.Contains(t, w.takeEvents()[0], "MassDeletionStopped Mass deletion stopped (trip 1): "+
+			"8 of 20 load balancers were found without a Service within 1h0m0s.")
 		for _, lb := range w.cloud.LoadBalancers() {
 			back := service()
 			back.UID = types.UID(lb.Tags[contract.TagServiceUID])

@@ -1,8 +1,7 @@
 package ccm
 
-// Only answers about the project that this CCM is configured for are believed. A token that
-// was swapped to another project's sees none of our instances, and its "not found", or its
-// empty list, must never delete a Node.
+// Only answers about the configured project are used. With a token of another project, the cloud shows
+// none of our instances, and its "not found", or its empty list, must never delete a Node.
 
 import (
 	"context"
@@ -71,8 +70,7 @@ func (g *projectGuard) askProject(ctx context.Context, token string) (string, er
 			errWrongProject, p.Name, p.ID, g.want)
 	}
 	if g.token() != token {
-		return "", errors.New("the cloud token was changed while the cloud was asked for its project: " +
-			"nothing is concluded until it is asked again")
+		return "", errors.New("the cloud token changed while its project was looked up: retrying")
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,7 +98,7 @@ func (g *projectGuard) isDefiniteNotFound(ctx context.Context, err error) (bool,
 		return false, perr
 	}
 	if !ours {
-		return false, fmt.Errorf("%w: doubtful answer, taken for none: project %q is not ours: %w",
+		return false, fmt.Errorf("%w: the answer is not used: project %q is not ours: %w",
 			errWrongProject, client.ProjectOf(err), err)
 	}
 	return true, nil

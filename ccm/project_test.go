@@ -90,7 +90,7 @@ func TestTokenSwappedWhileTheCloudIsAsked(t *testing.T) {
 		}
 		return p, err
 	}
-	require.ErrorContains(t, s.guard.checkToken(t.Context()), "was changed while the cloud was asked")
+	require.ErrorContains(t, s.guard.checkToken(t.Context()), "changed while its project was looked up")
 	require.NoError(t, s.guard.checkToken(t.Context()))
 	assert.Equal(t, 2, s.asked)
 }

@@ -1,8 +1,8 @@
 package ccm
 
 // A route is the cluster's by the cluster's UID in its tags, as a balancer is: clusters may share
-// a name. A route from before there was that tag is in the way of the same one with it, and gets it
-// then. Whatever else is there is left alone.
+// a name. A route without that tag, of an older release, is adopted when it conflicts with the same
+// route with it. All other routes are ignored.
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// errClusterUnknown is that it is not known yet whose routes are this cluster's: none is made,
-// none deleted.
+// errClusterUnknown means that the cluster's own routes cannot be told from others yet. None is
+// created or deleted.
 var errClusterUnknown = errors.New("this cluster's UID is not known yet")
 
 // ownsRoute tells whether a route is for a Node of this cluster.
@@ -27,8 +27,7 @@ func (i *clusterIdentity) ownsRoute(route *api.Route) bool {
 	return uid != "" && route.Tags[contract.TagClusterUID] == uid && route.Tags[contract.TagNode] != ""
 }
 
-// isUntagged tells whether a route is for a Node of a cluster of this name, and from before routes
-// had the cluster's UID.
+// isUntagged tells whether a route is for a Node of a cluster of this name, and lacks the UID.
 func (i *clusterIdentity) isUntagged(route *api.Route) bool {
 	return route.Tags[contract.TagClusterUID] == "" && route.Tags[contract.TagCluster] == i.name &&
 		route.Tags[contract.TagNode] != ""
@@ -45,7 +44,7 @@ func (r *routes) adoptRoute(ctx context.Context, route *api.Route) *api.Route {
 	klog.InfoS("Adopting a route of this cluster", "route", route.Name, "id", route.ID, "tagsBefore", route.Tags)
 	adopted, err := r.api.UpdateRoute(client.IfMatch(ctx, route.Version), route.ID, api.ResourceUpdate{Tags: &tags})
 	if err != nil {
-		klog.ErrorS(err, "A route keeps its old tags for now", "route", route.Name, "id", route.ID)
+		klog.ErrorS(err, "Cannot adopt the route yet", "route", route.Name, "id", route.ID)
 		return route
 	}
 	return adopted
@@ -56,14 +55,14 @@ func (i *clusterIdentity) describeOwner(route *api.Route) string {
 	node, cluster := route.Tags[contract.TagNode], route.Tags[contract.TagCluster]
 	switch {
 	case i.ownsRoute(route):
-		return fmt.Sprintf("this cluster's node %s; it goes first", node)
+		return fmt.Sprintf("this cluster's node %s and is deleted first", node)
 	case cluster == "" || node == "":
-		return "no node of a cluster; delete it if it is nobody's"
+		return "no node of a cluster; delete it if nobody needs it"
 	case i.isUntagged(route):
-		return fmt.Sprintf("node %s of a cluster %s, which may be another of that name; "+
-			"delete it if it is nobody's", node, cluster)
+		return fmt.Sprintf("node %s of a cluster named %s, which may be another one; "+
+			"delete it if nobody needs it", node, cluster)
 	case cluster == i.name:
-		cluster += fmt.Sprintf(" (another of that name, by its UID %s)", route.Tags[contract.TagClusterUID])
+		cluster += fmt.Sprintf(" (another cluster of that name, with UID %s)", route.Tags[contract.TagClusterUID])
 	}
-	return fmt.Sprintf("node %s of cluster %s; give each cluster a range of its own", node, cluster)
+	return fmt.Sprintf("node %s of cluster %s; give each cluster its own range", node, cluster)
 }

@@ -76,7 +76,7 @@ var _ cloudprovider.Routes = (*routes)(nil)
 //
 // None is called a blackhole, whatever the cloud calls it: upstream deletes blackholes, and
 // creates them again in its next round, which may be half a day away. Instead, the route of a
-// stopped instance waits for its start, that of an ended instance goes when its Node does, and
+// stopped instance waits for its start, one of an ended instance is deleted with its Node, and
 // one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	defer r.health.beginRound("listing routes")()
@@ -98,7 +98,7 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
 			return nil, err
 		} else if !owned {
-			return nil, fmt.Errorf("%w: doubtful list of routes, taken for none: "+
+			return nil, fmt.Errorf("%w: the list of routes is not used: "+
 				"route %s belongs to project %q, which is not ours",
 				errWrongProject, route.ID, route.Project)
 		}
@@ -112,9 +112,9 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 	return r.toProviderRoutes(found), nil
 }
 
-// leavesAlone tells whether the Node is none of ours, so that it gets no route and the route
-// controller does not see it. One without a provider ID that has a route keeps it.
-func (r *routes) leavesAlone(node *corev1.Node) bool {
+// ignoresNode tells whether the Node is not ours, so that it gets no route and the route controller
+// does not see it. A Node without a provider ID keeps a route that it has.
+func (r *routes) ignoresNode(node *corev1.Node) bool {
 	err := checkOwnNode(node)
 	if errors.Is(err, errNoProviderID) {
 		routed := r.routedNodes.Load()
@@ -187,10 +187,10 @@ func checkRoutable(cidr string) error {
 
 func isRoutable(cidr string) bool { return checkRoutable(cidr) == nil }
 
-// errOnlyIPv4 is final: to try again changes nothing.
+// errOnlyIPv4 is final: a retry is useless.
 var errOnlyIPv4 = notSupportedError("the cloud routes IPv4 only")
 
-// notSupportedError is that the cloud cannot have such a route.
+// notSupportedError means that the cloud cannot have such a route.
 type notSupportedError string
 
 func (e notSupportedError) Error() string { return string(e) }
@@ -202,7 +202,7 @@ func (e notSupportedError) cause() cause { return cause{reason: contract.ReasonR
 func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *cloudprovider.Route) error {
 	instance, err := r.instances.checkExistence(ctx, node).existingInstance()
 	if err != nil {
-		return fmt.Errorf("where to route %s: %w", route.DestinationCIDR, err)
+		return fmt.Errorf("finding the instance for route %s: %w", route.DestinationCIDR, err)
 	}
 	want := api.RouteCreate{
 		Name: routeName(route), Destination: route.DestinationCIDR, InstanceID: instance.ID,
@@ -223,12 +223,12 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 	return nil
 }
 
-// resolveConflict explains a refusal by the route that is in the way, or finds that the cloud
-// already has what is wanted, and makes it the cluster's if it is from before routes had its UID.
+// resolveConflict names the conflicting route. If the cloud already has the wanted route, it adopts
+// that one if it is untagged.
 func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
 	all, err := r.allRoutes.list(ctx, r.api)
 	if err != nil {
-		return nil, fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
+		return nil, fmt.Errorf("%w; looking for the conflicting route: %w", refusal, err)
 	}
 	for _, have := range all {
 		switch {
@@ -256,14 +256,14 @@ func (l *sharedRouteList) list(ctx context.Context, cloud routesAPI) ([]api.Rout
 	return l.routes, l.err
 }
 
-// routeConflictError is a route in the way of one that a cluster wants.
+// routeConflictError is a route that conflicts with one that the cluster wants.
 type routeConflictError struct {
 	have  api.Route
 	owner string
 }
 
 func (e *routeConflictError) Error() string {
-	return fmt.Sprintf("in the way is route %s (%s, %s to instance %s) of %s",
+	return fmt.Sprintf("it conflicts with route %s (%s, %s to instance %s), which belongs to %s",
 		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, e.owner)
 }
 

@@ -100,7 +100,7 @@ func TestListRoutes(t *testing.T) {
 		"the filter was not understood": {have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))}},
 		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
 		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
-			fail: "doubtful list"},
+			fail: "the list of routes is not used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := newRoutes(t, &fakeAPI{t: t, project: ours, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
@@ -142,30 +142,30 @@ func TestCreateRoute(t *testing.T) {
 		"it leads to the node's old instance": {create: refused(api.RouteConflict), have: []api.Route{
 			route(func(r *api.Route) { r.InstanceID = "i-0" }),
 		},
-			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0) of this cluster's node node-1; it goes first"},
+			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0), which belongs to this cluster's node node-1 and is deleted first"},
 		"it leads to another node": {
 			create: refused(api.RouteConflict), have: []api.Route{route(tagged(contract.TagNode, "node-9"))},
-			fail: "this cluster's node node-9; it goes first",
+			fail: "this cluster's node node-9 and is deleted first",
 		},
 		"a wider one of another cluster": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
 			r.Name, r.Destination = "x", "10.244.0.0/16"
 			r.Tags[contract.TagCluster], r.Tags[contract.TagClusterUID] = "blue", "uid-blue"
-		})}, fail: "r-1 (x, 10.244.0.0/16 to instance i-1) of node node-1 of cluster blue; give each cluster a range of its own"},
+		})}, fail: "r-1 (x, 10.244.0.0/16 to instance i-1), which belongs to node node-1 of cluster blue; give each cluster its own range"},
 		"one of another cluster of that name": {
 			create: refused(api.RouteConflict), have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))},
-			fail: "of node node-1 of cluster lab (another of that name, by its UID uid-other); give each cluster",
+			fail: "to node node-1 of cluster lab (another cluster of that name, with UID uid-other); give each cluster",
 		},
 		"one without a UID, to another's instance": {
 			create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
 				delete(r.Tags, contract.TagClusterUID)
 				r.InstanceID = "i-9"
 			})},
-			fail: "of node node-1 of a cluster lab, which may be another of that name; delete it",
+			fail: "to node node-1 of a cluster named lab, which may be another one; delete it",
 		},
 		"one of a person": {create: refused(api.NameTaken), have: []api.Route{route(func(r *api.Route) {
 			r.Destination = "192.0.2.0/24"
 			delete(r.Tags, contract.TagNode)
-		})}, fail: "of no node of a cluster"},
+		})}, fail: "to no node of a cluster"},
 		"nothing is in sight": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
 			r.Name, r.Destination = "x", "10.9.0.0/24"
 		})},
@@ -308,12 +308,12 @@ func testRouteEvents(t *testing.T) {
 			assert.Contains(t, <-recorder.Events, w)
 		}
 	}
-	expect("Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-9 (x, 10.244.1.0/24 to instance i-1) of no node of a cluster; delete it if it is nobody's; the route comes by itself")
+	expect("Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: it conflicts with route r-9 (x, 10.244.1.0/24 to instance i-1), which belongs to no node of a cluster; delete it if nobody needs it; the route is created")
 	way = []api.Route{way[0]}
 	way[0].ID = "r-10"
 	time.Sleep(routeListMaxAge)
 	expect(
-		"RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-10",
+		"RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: it conflicts with route r-10",
 	)
 	refusal = problem(409, api.QuotaExceeded, ourProject)
 	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))

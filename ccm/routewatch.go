@@ -53,7 +53,7 @@ func withRoutedNodes(upstream app.ControllerInitFuncConstructor) app.ControllerI
 }
 
 // routedNodes is the shared informer of Nodes, for the route controller alone. It leaves out the
-// Nodes that routes leave alone: upstream sets the condition NetworkUnavailable, and with it a
+// Nodes that routes ignore: upstream sets the condition NetworkUnavailable, and with it a
 // taint, on every Node that it sees without a route.
 type routedNodes struct {
 	cache.SharedIndexInformer
@@ -70,11 +70,11 @@ type routedNodeIndexer struct {
 	routes *routes
 }
 
-// List are the Nodes that are not left alone.
+// List returns the Nodes that are not ignored.
 func (i routedNodeIndexer) List() []any {
 	return slices.DeleteFunc(i.Indexer.List(), func(obj any) bool {
 		node, ok := obj.(*corev1.Node)
-		return ok && i.routes.leavesAlone(node)
+		return ok && i.routes.ignoresNode(node)
 	})
 }
 

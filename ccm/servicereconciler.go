@@ -54,7 +54,7 @@ func (r *serviceReconciler) getService(ctx context.Context, cached *corev1.Servi
 func (r *serviceReconciler) reconcile(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
 	status, err := r.balancers.EnsureLoadBalancer(ctx, r.cluster, svc, nodes)
 	if isPending(err) {
-		return err // It is told from other errors by its type.
+		return err // Unwrapped: isPending tells it by its type.
 	}
 	if err != nil {
 		return fmt.Errorf("load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
@@ -90,9 +90,9 @@ func (r *serviceReconciler) reconcileDeletion(ctx context.Context, svc *corev1.S
 	return r.patch(svc, changed)
 }
 
-// addFinalizer puts back the finalizer that keeps a Service until its balancer is deleted.
+// addFinalizer restores the finalizer that keeps a Service until its balancer is deleted.
 func (r *serviceReconciler) addFinalizer(svc *corev1.Service) error {
-	klog.InfoS("Putting back the finalizer of a Service that has a load balancer", "service", klog.KObj(svc))
+	klog.InfoS("Restoring the finalizer of a Service that has a load balancer", "service", klog.KObj(svc))
 	changed := svc.DeepCopy()
 	changed.Finalizers = append(changed.Finalizers, servicehelpers.LoadBalancerCleanupFinalizer)
 	return r.patch(svc, changed)

@@ -1,7 +1,7 @@
 package ccm
 
-// What upstream's service controller makes of Services and Nodes, for those that work
-// beside it: which Services have a balancer, and which Nodes are its targets.
+// Upstream's rules for Services and Nodes, for the controllers beside it: which Services have a
+// balancer, and which Nodes are its targets.
 
 import (
 	"slices"

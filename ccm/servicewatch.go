@@ -31,34 +31,31 @@ const (
 	// outOfBandDelay is how long a difference that came about out of band must last before
 	// it is reconciled: upstream's controller may be doing just that.
 	outOfBandDelay = time.Second
-	// overdueDelay is how long a difference must last that upstream's controller should
-	// reconcile: by then it may well believe that it has.
+	// overdueDelay is how long a difference must last that upstream's controller should reconcile.
 	overdueDelay = time.Minute
-	// allServicesPeriod is how often every Service is looked at. That is for what no event
-	// reported: the stream was broken, or the event came before its Service.
+	// allServicesPeriod is how often every Service is checked, for changes that no event reported: the
+	// stream was broken, or the event came before its Service.
 	allServicesPeriod = 3 * time.Minute
-	// probePeriod is how often one of the Services that wait for the cloud tries whether it is well
-	// again, however many wait.
+	// probePeriod is how often one of the Services that wait for the cloud is retried, however many
+	// wait.
 	probePeriod = 10 * time.Second
-	// probesPerAnswer is how many of them try at most once one gets an answer. So all are tried at once if the
-	// cloud is well, and a cloud that answers few is not asked much more often than it answers.
+	// probesPerAnswer is how many of them are retried when one gets an answer: all soon follow if the
+	// cloud is healthy, and a cloud that answers few is called little more often than it answers.
 	probesPerAnswer = 2
 	// minServiceRetry and maxServiceRetry are between two tries for one Service that fail.
 	minServiceRetry = 5 * time.Second
 	maxServiceRetry = 2 * time.Minute
 )
 
-// serviceWatch brings back balancers that somebody changed or deleted behind the cluster's back,
-// by the method that upstream's service controller calls too. A balancer that is not what its
-// Service wants is reconciled after overdueDelay, whoever should have done it, and after
-// outOfBandDelay if its settings are not those that the CCM wrote or found right: then it was
-// not the Service that changed. Finding differences costs no call of the cloud, as the inventory
-// knows its balancers.
+// serviceWatch repairs balancers that were changed or deleted out of band, through the method that
+// upstream's service controller calls, too. A balancer that differs from its Service is reconciled
+// after overdueDelay, and after outOfBandDelay if its settings are not those that the CCM wrote or
+// found right: then the Service has not changed. Finding differences costs no call to the cloud, as
+// the inventory knows its balancers.
 //
-// It also retries for Services that wait because of the cloud, as soon as what they wait for may be
-// over: upstream's own retry may be five minutes away. And it brings back the status and the
-// finalizer that somebody took off a Service, as upstream's controller follows no change of a
-// Service but of what the balancer is made from. Safe for concurrent use.
+// It also retries Services that wait for the cloud as soon as the cause may be over: upstream's own
+// retry may be five minutes away. And it restores the status and the finalizer of a Service:
+// upstream's controller ignores these changes. Safe for concurrent use.
 type serviceWatch struct {
 	inventory  balancerInventory
 	explain    *explainer
@@ -76,8 +73,7 @@ type serviceWatch struct {
 // balancerInventory is the part of the inventory that finds a Service's balancers.
 type balancerInventory interface {
 	LoadBalancersOf(serviceUID string) []api.LoadBalancer
-	// KnowsLoadBalancers tells whether a balancer that it does not show is not there, by all that
-	// the cloud has said.
+	// KnowsLoadBalancers tells whether LoadBalancersOf is complete, as far as the cloud has reported.
 	KnowsLoadBalancers() bool
 }
 
@@ -85,13 +81,13 @@ type balancerInventory interface {
 type balancerSettings interface {
 	// withDefaults is the Service with the configuration's defaults.
 	withDefaults(svc *corev1.Service) *corev1.Service
-	// desiredSpec is what a Service wants. An error is that it wants what cannot be.
+	// desiredSpec is what a Service wants. It fails if the Service is invalid.
 	desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error)
 	// recordSettings remembers the balancer's settings as those that its Service wants.
 	recordSettings(serviceUID string, lb *api.LoadBalancer)
-	// areSettingsOfOthers tells whether the balancer has other settings than those that were
-	// written or recorded last.
-	areSettingsOfOthers(serviceUID string, lb *api.LoadBalancer) bool
+	// isChangedOutOfBand tells whether the balancer's settings differ from those that were written
+	// or recorded last.
+	isChangedOutOfBand(serviceUID string, lb *api.LoadBalancer) bool
 }
 
 // drift is how a balancer differs from what its Service wants.
@@ -101,11 +97,11 @@ type drift struct {
 	difference string
 	since      time.Time // when it came about, or was last tried to be reconciled
 	// repaired is what differed when a repair of an out-of-band change began, "" if none did, and
-	// wasMissing whether there was no balancer then; or the inventory only did not show it.
+	// wasMissing whether the inventory had no balancer then.
 	repaired   string
 	wasMissing bool
-	// tried is the difference that the last reconcile was for. If it is still there, nothing can
-	// be done about it for now: a target whose instance has ended, say.
+	// tried is the difference that the last reconcile was for. If it remains, it cannot be removed
+	// for now: a target whose instance has ended, say.
 	tried string
 }
 
@@ -180,12 +176,12 @@ func (w *serviceWatch) enqueueChange(c inventory.Change) {
 	}
 }
 
-// enqueueOwner is for a change of a load balancer of the cluster.
+// enqueueOwner queues the Service of a load balancer of the cluster that changed.
 func (w *serviceWatch) enqueueOwner(c inventory.Change) {
 	uid := c.LoadBalancer.Tags[contract.TagServiceUID]
 	isGoing := c.Kind == inventory.Deleted || c.LoadBalancer.State == api.LoadBalancerDeleting
 	if uid == "" || !isGoing && w.services.getByUID(uid) == nil {
-		// Somebody took the balancer's tags or changed them, so it does not say whose it was.
+		// The balancer's tags were removed or changed, so its Service is unknown.
 		w.enqueueAllServices()
 	}
 	w.queue.Add(uid)
@@ -194,8 +190,8 @@ func (w *serviceWatch) enqueueOwner(c inventory.Change) {
 	}
 }
 
-// probeCloud tries so many of the Services that wait for the cloud, or one less. Each that gets an answer has
-// others tried.
+// probeCloud queues up to so many random Services that wait for the cloud. Each that gets an answer
+// queues others.
 func (w *serviceWatch) probeCloud(services int) {
 	waiting := w.listWaiting(unavailableReasons)
 	for range min(services, len(waiting)) {
@@ -203,18 +199,18 @@ func (w *serviceWatch) probeCloud(services int) {
 	}
 }
 
-// enqueueFreed queues, after a moment, every Service that waits for an address or name of its own, and the
-// oldest of those that wait for room. However much is freed until then, each is tried once.
+// enqueueFreed queues, after outOfBandDelay, every Service that waits for an address or name of its
+// own, and the oldest that waits for quota. However much is freed until then, each is tried once.
 func (w *serviceWatch) enqueueFreed() {
 	for _, svc := range w.listWaiting(takenReasons) {
 		w.queue.AddAfter(string(svc.UID), outOfBandDelay)
 	}
-	w.enqueueFirstInNeed(outOfBandDelay)
+	w.enqueueOldestWaiting(outOfBandDelay)
 }
 
-// enqueueFirstInNeed tries the oldest Service that waits for room. If it gets what it needs, the next one
-// is tried.
-func (w *serviceWatch) enqueueFirstInNeed(delay time.Duration) {
+// enqueueOldestWaiting queues the oldest Service that waits for quota. If it gets what it needs, the
+// next one is queued.
+func (w *serviceWatch) enqueueOldestWaiting(delay time.Duration) {
 	waiting := w.listWaiting(scarcityReasons)
 	if len(waiting) > 0 {
 		w.queue.AddAfter(string(slices.MinFunc(waiting, func(a, b *corev1.Service) int {
@@ -223,7 +219,7 @@ func (w *serviceWatch) enqueueFirstInNeed(delay time.Duration) {
 	}
 }
 
-// enqueueService leaves out Services that wait for the cloud: these are prompted.
+// enqueueService ignores Services that wait for the cloud: probeCloud and enqueueFreed queue them.
 func (w *serviceWatch) enqueueService(obj any) {
 	svc, ok := obj.(*corev1.Service)
 	if ok && wantsLoadBalancer(svc) && (hasBalancerAddress(svc) || !w.isWaiting(svc, cloudReasons)) {
@@ -252,15 +248,15 @@ func (w *serviceWatch) enqueueAllServices() {
 	}
 }
 
-// Reasons of causes that end without a change of the Service. What is scarce takes somebody to
-// free some, so that trying again and again is of no use.
+// Reasons that can end without a change of the Service. Retrying scarcityReasons is useless until
+// somebody frees something.
 var (
 	unavailableReasons = []string{
 		contract.ReasonCloudUnavailable, contract.ReasonCloudThrottled,
 		contract.ReasonCloudAccessDenied, contract.ReasonWrongProject,
 	}
 	scarcityReasons = []string{contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted}
-	// takenReasons are those of Services that wait each for something of its own: an address, a name.
+	// takenReasons are of Services that each wait for something of their own: an address, a name.
 	takenReasons = []string{
 		contract.ReasonAddressNotAvailable, contract.ReasonLoadBalancerNameTaken,
 		contract.ReasonLoadBalancerAmbiguous, contract.ReasonLoadBalancerProtected,
@@ -268,8 +264,7 @@ var (
 	cloudReasons = slices.Concat(unavailableReasons, scarcityReasons, takenReasons, []string{reasonPending})
 )
 
-// isWaiting tells whether the Service's balancer was to be built or deleted, and that failed for one of
-// these reasons.
+// isWaiting tells whether building or deleting the Service's balancer failed for one of these reasons.
 func (w *serviceWatch) isWaiting(svc *corev1.Service, reasons []string) bool {
 	return (isBalancerRequested(svc) || needsCleanup(svc)) && w.explain.isLastReason(svc, topicLoadBalancer, reasons...)
 }
@@ -301,7 +296,8 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	return w.syncBalancer(ctx, w.balancers.withDefaults(svc), all, live)
 }
 
-// isBuilt tells whether the Service's balancer was finished, whatever somebody took off the Service since.
+// isBuilt tells whether the Service's balancer was finished once, whatever was removed from the Service
+// since.
 func (w *serviceWatch) isBuilt(svc *corev1.Service, live []api.LoadBalancer) bool {
 	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil &&
 		(len(svc.Status.LoadBalancer.Ingress) > 0 || w.driftOf(string(svc.UID)).id != "" ||
@@ -315,24 +311,24 @@ func (w *serviceWatch) syncBalancer(
 	uid, nodes := string(svc.UID), targetNodes(w.nodes)
 	want, err := w.balancers.desiredSpec(svc, nodes)
 	if err != nil || len(live) > 1 {
-		// The Service wants what cannot be, or nobody knows which is its own, and upstream's
-		// controller says so. Until that is mended all stays as it is, but for the targets.
+		// The Service is invalid or its balancer is ambiguous, which upstream's controller reports.
+		// Until that is fixed, only the targets follow.
 		want = targetsSpec(svc, nodes)
 	}
 	if len(live) == 0 && (len(all) > 0 || want.scope == targetsOnly || !w.inventory.KnowsLoadBalancers()) {
-		return nil // The end of one that is being deleted comes as a change of its own.
+		return nil // The end of a deletion is reported as another change.
 	}
 	d := w.driftOf(uid)
 	difference := describeDifference(svc, live, want)
 	if difference == "" {
-		return w.settle(ctx, svc, nodes, &live[0], d, want.scope)
+		return w.finishSync(ctx, svc, nodes, &live[0], d, want.scope)
 	}
 	if difference != d.difference {
 		d.difference, d.since = difference, time.Now()
 	}
-	isOutOfBand := len(live) == 0 || len(live) == 1 && w.balancers.areSettingsOfOthers(uid, &live[0])
+	isOutOfBand := len(live) == 0 || len(live) == 1 && w.balancers.isChangedOutOfBand(uid, &live[0])
 	delay := overdueDelay
-	if (isOutOfBand || d.isStatusOfOthers(svc, live, want) || d.repaired != "") && d.tried != difference {
+	if (isOutOfBand || d.isStatusOverwritten(svc, live, want) || d.repaired != "") && d.tried != difference {
 		delay = outOfBandDelay
 	}
 	if rest := delay - time.Since(d.since); rest > 0 {
@@ -346,9 +342,9 @@ func (w *serviceWatch) syncBalancer(
 	return w.reconcileDrift(ctx, svc, nodes, d, want.scope)
 }
 
-// isStatusOfOthers tells whether somebody wiped or overwrote the Service's status. Where the Service is to name
-// something else than before, it is upstream's controller that has still to write that.
-func (d *drift) isStatusOfOthers(svc *corev1.Service, live []api.LoadBalancer, want balancerSpec) bool {
+// isStatusOverwritten tells whether somebody wiped or overwrote the Service's status. If the status is
+// to change, upstream's controller may simply not have written it yet.
+func (d *drift) isStatusOverwritten(svc *corev1.Service, live []api.LoadBalancer, want balancerSpec) bool {
 	switch {
 	case d.id == "":
 		return false
@@ -389,7 +385,7 @@ func describeDifference(svc *corev1.Service, live []api.LoadBalancer, want balan
 }
 
 // hasAddressOf tells whether the Service's status names the balancer's addresses, or the host name
-// that stands for them. Where the Service wants what cannot be, it keeps what it names.
+// that stands for them. The status of an invalid Service is kept as it is.
 func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) bool {
 	if want.scope == targetsOnly {
 		return true
@@ -402,9 +398,9 @@ func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) 
 		})
 }
 
-// settle is for a balancer that has all that its Service wants. Whether it also works, and why
-// not, EnsureLoadBalancer explains, which changes nothing here.
-func (w *serviceWatch) settle(
+// finishSync is for a balancer that matches its Service: it reports a repair and resets the drift. If
+// the balancer does not work, EnsureLoadBalancer explains why; it changes nothing here.
+func (w *serviceWatch) finishSync(
 	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, d *drift, scope reconcileScope,
 ) error {
 	if scope == wholeBalancer {
@@ -434,7 +430,7 @@ func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalance
 		w.explain.hasUnresolved(svc, topicLoadBalancer) || w.explain.hasUnresolved(svc, topicServing)
 }
 
-// reconcileDrift runs upstream's own reconcile, and looks again in a moment.
+// reconcileDrift runs upstream's own reconcile, and checks again after outOfBandDelay.
 func (w *serviceWatch) reconcileDrift(
 	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, d *drift, scope reconcileScope,
 ) error {
@@ -448,22 +444,22 @@ func (w *serviceWatch) reconcileDrift(
 	return nil
 }
 
-// reconcileIfThere runs upstream's own reconcile for the Service as the API server has it, if it
-// is still one for that.
+// reconcileIfThere runs upstream's own reconcile for the Service as the API server has it, unless it is
+// gone or isWanted is false.
 func (w *serviceWatch) reconcileIfThere(
-	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, isForThat func(*corev1.Service) bool,
+	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, isWanted func(*corev1.Service) bool,
 ) error {
 	svc, err := w.reconciler.getService(ctx, cached)
-	if err != nil || svc == nil || !isForThat(svc) {
+	if err != nil || svc == nil || !isWanted(svc) {
 		return err
 	}
 	return w.reconciler.reconcile(ctx, svc, nodes)
 }
 
-// retry tries again what a Service without an address waits for. What is scarce is not tried again
-// before somebody has freed some; upstream's controller tries now and then.
+// retry retries a Service without an address. It does not retry scarcityReasons and takenReasons, which
+// wait for enqueueFreed; upstream's controller retries them now and then.
 func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error {
-	waitedForCloud, waitedForRoom := w.isWaiting(cached, unavailableReasons), w.isWaiting(cached, scarcityReasons)
+	waitedForCloud, waitedForQuota := w.isWaiting(cached, unavailableReasons), w.isWaiting(cached, scarcityReasons)
 	err := w.retryOnce(ctx, cached)
 	reason := ""
 	if err != nil && !isPending(err) {
@@ -475,8 +471,8 @@ func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error 
 	switch {
 	case slices.Contains(scarcityReasons, reason), slices.Contains(takenReasons, reason):
 		return nil
-	case waitedForRoom && reason == "":
-		w.enqueueFirstInNeed(0)
+	case waitedForQuota && reason == "":
+		w.enqueueOldestWaiting(0)
 	}
 	return err
 }
@@ -494,7 +490,7 @@ func (w *serviceWatch) retryOnce(ctx context.Context, cached *corev1.Service) er
 	return w.reconciler.reconcileDeletion(ctx, svc)
 }
 
-// restoreFinalizer puts the finalizer back that somebody took off.
+// restoreFinalizer restores a finalizer that was removed.
 func (w *serviceWatch) restoreFinalizer(ctx context.Context, cached *corev1.Service) error {
 	svc, err := w.reconciler.getService(ctx, cached)
 	if err != nil || svc == nil || !wantsLoadBalancer(svc) || svc.DeletionTimestamp != nil ||
@@ -511,7 +507,6 @@ func (w *serviceWatch) forgetDrift(uid string) {
 	delete(w.drifts, uid)
 }
 
-// forgetService is for a Service that was deleted.
 func (w *serviceWatch) forgetService(obj any) {
 	if uid, ok := deletedUID(obj); ok {
 		w.forgetDrift(string(uid))

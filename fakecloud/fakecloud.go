@@ -212,7 +212,7 @@ func (f *Fakecloud) chooseSnapshotDir(cfg *Config) (err error) {
 }
 
 // Run runs the cloud and its API until ctx ends or either fails. It calls ready
-// once the balancers of before forward again.
+// once the previous balancers forward again.
 func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Cloud.Run(ctx) })

@@ -34,7 +34,7 @@ var errKeyRefused = errors.New("the cloud answered 401; the key before stays val
 type ccmKeys struct {
 	cloud   cluster.TokenKeys
 	project string
-	// current is what the CCM uses. next is the one after it, and old, while a rotation goes on, the one before.
+	// current is what the CCM uses. next is the one after it, and old, during a rotation, the previous one.
 	current, next, old string
 }
 
@@ -58,7 +58,7 @@ func (k *ccmKeys) ensure(ctx context.Context, file string) (fingerprint string, 
 	return cluster.EnsureTokenKey(ctx, k.cloud, k.project, cluster.CallerCCM, file)
 }
 
-// rotate puts a new key pair, which the cloud knows, into the current one's place. One that was broken off goes on.
+// rotate puts a new key pair, which the cloud knows, into the current one's place. An interrupted rotation continues.
 func (k *ccmKeys) rotate(ctx context.Context) error {
 	if _, err := os.Stat(k.old); errors.Is(err, fs.ErrNotExist) {
 		if _, err := k.ensure(ctx, k.next); err != nil {

@@ -1,7 +1,6 @@
-// Package annotations reads what a Service asks of its load balancer beyond what
-// Services have fields for. Definitions is the table of all annotations: Parse reads
-// by it, and ANNOTATIONS.md is written from it, so that both agree. What becomes of
-// the values is package ccm's to say.
+// Package annotations parses the annotations with which a Service configures its load balancer.
+// Definitions is the table of all annotations: Parse uses it, and ANNOTATIONS.md is generated from
+// it. Package ccm applies the values.
 package annotations
 
 import (
@@ -53,7 +52,7 @@ const (
 	NodeSelector                  = "node-selector"
 )
 
-// OnDeletion is what becomes of a balancer when its Service goes, or is no LoadBalancer any more.
+// OnDeletion is what happens to a balancer when its Service is deleted or no longer a LoadBalancer.
 type OnDeletion string
 
 // The values of OnDelete.

@@ -50,19 +50,19 @@ var Definitions = []Definition{
 	{
 		Name: IdleTimeout, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for the cloud's own",
 		Default: "0", Example: "5m",
-		Effect: "`idleTimeoutSeconds`: connections that are silent for so long are broken.",
+		Effect: "`idleTimeoutSeconds`: idle connections are closed after this time.",
 		set:    func(v *Values, s string) bool { return parseSeconds(&v.IdleTimeout, s, 0, day) },
 	},
 	{
-		Name: Drain, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for as long as it likes",
+		Name: Drain, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for no limit",
 		Default: "0", Example: "30s",
-		Effect: "`drainSeconds`: how long a connection may go on whose port or node is none of the Service's any more. The Service must have a TCP port.",
+		Effect: "`drainSeconds`: how long a connection may last after its port or node has left the Service. The Service must have a TCP port.",
 		set:    func(v *Values, s string) bool { return parseSeconds(&v.Drain, s, 0, day) },
 	},
 	{
 		Name: ConnectionLimit, Default: "0", Example: "1000,443=200,53/udp=50",
 		Want:   "a number from 0 (no limit) to 1000000, for all ports or by port, such as 1000 or 1000,443=200,53/udp=50",
-		Effect: "`connectionLimit` of the listeners: so many connections (of UDP, clients) at a time.",
+		Effect: "`connectionLimit` of the listeners: the most connections (for UDP, clients) at a time.",
 		set: func(v *Values, s string) bool {
 			return parsePerPort(&v.ConnectionLimit, s, func(n *int, s string) bool {
 				return parseNumber(n, s, 0, 1_000_000)
@@ -72,7 +72,7 @@ var Definitions = []Definition{
 	{
 		Name: ProxyProtocol, Want: "v1 or v2, for all TCP ports or by port, such as v2 or 443=v2,8443=v1",
 		Default: "none", Example: "443=v2,8443=v1",
-		Effect: "`proxyProtocol` of the TCP listeners: the pods are told who connected, by a header that they must expect.",
+		Effect: "`proxyProtocol` of the TCP listeners: a header tells the pods the client's address; they must expect it.",
 		set: func(v *Values, s string) bool {
 			return parsePerPort(&v.ProxyProtocol, s, func(p *api.ProxyProtocol, s string) bool {
 				return parseEnum(p, s, api.ProxyProtocolV1, api.ProxyProtocolV2)
@@ -81,7 +81,7 @@ var Definitions = []Definition{
 	},
 	{
 		Name: HealthCheck, Want: "none, tcp or http", Default: "kube-proxy is asked, by HTTP", Example: "tcp",
-		Effect: "`healthCheck.protocol`: how the balancer asks a node whether it serves; `none` for no check, so that dead nodes go on getting traffic. Without the annotation kube-proxy is asked, by HTTP on port 10256, `/healthz`. Not with `externalTrafficPolicy: Local`, where kube-proxy is asked whether the node has a pod of the Service, by HTTP on the `healthCheckNodePort`.",
+		Effect: "`healthCheck.protocol`: how the balancer checks whether a node serves; `none` for no check, so that dead nodes keep getting traffic. Without the annotation kube-proxy is asked, by HTTP on port 10256, `/healthz`. Not with `externalTrafficPolicy: Local`, where kube-proxy is asked whether the node has a pod of the Service, by HTTP on the `healthCheckNodePort`.",
 		set: func(v *Values, s string) bool {
 			return parseEnum(&v.HealthCheck.Protocol, s, api.HealthCheckNone, api.HealthCheckTCP, api.HealthCheckHTTP)
 		},
@@ -124,50 +124,50 @@ var Definitions = []Definition{
 	{
 		Name: HealthCheckHealthyThreshold, Want: "a number from 1 to 10",
 		Default: "1 where kube-proxy is asked, else 2", Example: "3",
-		Effect: "`healthCheck.healthyThreshold`: so many good answers in a row make a node serve; " + needsHealthCheck +
+		Effect: "`healthCheck.healthyThreshold`: a node gets traffic after so many successful checks in a row; " + needsHealthCheck +
 			".",
 		set: func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.HealthyThreshold, s, 1, 10) },
 	},
 	{
 		Name: HealthCheckUnhealthyThreshold, Want: "a number from 1 to 10", Default: "2", Example: "3",
-		Effect: "`healthCheck.unhealthyThreshold`: so many bad answers in a row make a node serve no more; " +
+		Effect: "`healthCheck.unhealthyThreshold`: a node gets no more traffic after so many failed checks in a row; " +
 			needsHealthCheck + ".",
 		set: func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.UnhealthyThreshold, s, 1, 10) },
 	},
 	{
 		Name: Address, Want: "the name or the ID of a reserved address of the project", Default: "the lowest free one",
 		Example: "web",
-		Effect:  "`addressId`. The address is final in the cloud: another one has the balancer replaced, once it is seen to be free. A balancer keeps the address that it has without the annotation, and when the name that chose it comes to mean another one. `loadBalancerIP` does the same by IP.",
+		Effect:  "`addressId`. The address is final in the cloud: to change it, the balancer is replaced, if the new address is free. A balancer keeps its address when the annotation is removed, and when another address gets the chosen name. `loadBalancerIP` does the same by IP.",
 		set:     func(v *Values, s string) bool { v.Address = s; return isNameOrID(s) },
 	},
 	{
 		Name: Tags,
 		Want: "key=value pairs with commas between, keys of at most 128 bytes and values of at most 256, none beginning with kubernetes-", Default: "none", Example: "team=blue,cost-centre=42",
-		Effect: "`tags`, beside our own. One that is taken out of the annotation is taken off the balancer, if the keys together have at most 256 bytes; those beyond that stay.",
+		Effect: "`tags`, beside our own. A tag that is removed from the annotation is removed from the balancer, if the keys together have at most 256 bytes; those beyond that stay.",
 		set:    func(v *Values, s string) bool { return parseTags(&v.Tags, s) },
 	},
 	{
 		Name: IPMode, Want: "VIP or Proxy", Default: "Proxy; of network balancers VIP, and nothing else",
 		Example: "VIP",
-		Effect:  "nothing in the cloud, but `ipMode` of the addresses in the Service's status. With `Proxy` what pods and nodes send to these addresses goes through the balancer. With `VIP` kube-proxy sends it to a pod right away, past the balancer's PROXY protocol, source ranges and limits.",
+		Effect:  "only `ipMode` of the addresses in the Service's status. With `Proxy`, traffic from pods and nodes to these addresses goes through the balancer. With `VIP`, kube-proxy sends it directly to a pod, past the balancer's PROXY protocol, source ranges and limits.",
 		set: func(v *Values, s string) bool {
 			return parseEnum(&v.IPMode, s, corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy)
 		},
 	},
 	{
 		Name: Hostname, Want: "a DNS name in lower case, and no IP address", Default: "none", Example: "web.example.com",
-		Effect: "nothing in the cloud, but `hostname` in the Service's status, in place of its IP addresses: clients are to use the name, of which somebody else makes a DNS record, and kube-proxy, which takes no names, leaves the balancer's traffic alone.",
+		Effect: "only `hostname` in the Service's status, in place of its IP addresses: clients use the name, for which somebody else creates the DNS record, and kube-proxy does not shortcut traffic to the balancer.",
 		set:    func(v *Values, s string) bool { v.Hostname = s; return isHostname(s) },
 	},
 	{
 		Name: OnDelete, Want: "delete, keep or refuse", Default: "delete", Example: "keep",
-		Effect: "what becomes of the balancer when its Service is deleted, or is no LoadBalancer any more. `keep`: it stays as it is, without the tags by which it was the cluster's, so that nothing deletes it or follows the nodes for it. `refuse`: `deletionProtection`, which keeps everybody from deleting it, and the Service stays until the annotation says something else. With `delete` a protection is lifted; without the annotation only the one that `refuse` set, and one that somebody set in the cloud is left alone.",
+		Effect: "what happens to the balancer when its Service is deleted, or is no longer of type LoadBalancer. `keep`: it stays as it is, without the cluster's tags, so that the CCM neither deletes nor updates it. `refuse`: `deletionProtection`, so that nobody can delete it, and the Service stays until the annotation is changed. `delete` removes a protection; without the annotation, the CCM removes the protection that `refuse` set, but not one that somebody set in the cloud.",
 		set:    func(v *Values, s string) bool { return parseEnum(&v.OnDelete, s, Delete, Keep, Refuse) },
 	},
 	{
 		Name: NodeSelector, Want: "a label selector, such as pool=web or zone in (a,b),!spot", Default: "all Nodes",
 		Example: "pool=web",
-		Effect:  "`targets`: those of the Nodes that have such labels, beside what excludes a Node from all balancers. Labels that change are followed within a minute.",
+		Effect:  "`targets`: the Nodes with such labels, unless they are excluded from all balancers. Changed labels take effect within a minute.",
 		set:     func(v *Values, s string) bool { return parseSelector(&v.NodeSelector, s) },
 	},
 }

@@ -12,13 +12,13 @@ func Markdown() string {
 
 # Annotations of a Service
 
-What the cloud's load balancers can do that a Service has no field for. All
+Options of the cloud's load balancers for which a Service has no field. All
 begin with ` + "`" + Prefix + "`" + `. They are checked together with the Service
 before the cloud is called, and an Event of reason ` + "`InvalidService`" + ` names
-everything that is wrong; meanwhile the balancer stays as it is, but for its targets,
-which follow the nodes. An annotation
-with the prefix that is not in this table is an error too. Without its
-annotation, an option goes back to its default, except where it says otherwise.
+everything that is wrong; meanwhile only the targets of the balancer follow the
+nodes. An annotation with the prefix that is not in this table is an error, too.
+Without its annotation, an option returns to its default, unless the table says
+otherwise.
 
 | annotation | values | default | in the cloud |
 |---|---|---|---|
@@ -26,7 +26,7 @@ annotation, an option goes back to its default, except where it says otherwise.
 	for _, d := range Definitions {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Want, d.Default, d.Effect)
 	}
-	b.WriteString("\nAn example of each, which do not all go together:\n\n```yaml\nmetadata:\n  annotations:\n")
+	b.WriteString("\nAn example of each; some exclude others:\n\n```yaml\nmetadata:\n  annotations:\n")
 	for _, d := range Definitions {
 		fmt.Fprintf(&b, "    %s%s: %q\n", Prefix, d.Name, d.Example)
 	}

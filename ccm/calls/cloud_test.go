@@ -41,7 +41,7 @@ func TestThrottleFault(t *testing.T) {
 		_, err = ccm.GetInstance(t.Context(), "i-1")
 		require.True(t, client.HasCode(err, api.RateLimited), "%v", err)
 		_, err = ccm.ListZones(t.Context())
-		require.ErrorContains(t, err, "the cloud asked to stay away")
+		require.ErrorContains(t, err, "the cloud's Retry-After lasts")
 	}
 	fault, err = cloud.GetFault(t.Context(), fault.ID)
 	require.NoError(t, err)

@@ -67,16 +67,16 @@ func NewHistogram(name, help string, buckets []float64, labels ...string) *metri
 
 var (
 	requests = NewCounter("cloud_requests_total",
-		"Calls sent to the cloud, by the controller that they are charged to (unknown if to none), operation and code: the HTTP status, or what became of a call without one (timeout, canceled, refused, reset, dns, tls, error).",
+		"Calls sent to the cloud, by controller (or unknown), operation and code: the HTTP status, or why there is none (timeout, canceled, refused, reset, dns, tls, error).",
 		"controller", "operation", "code")
 	durations = NewHistogram("cloud_request_duration_seconds",
-		"Seconds from sending a call until its answer was there, or it timed out, was cancelled or failed otherwise, by operation; without the event stream.",
+		"Seconds from sending a call until it was answered, timed out, was cancelled or failed, by operation; without the event stream.",
 		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "operation")
 	throttles = NewCounter("cloud_throttles_total",
-		"Calls that were throttled, by whom (cloud: the cloud asked to stay away; client: our own qps and burst) and how (answered: the cloud refused one that was sent; delayed: it waited; held-back: it was not sent, and is for its caller to retry; given-up: it was cancelled or timed out while it waited).",
+		"Throttled calls, by whom (cloud: it sent Retry-After; client: the qps and burst of the cloud config) and how (answered: the cloud refused the call; delayed: the call waited; held-back: the call was not sent, and its caller retries; given-up: the call was cancelled or timed out while it waited).",
 		"by", "how")
 	cacheQuestions = NewCounter("cache_questions_total",
-		"Questions to what the CCM remembers of the cloud, by resource and result.",
+		"Reads of the CCM's cache of the cloud, by resource and result.",
 		"resource", "result")
 )
 

@@ -1,7 +1,7 @@
 package calls
 
 // The transport of all calls to the cloud. It counts them, keeps them below our own
-// limit, and sends none while the cloud asks us to stay away (Retry-After).
+// limit, and heeds the cloud's Retry-After.
 
 import (
 	"bytes"
@@ -26,8 +26,7 @@ const (
 	// A call that would wait longer is answered at once: its caller's own retry
 	// comes later than that, and meanwhile keeps no worker busy.
 	maxDelay = time.Second
-	// MaxRetryAfter is the longest Retry-After that is believed: a faulty proxy on the way must
-	// not silence a CCM for longer than a person takes to see why.
+	// MaxRetryAfter limits a Retry-After: a faulty proxy must not silence a CCM for long.
 	MaxRetryAfter = time.Minute
 )
 
@@ -57,8 +56,8 @@ type transport struct {
 	limit *rate.Limiter // nil: none
 
 	mu sync.Mutex
-	// stayAwayUntil is when the time ends for which the cloud asked us to stay away, by operation:
-	// a 503 is of that one. A 429 is of the token, and so of all operations, by allOperations.
+	// stayAwayUntil is when the cloud's Retry-After ends, by operation. A 503 counts for its operation,
+	// a 429 for the token and so for allOperations.
 	stayAwayUntil map[string]time.Time
 }
 
@@ -106,8 +105,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// sentCall is a call that was sent. It is counted once, when it has ended: also an answer
-// whose head came and whose rest did not is one that timed out.
+// sentCall is a call that was sent. It is counted once, when its answer was read to the end: an answer
+// whose body is late counts as a timeout.
 type sentCall struct {
 	controller, operation string
 	began                 time.Time
@@ -222,15 +221,14 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// retryAfterOf is for how long an answer asks us to stay away, 0 if it does not. A
-// 429 without a Retry-After means a second. A 503 without one asks for nothing.
+// retryAfterOf is the Retry-After of an answer, 0 if it has none. A 429 without one means a second.
 func retryAfterOf(resp *http.Response) time.Duration {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0
 	}
-	said := resp.Header.Get("Retry-After")
-	wait, err := time.ParseDuration(said + "s")
-	if at, dateErr := http.ParseTime(said); dateErr == nil {
+	header := resp.Header.Get("Retry-After")
+	wait, err := time.ParseDuration(header + "s")
+	if at, dateErr := http.ParseTime(header); dateErr == nil {
 		wait, err = time.Until(at), nil
 	}
 	switch {
@@ -246,7 +244,7 @@ func retryAfterOf(resp *http.Response) time.Duration {
 // cloud's own answers, so that callers need to know one kind of throttling only.
 func (t *transport) heldBackResponse(req *http.Request, by throttler, wait time.Duration) *http.Response {
 	seconds := int(math.Ceil(wait.Seconds()))
-	detail := fmt.Sprintf("not sent: the cloud asked to stay away for another %d s", seconds)
+	detail := fmt.Sprintf("not sent: the cloud's Retry-After lasts for another %d s", seconds)
 	if by == byClient {
 		detail = fmt.Sprintf(
 			"not sent: over this CCM's own limit of %g calls a second (qps and burst in its cloud config) for another %d s",

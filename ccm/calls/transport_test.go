@@ -194,7 +194,7 @@ func TestHeldBackIsTheCloudsOwnProblem(t *testing.T) {
 			require.ErrorAs(t, err, &refused, name)
 			assert.Equal(t, 21*time.Second, refused.RetryAfter, name)
 			assert.True(t, client.HasCode(err, api.RateLimited), name)
-			assert.ErrorContains(t, err, "the cloud asked to stay away for another 21 s", name)
+			assert.ErrorContains(t, err, "the cloud's Retry-After lasts for another 21 s", name)
 		}
 		assert.Equal(t, 1, cloud.calls())
 	})

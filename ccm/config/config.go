@@ -37,7 +37,7 @@ type Config struct {
 	// that rotating it needs no restart.
 	TokenFile string `json:"tokenFile" env:"FAKECLOUD_TOKEN_FILE"`
 	// Project is the name or ID of the project that holds this cluster's
-	// instances. "No such instance" is believed only from this project.
+	// instances. Answers of another project are not used.
 	Project string `json:"project" env:"FAKECLOUD_PROJECT"`
 	// CAFile is a PEM bundle to verify an https URL with. Empty means the system's. It is read again
 	// for every call, as TokenFile is.
@@ -61,7 +61,7 @@ type Config struct {
 
 // NodeAddresses says which of an instance's addresses its Node has.
 type NodeAddresses struct {
-	// Families are ipv4 and ipv6, or one of them. The first one's come first, of each kind.
+	// Families are ipv4, ipv6 or both. Addresses of the first family come first, of each type.
 	Families []string `json:"families" env:"FAKECLOUD_NODE_ADDRESSES_FAMILIES"`
 	// InternalRanges are CIDRs, such as that of one of the instance's networks. Internal addresses
 	// outside of them do not count; without ranges all do.
@@ -73,7 +73,7 @@ func (n NodeAddresses) validate() (errs []*fieldError) {
 	switch strings.Join(n.Families, ",") {
 	case "ipv4,ipv6", "ipv6,ipv4", "ipv4", "ipv6":
 	default:
-		wrong("families", "%q: want [ipv4, ipv6], the one that is to be first first, or one of them", n.Families)
+		wrong("families", "%q: want ipv4, ipv6 or both, the preferred one first, e.g. [ipv4, ipv6]", n.Families)
 	}
 	for _, r := range n.InternalRanges {
 		if _, err := netip.ParsePrefix(r); err != nil {
@@ -85,8 +85,8 @@ func (n NodeAddresses) validate() (errs []*fieldError) {
 
 // LoadBalancer is about the balancers of all Services.
 type LoadBalancer struct {
-	// Defaults are annotations, without their prefix, of every Service that does not have them
-	// itself. One that cannot be for a Service does not count for it.
+	// Defaults are annotations, without their prefix, for every Service that does not have them
+	// itself. One that is invalid for a Service is ignored there.
 	Defaults map[string]string `json:"defaults,omitempty" env:"FAKECLOUD_LOAD_BALANCER_DEFAULTS"`
 }
 
@@ -112,8 +112,8 @@ type MassDeletion struct {
 	Minimum int `json:"minimum" env:"FAKECLOUD_MASS_DELETION_MINIMUM"`
 	// Window is the time over which deletions are counted.
 	Window metav1.Duration `json:"window" env:"FAKECLOUD_MASS_DELETION_WINDOW"`
-	// Hold is for how long the Nodes over the share are kept, and the cloud must not once say
-	// that one of them is there, until they are deleted though nobody has confirmed it.
+	// Hold is how long the Nodes over the share are kept before they are deleted without a
+	// confirmation. It starts again if the cloud reports that one of them exists.
 	Hold metav1.Duration `json:"hold" env:"FAKECLOUD_MASS_DELETION_HOLD"`
 }
 
@@ -238,7 +238,7 @@ func collectErrors(errs *[]*fieldError, section string) func(name, format string
 func (m MassDeletion) validate() (errs []*fieldError) {
 	wrong := collectErrors(&errs, "massDeletion")
 	if !(m.Share > 0 && m.Share <= 1) { // NaN is neither.
-		wrong("share", "%g: want a share of all Nodes over 0 and up to 1, e.g. 0.33", m.Share)
+		wrong("share", "%g: want a share of all Nodes above 0 and up to 1, e.g. 0.33", m.Share)
 	}
 	if m.Minimum < 0 {
 		wrong("minimum", "%d: want a number of Nodes of 0 or more, e.g. 1", m.Minimum)
@@ -281,7 +281,7 @@ func (c Config) Client(userAgent string) (*client.Client, error) {
 	return client.New(client.Config{
 		URL: c.URL, TokenFile: c.TokenFile, CAFile: c.CAFile, UserAgent: userAgent,
 		Wrap:   calls.Wrap(calls.Options{QPS: c.QPS, Burst: c.Burst}),
-		Report: func(err error) { klog.ErrorS(err, "The cloud's certificate authority is not read anew") },
+		Report: func(err error) { klog.ErrorS(err, "Cannot reload the cloud's CA file") },
 	})
 }
 

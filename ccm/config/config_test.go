@@ -44,7 +44,7 @@ loadBalancer: {defaults: {drain: 1d}}
 		`unknown field "massDeletion.wait": there are share, minimum, window, hold`,
 		`nodeLabels.tags: ["team","a/b",7]; want a list of texts`,
 		`nodeLabels.prefix "node.kubernetes.io/": kubernetes.io/`,
-		`nodeAddresses.families ["ipv4" "ipv4"]: want [ipv4, ipv6]`,
+		`nodeAddresses.families ["ipv4" "ipv4"]: want ipv4, ipv6 or both`,
 		`nodeAddresses.internalRanges "10.0.0.1": want CIDRs`,
 		`loadBalancer.defaults: annotation fakecloud.ccmlab.io/drain is "1d"; want a duration`,
 	} {

@@ -47,7 +47,7 @@ func fillStruct(
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		names = append(names, name)
 		f := field{path: prefix + name, env: v.Type().Field(i).Tag.Get("env"), value: v.Field(i)}
-		content, said := given[name]
+		content, isSet := given[name]
 		delete(unknown, name)
 		if f.env == "" {
 			below, ok := content.(map[string]any)
@@ -58,7 +58,7 @@ func fillStruct(
 			errs = append(errs, fillStruct(f.value, f.path+".", below, getenv)...)
 			continue
 		}
-		if said && content != nil {
+		if isSet && content != nil {
 			errs = appendErr(errs, f.setValue(content, f.path))
 		}
 		if value := getenv(f.env); value != "" {

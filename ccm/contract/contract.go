@@ -32,7 +32,7 @@ func InstanceIDFromProviderID(providerID string) (string, bool) {
 // Tags of the cloud's resources.
 const (
 	// TagCluster is the name of the cluster that owns the resource. The CCM sets it
-	// on balancers and routes; whoever makes instances sets it on those.
+	// on balancers and routes; the creator of an instance sets it there.
 	TagCluster = "kubernetes-cluster"
 	// TagClusterUID is the UID of the cluster's namespace kube-system, which no
 	// other cluster has, whatever it is called. Where it is set it decides who owns
@@ -106,8 +106,8 @@ const (
 	ReasonProvidedNodeIP    = "ProvidedNodeIPMismatch"
 	ReasonNodeLabelSkipped  = "NodeLabelSkipped"
 	ReasonMassDeletionHeld  = "MassDeletionHeld"
-	// ReasonMassDeletionGuardFailed: what the mass-deletion guard must remember cannot be
-	// written, so it lets no Node go.
+	// ReasonMassDeletionGuardFailed: the mass-deletion guard cannot save its record, so it deletes
+	// no Node.
 	ReasonMassDeletionGuardFailed = "MassDeletionGuardFailed"
 	ReasonRouteConflict           = "RouteConflict"
 	// ReasonRouteNotSupported: the cloud has no routes for such a range, whatever is tried.
@@ -118,15 +118,15 @@ const (
 
 // Reasons of Events on the ConfigMap of the mass-deletion guard.
 const (
-	// ReasonMassDeletionStopped: too many Nodes were found gone at once, and further ones stay.
+	// ReasonMassDeletionStopped: too many Nodes were reported gone at once, and no more are deleted.
 	ReasonMassDeletionStopped = "MassDeletionStopped"
-	// ReasonMassDeletionConfirmed is of a Normal Event: a person has confirmed that they may go.
+	// ReasonMassDeletionConfirmed is of a Normal Event: a person has confirmed the deletions.
 	ReasonMassDeletionConfirmed = "MassDeletionConfirmed"
 )
 
-// Where the mass-deletion guards remember what they did: a ConfigMap. A person confirms with an
-// annotation of it, whose value is the number of the trip that the Events name, that what the
-// guard holds may go: Nodes, or load balancers that have no Service.
+// The ConfigMap with the records of the mass-deletion guards. To confirm the deletion of the held
+// Nodes, or load balancers without a Service, a person annotates it with the number of the trip that
+// the Events name.
 const (
 	GuardNamespace                  = "kube-system"
 	GuardConfigMap                  = "fakecloud-mass-deletion-guard"
@@ -136,8 +136,8 @@ const (
 
 // Reasons of Events on Services.
 const (
-	// ReasonInvalidService: the Service asks for what no balancer can do, or says
-	// it in a way that cannot be parsed.
+	// ReasonInvalidService: the Service asks for something that no balancer supports, or that cannot
+	// be parsed.
 	ReasonInvalidService        = "InvalidService"
 	ReasonLoadBalancerFailed    = "LoadBalancerFailed"
 	ReasonPortCannotBeBound     = "PortCannotBeBound"

@@ -1,15 +1,14 @@
-// Package inventory is what the CCM remembers of the cloud, so that N nodes cost a list and
-// a stream of events, and not N calls. It can say that a resource exists, and how it looks.
-// That a resource is not in it proves nothing: who would act on an absence asks the cloud
-// itself. It knows nothing of Nodes and Services but the tags that it is given.
+// Package inventory is the CCM's cache of the cloud, so that N nodes cost a list and a stream of
+// events, and not N calls. It can say that a resource exists, and how it looks. It proves no
+// absence: before acting on one, ask the cloud. It knows Nodes and Services only by their tags.
 //
 // Each kind of resource is listed when it is first needed, once for all who ask at the time,
-// and then kept up to date by the cloud's events. What is known has a version, and an older
-// one never takes its place, be it in a late event or in a stale list.
+// and then kept up to date by the cloud's events. An older version, in a late event or a stale list,
+// never replaces a newer one.
 //
 // Begin with Inventory and its questions, here; stream.go follows the events, refresh.go
-// makes lists, outage.go says when those that fail are tried again, store.go decides what is
-// believed, and changes.go reports it.
+// makes lists, outage.go retries those that fail, store.go resolves contradicting reports, and
+// changes.go reports changes.
 package inventory
 
 import (
@@ -67,7 +66,7 @@ type Options struct {
 	InCluster func(api.Tags) bool
 	// ServiceTag is the key of the tag that names a balancer's Service by UID.
 	ServiceTag string
-	// Off has every question answered by the cloud itself.
+	// Off sends every question to the cloud.
 	Off bool
 	// MaxAge is for how long after it began a list is current without an event stream;
 	// DefaultMaxAge when zero.
@@ -76,11 +75,11 @@ type Options struct {
 	// DefaultResync when zero.
 	Resync time.Duration
 	// Owns tells whether a project, by ID, is ours. An answer that shows anything of another
-	// project is not believed. If Owns is nil, every answer is.
+	// project is not used. If Owns is nil, every answer is used.
 	Owns func(ctx context.Context, projectID string) (bool, error)
 	// Check is an error unless the token in use is our project's. It is called for every
 	// list, since a list without items names no project, and for every stream that opens. If
-	// it is nil, all are believed.
+	// it is nil, all are used.
 	Check func(ctx context.Context) error
 	// Token tells tokens apart: what it returns changes when the token in use does, which
 	// ends the event stream. Nil is for a token that never changes.
@@ -319,8 +318,7 @@ func listOfCluster[T any](i *Inventory, list func(tags []string) ([]T, error), f
 	return all, nil
 }
 
-// RelistCluster has the balancers and routes listed anew, because Options.InCluster has come
-// to tell more of them from others'.
+// RelistCluster lists the balancers and routes anew, because the answers of Options.InCluster changed.
 func (i *Inventory) RelistCluster() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -367,7 +365,7 @@ func (i *Inventory) factsOfRoute(r *api.Route) facts {
 	}
 }
 
-// sortByID has answers come in the same order each time. IDs sort by age, oldest first.
+// sortByID sorts entries by age, oldest first.
 func sortByID[T any](entries []*entry[T]) {
 	slices.SortFunc(entries, func(a, b *entry[T]) int { return cmp.Compare(a.facts.id, b.facts.id) })
 }

@@ -1,7 +1,6 @@
 package inventory
 
-// While the cloud cannot be listed, one list after the other serves all who ask: each is tried
-// at growing intervals, and in between its error is everybody's answer.
+// While lists fail, they are retried at growing intervals. In between, all callers get the last error.
 
 import (
 	"errors"
@@ -22,8 +21,8 @@ const (
 	maxListPause = 10 * time.Second
 )
 
-// listFailure is a list that failed. It answers whoever asks until it is time to list again, or
-// until another token is in use. The zero value is a list that did not fail.
+// listFailure is a failed list. Its error is returned until retryAt, or until another token is in use.
+// The zero value is a list that did not fail.
 type listFailure struct {
 	err     error
 	retryAt time.Time
@@ -77,7 +76,7 @@ func recordListResult[T any](i *Inventory, s *resourceStore[T], token string, er
 		s.failure = listFailure{}
 		s.backoff.Reset()
 		if before.err != nil {
-			klog.InfoS("The cloud's resources can be listed again", "kind", s.kind)
+			klog.InfoS("Listing the cloud's resources works again", "kind", s.kind)
 		}
 		return
 	}
@@ -90,7 +89,7 @@ func recordListResult[T any](i *Inventory, s *resourceStore[T], token string, er
 	}
 	s.failure = listFailure{err: err, retryAt: time.Now().Add(pause), token: token, asked: asked}
 	if before.err == nil || causeOf(before.err) != causeOf(err) {
-		klog.InfoS("The cloud's resources cannot be listed; trying again at growing intervals",
+		klog.InfoS("Cannot list the cloud's resources; retrying at growing intervals",
 			"kind", s.kind, "err", err)
 	}
 }

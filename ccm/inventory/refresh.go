@@ -139,7 +139,7 @@ func (i *Inventory) beginList() (ctx context.Context, began moment, generation i
 }
 
 // checkItems returns an error if any of the items is of another project: then the whole answer is
-// not believed. The client refuses one that lacks something.
+// not used. The client refuses one that lacks something.
 func checkItems[T any](ctx context.Context, i *Inventory, s *resourceStore[T], items ...T) error {
 	if i.opts.Owns == nil {
 		return nil
@@ -151,7 +151,7 @@ func checkItems[T any](ctx context.Context, i *Inventory, s *resourceStore[T], i
 			return err
 		}
 		if !owned {
-			return fmt.Errorf("doubtful answer, taken for none: %s %s belongs to project %q, which is not ours",
+			return fmt.Errorf("the answer is not used: %s %s belongs to project %q, which is not ours",
 				s.kind, f.id, f.project)
 		}
 	}

@@ -41,7 +41,7 @@ type entry[T any] struct {
 }
 
 // resourceStore holds one kind of resource, and decides which of two contradicting reports
-// is believed. The inventory's mu guards the fields that change.
+// wins. The inventory's mu guards the fields that change.
 type resourceStore[T any] struct {
 	kind  api.ResourceKind
 	list  func(context.Context) ([]T, error)
@@ -113,7 +113,7 @@ func (s *resourceStore[T]) confirmItem(item T, f facts, m moment) (change Change
 }
 
 // isOtherAnswer tells whether the item is not what is known of the same version. Then one of the two
-// answers lacked an optional field by mistake, and the later one is believed until the next.
+// answers lacked an optional field by mistake, and the later one is kept until the next.
 func isOtherAnswer[T any](e *entry[T], item T, f facts) bool {
 	return f.version == e.facts.version && !e.missing && !reflect.DeepEqual(e.item, item)
 }

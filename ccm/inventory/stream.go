@@ -14,14 +14,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// Pauses after the cloud refused the event stream: the first, and the longest when it goes
-// on refusing.
+// The first and the longest pause after the cloud refused the event stream.
 const (
 	refusedPause    = time.Second
 	maxRefusedPause = 30 * time.Second
 )
 
-var errTokenChanged = errors.New("the cloud token is not that with which the event stream was begun")
+var errTokenChanged = errors.New("the cloud token has changed since the event stream began")
 
 // stream is the cloud's events as one token sees them. The inventory's mu guards the fields
 // that change.
@@ -39,9 +38,9 @@ type stream struct {
 // The stream begins with the events from now on, and lists are made once it is open:
 // whatever changes between the two is in the events. A stream that breaks is resumed where
 // it was. If it cannot be resumed, because the cloud no longer keeps those events or has
-// other data now, what was known cannot be compared with what exists: it is forgotten and
-// listed anew. While the cloud only refuses the stream, the inventory lives on lists, and
-// compares each with the one before.
+// other data now, the known resources cannot be compared with what exists: they are forgotten and
+// listed anew. While the cloud refuses the stream, the inventory lists, and compares each list with
+// the previous one.
 func (i *Inventory) Run(ctx context.Context) {
 	if i.opts.Off {
 		<-ctx.Done()
@@ -58,19 +57,19 @@ func (i *Inventory) Run(ctx context.Context) {
 	keepers.Go(func() { relistWhenNeeded(ctx, i, i.balancers) })
 	keepers.Go(func() { relistWhenNeeded(ctx, i, i.routes) })
 	keepers.Go(func() { i.watchToken(ctx) })
-	pause, said := newRefusalBackoff(), ""
+	pause, logged := newRefusalBackoff(), ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := i.followStream(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > maxRefusedPause { // Not one of a row of refusals.
-			pause, said = newRefusalBackoff(), ""
+		if time.Since(began) > maxRefusedPause { // The stream worked for a while.
+			pause, logged = newRefusalBackoff(), ""
 		}
-		if cause := causeOf(err); cause != said {
-			said = cause
-			klog.InfoS("The cloud's events cannot be followed; until they can be, what is needed is listed", "err", err)
+		if cause := causeOf(err); cause != logged {
+			logged = cause
+			klog.InfoS("Cannot follow the cloud's events; resources are listed until it works", "err", err)
 		}
 		if !client.HasCode(err, api.EventsExpired) {
 			sleepContext(ctx, pause.NextBackOff())
@@ -200,7 +199,7 @@ func (i *Inventory) handleStreamState(ctx context.Context, st *stream, err error
 	case err == nil:
 		klog.V(2).InfoS("The cloud's event stream is open")
 	case wasOpen:
-		klog.InfoS("The cloud's event stream broke; until it is open again, what is needed is listed", "err", err)
+		klog.InfoS("The cloud's event stream broke; resources are listed until it is open again", "err", err)
 	}
 }
 

@@ -42,7 +42,7 @@ func checkSkew(server *apiversion.Info) error {
 	minor, err := strconv.Atoi(strings.TrimSuffix(server.Minor, "+")) // Some providers add one.
 	switch {
 	case err != nil || server.Major != "1":
-		return fmt.Errorf("the cluster runs Kubernetes %s, of which this build knows nothing: it was tested with %s",
+		return fmt.Errorf("the cluster runs Kubernetes %s, which this build does not know: it was tested with %s",
 			server.GitVersion, Supported())
 	case minor < MinMinor:
 		return fmt.Errorf("the cluster runs Kubernetes %s, but this build was tested with %s: "+

@@ -22,8 +22,8 @@ func TestSkew(t *testing.T) {
 	require.NoError(t, checkSkew(of(fmt.Sprintf("%d+", MinMinor))), "some providers' minors have a plus")
 	require.ErrorContains(t, checkSkew(of(fmt.Sprint(MinMinor-1))), "must not be newer than the API server")
 	require.ErrorContains(t, checkSkew(of(fmt.Sprint(MaxMinor+1))), "run a newer ccm")
-	require.ErrorContains(t, checkSkew(&apiversion.Info{Major: "2", Minor: "0", GitVersion: "v2.0.0"}), "knows nothing")
-	require.ErrorContains(t, checkSkew(&apiversion.Info{}), "knows nothing")
+	require.ErrorContains(t, checkSkew(&apiversion.Info{Major: "2", Minor: "0", GitVersion: "v2.0.0"}), "does not know")
+	require.ErrorContains(t, checkSkew(&apiversion.Info{}), "does not know")
 }
 
 // fakeVersions answers once it has been asked twice.

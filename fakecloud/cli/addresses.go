@@ -21,9 +21,9 @@ func (a *app) addressesCommand() *cobra.Command {
 	)
 	addStateFlag(list, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	release := k.deleteCommand(
-		"release", "End reservations", "  fakecloud addresses release web", (*client.Client).ReleaseAddress,
+		"release", "Release addresses", "  fakecloud addresses release web", (*client.Client).ReleaseAddress,
 	)
-	release.Long = "End reservations. An address that is in use is not released."
+	release.Long = "Release addresses. An address that is in use is not released."
 	return groupCommand("addresses", "Reserved addresses, and who holds them", `  fakecloud addresses reserve web
   fakecloud addresses attach web node-1
   fakecloud load-balancers create web --listener 8080:30080 --address web`,
@@ -93,7 +93,7 @@ func (a *app) addressesReserve() *cobra.Command {
 	var body api.ReservedAddressCreate
 	cmd := a.addressKind().callCommand(&cobra.Command{
 		Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool", Args: cobra.MaximumNArgs(1),
-		Long: "Reserve an address of the load balancers' pool. Left to itself, the cloud chooses a name and the lowest free address.",
+		Long: "Reserve an address of the load balancers' pool. By default, the cloud chooses a name and the lowest free address.",
 		Example: `  fakecloud addresses reserve web
   fakecloud addresses reserve web --ip 127.30.64.7 --tag cluster=lab`,
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.ReservedAddress, error) {
@@ -138,9 +138,9 @@ func (a *app) addressesAttach() *cobra.Command {
 		Use: "attach NAME|ID|IP INSTANCE", Short: "Give an address to an instance or a load balancer",
 		Args: cobra.RangeArgs(1, 2),
 		Long: "Give an address to an instance, by the instance's name or ID. The instance shows it as external, and\n" +
-			"what comes to it is passed on to the instance, whatever the protocol and port. Where the cloud\n" +
-			"cannot do that it says so: stateReason.\n\n" +
-			"With --load-balancer it is given to a load balancer, which serves on it as well.",
+			"gets all traffic to it, whatever the protocol and port. If the cloud cannot do that,\n" +
+			"stateReason says why.\n\n" +
+			"With --load-balancer, it is given to a load balancer, which serves on it as well.",
 		Example: `  fakecloud addresses attach web node-1
   fakecloud addresses attach web --load-balancer shop`,
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.ReservedAddress, error) {
@@ -154,7 +154,7 @@ func (a *app) addressesAttach() *cobra.Command {
 		}
 		r, err = c.AttachAddress(ctx, r.ID, to)
 		if err == nil && r.StateReason != nil {
-			cmd.PrintErrf("Nothing is passed on to the instance: %s\n", *r.StateReason)
+			cmd.PrintErrf("The instance gets no traffic: %s\n", *r.StateReason)
 		}
 		return r, err
 	})

@@ -43,7 +43,7 @@ func (a *app) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Create what a manifest asks for, and update what differs", Args: cobra.NoArgs,
 		Long: `Create what a manifest asks for, and update what differs. Resources are found by
-their names. A field that the manifest leaves out is left alone, tags that it
+their names. A field that the manifest leaves out is not changed, tags that it
 does not name are kept, and so are resources that it does not name: nothing is
 ever deleted. Applying the same manifest again changes nothing. It is checked as
 a whole before anything is changed.
@@ -101,7 +101,7 @@ The manifest is YAML:
 	a.addOutput(cmd)
 	w.addFlags(a, cmd)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest, or - for standard input")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would become of each resource")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would change")
 	return cmd
 }
 

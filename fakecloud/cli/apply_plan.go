@@ -69,7 +69,7 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 			for _, ref := range w.refs {
 				if !exists(ref.kind, ref.name) {
 					errs = append(errs, fmt.Errorf(
-						"%s: %s %q is not there, neither here nor in the cloud", w.position, ref.field, ref.name,
+						"%s: %s %q exists neither here nor in the cloud", w.position, ref.field, ref.name,
 					))
 				}
 			}

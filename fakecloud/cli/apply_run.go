@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// run takes all steps, kind by kind. It goes on when a step fails; steps that refer to that
+// run takes all steps, kind by kind. It continues when a step fails; steps that refer to that
 // resource then fail too. At the end it waits for the changes, if --wait asks for that.
 func (p *plan) run(ctx context.Context) error {
 	var errs []error
@@ -71,7 +71,7 @@ func (p *plan) requestFields(s *step) (map[string]any, error) {
 	for _, ref := range s.want.refs {
 		id := p.ids[ref.kind+"/"+ref.name]
 		if id == "" {
-			return nil, fmt.Errorf("%s %q is not there", ref.field, ref.name)
+			return nil, fmt.Errorf("%s %q does not exist", ref.field, ref.name)
 		}
 		fields[ref.id] = id
 	}
@@ -244,7 +244,7 @@ func (p *plan) instanceIDs(s *step, field string) ([]string, error) {
 	for _, name := range s.want.instances {
 		in := p.instances[name]
 		if in == nil {
-			return nil, fmt.Errorf("its instance %q is not there", name)
+			return nil, fmt.Errorf("its instance %q does not exist", name)
 		}
 		ids = append(ids, in.ID)
 	}

@@ -233,7 +233,7 @@ func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 	_, fails := r.commandRunners(t)
 	fails(2, "give the manifest with -f FILE", "apply")
 	fails(2, "no such file", "apply", "-f", filepath.Join(r.dir, "none"))
-	fails(2, "standard input:1: asks for nothing", "apply", "-f", "-")
+	fails(2, "standard input:1: is empty", "apply", "-f", "-")
 
 	// If one fails, only those that refer to it fail too.
 	out, errs, code := r.runApply(`
@@ -246,7 +246,7 @@ loadBalancers:
 `)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "address-in-use")
-	assert.Contains(t, errs, `its instance "far" is not there`)
+	assert.Contains(t, errs, `its instance "far" does not exist`)
 	assert.Regexp(t, `(?m)^instance +far +failed`, out)
 	assert.Regexp(t, `(?m)^instance +near +created`, out)
 	assert.Regexp(t, `(?m)^load balancer +b +failed`, out)

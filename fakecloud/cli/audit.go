@@ -77,8 +77,8 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 		&status, "status", "",
 		"only calls answered with a status of this class: 2xx, 3xx, 4xx, 5xx, or none for those broken off",
 	)
-	cmd.Flags().DurationVar(&since, "since", 0, "only calls of the last so long, e.g. 10m")
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all that are kept")
+	cmd.Flags().DurationVar(&since, "since", 0, "only calls since this long ago, e.g. 10m")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most this many; 0: all")
 	completeFlagValues(cmd, map[string][]string{"status": {"2xx", "3xx", "4xx", "5xx", "none"}})
 	return cmd
 }
@@ -111,7 +111,7 @@ func (a *app) auditSum() *cobra.Command {
 			for _, name := range by {
 				g, ok := auditGroups[name]
 				if !ok {
-					return misuse("--by %q: choose of token, user-agent and operation", name)
+					return misuse("--by %q: choose among token, user-agent and operation", name)
 				}
 				groups = append(groups, g)
 			}

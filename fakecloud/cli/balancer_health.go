@@ -12,7 +12,7 @@ import (
 func (a *app) balancersHealth() *cobra.Command {
 	var history bool
 	cmd := &cobra.Command{
-		Use: "health NAME|ID", Short: "Show what a load balancer knows of its targets", Args: cobra.ExactArgs(1),
+		Use: "health NAME|ID", Short: "Show the health of a load balancer's targets", Args: cobra.ExactArgs(1),
 		Example:           "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history",
 		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {

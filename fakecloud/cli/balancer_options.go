@@ -58,26 +58,26 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 		cmd, &u.Algorithm, "algorithm", "round-robin (a proxy's default), least-connections or source-hash; "+
 			"of network balancers flow-hash (the default) or source-hash",
 	)
-	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners who connected")
+	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners the client's address")
 	f.IntVar(
 		&o.connectionLimit, "connection-limit", 0,
-		"refuse what is beyond so many connections at a time, of each listener (default: no limit)",
+		"refuse connections beyond this many at a time, per listener (default: no limit)",
 	)
 	f.StringSliceVar(&o.sources, "source-range", nil, "CIDR of those who may connect (default: everyone); repeatable")
 	addSeconds := func(flag, usage string, set func(seconds int)) {
 		addDuration(cmd, time.Second, math.MinInt64, flag, usage, "want whole seconds", set)
 	}
 	addSeconds(
-		"client-affinity", "keep a client's address on one target until it has been silent for so long, e.g. 10m",
+		"client-affinity", "send a client's address to one target until it was idle for this long, e.g. 10m",
 		func(n int) { u.ClientAffinitySeconds = &n },
 	)
 	addSeconds(
-		"idle-timeout", "end what has been silent for so long, e.g. 5m (default: tcp never, udp after 30s)",
+		"idle-timeout", "end connections that were idle for this long, e.g. 5m (default: tcp never, udp after 30s)",
 		func(n int) { u.IdleTimeoutSeconds = &n },
 	)
 	addSeconds(
 		"drain",
-		"break tcp connections so long after their listener or target was taken out, e.g. 30s (default: never)",
+		"break tcp connections this long after their listener or target was removed, e.g. 30s (default: never)",
 		func(n int) { u.DrainSeconds = &n },
 	)
 	f.StringVar(
@@ -93,11 +93,11 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 		"health-check-timeout", "how long one check may take (default 2s)", func(n int) { h.TimeoutSeconds = n },
 	)
 	f.IntVar(
-		&h.HealthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)",
+		&h.HealthyThreshold, "healthy-threshold", 0, "this many successful checks in a row make a target healthy (default 2)",
 	)
 	f.IntVar(
 		&h.UnhealthyThreshold, "unhealthy-threshold", 0,
-		"so many bad checks in a row make a target unhealthy (default 2)",
+		"this many failed checks in a row make a target unhealthy (default 2)",
 	)
 	addBool(cmd, &u.DeletionProtection, "deletion-protection", "refuse to delete it until this is set to false")
 	addTags(cmd, &u.Tags, "tag", "KEY=VALUE; repeatable")
@@ -353,8 +353,8 @@ func (a *app) balancersUpdate() *cobra.Command {
 	w.addFlags(a, cmd)
 	a.addBalancerFlags(cmd, &o)
 	addText(cmd, &o.request.Name, "name", "the new name")
-	cmd.Flags().BoolVar(&noListeners, "no-listeners", false, "leave it no listener: it only holds its address")
-	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave it no target")
+	cmd.Flags().BoolVar(&noListeners, "no-listeners", false, "remove all listeners: it only holds its address")
+	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "remove all targets")
 	return cmd
 }
 

@@ -61,7 +61,7 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 		}),
 	}
 	a.addOutput(cmd)
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on looking, and show rates per second, until interrupted")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep watching, and show rates per second, until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", time.Second, "how often --watch looks")
 	return cmd
 }

@@ -211,7 +211,7 @@ func TestStatsWatchAddsLines(t *testing.T) {
 	)
 	code, out, errs := runStatsWatch(t, nil, answers...)
 	require.Zero(t, code, errs)
-	assert.Equal(t, 1, strings.Count(errs, "the counters could not be read, trying again: "), errs)
+	assert.Equal(t, 1, strings.Count(errs, "cannot read the counters, retrying: "), errs)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 1+2*4, out)
 	assert.Regexp(t, `^TIME +TYPE +NAME +CONNS +CONNS/S +ACTIVE +ERRORS +IN +IN/S +OUT +OUT/S$`, lines[0])

@@ -20,7 +20,7 @@ const (
 )
 
 // watchStats prints the counters at each interval until it is interrupted, or the cloud
-// refuses, for example because the balancer was deleted. After other failures it goes on.
+// refuses, for example because the balancer was deleted. It retries after other failures.
 func (a *app) watchStats(cmd *cobra.Command, c *client.Client, id string, interval time.Duration) error {
 	ctx := cmd.Context()
 	show := a.newStatsPrinter(cmd, c)
@@ -42,7 +42,7 @@ func (a *app) watchStats(cmd *cobra.Command, c *client.Client, id string, interv
 				pause = max(pause, refused.RetryAfter)
 			}
 			show.screen.drawnLines = 0 // The next table goes below this line.
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the counters could not be read, trying again: %v\n", err)
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "cannot read the counters, retrying: %v\n", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -76,7 +76,7 @@ func (a *app) clockGet() *cobra.Command {
 
 func (a *app) clockAdvance() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "advance DURATION|TIME", Short: "Move a virtual clock, and let happen what falls due on the way",
+		Use: "advance DURATION|TIME", Short: "Move a virtual clock, and run what falls due on the way",
 		Args: cobra.ExactArgs(1),
 		Long: `Move a virtual clock by a duration, or to a time (RFC 3339), and let happen what
 falls due on the way, in order. Moving by 0s makes happen what is due now.`,

@@ -43,7 +43,7 @@ func TestServeVirtualClock(t *testing.T) {
 	p.kill()
 
 	fails(
-		1, "turn its time back",
+		1, "ahead of the real clock",
 		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token,
 	)
 	p = startServe(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
@@ -85,7 +85,7 @@ func TestOperationCommands(t *testing.T) {
 
 	for says, args := range map[string][]string{
 		"no operation":          {"operations", "wait", "op-none"},
-		"is no state":           {"operations", "list", "--state", "ended"},
+		"is not a state":        {"operations", "list", "--state", "ended"},
 		"an empty name or ID":   {"operations", "get", ""},
 		"not done after 1ns":    {"instances", "create", "node-2", "--wait", "--timeout", "1ns"},
 		"requires at least 1 a": {"operations", "wait"},

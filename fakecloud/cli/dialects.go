@@ -46,7 +46,7 @@ func dialectDefaults() (all []string) {
 
 func (a *app) dialectsCommand() *cobra.Command {
 	cmd := catalogueCommand(
-		a, "dialects", "The APIs of other clouds in which this cloud is spoken to",
+		a, "dialects", "The APIs of other clouds that this cloud serves",
 		"List the dialects that are served", "NAME URL CALLS UNREAD", (*client.Client).ListDialects,
 		func(d api.Dialect) []string {
 			return []string{d.Name, d.URL, strconv.Itoa(len(d.Calls)), strconv.Itoa(len(d.Unread))}
@@ -87,7 +87,7 @@ func (a *app) printDialect(cmd *cobra.Command, d api.Dialect) error {
 		for _, l := range d.Limits {
 			_, _ = fmt.Fprintf(out, "  - %s\n", l)
 		}
-		_, _ = fmt.Fprintf(out, "\nCalls, as faults name them:\n  %s\n\nSent, and read by nobody:\n",
+		_, _ = fmt.Fprintf(out, "\nCalls, as faults name them:\n  %s\n\nSent by clients and ignored:\n",
 			strings.Join(d.Calls, "\n  "))
 	}
 	var rows [][]string

@@ -19,10 +19,10 @@ func TestBadFlagMessages(t *testing.T) {
 	require.NoError(t, os.WriteFile(taken, []byte("mine"), 0o600))
 	for says, args := range map[string][]string{
 		"such as 90s, 10m":                          {"audit", "list", "--since", "yesterday"},
-		"choose of available, in-use":               {"addresses", "list", "--state", "foo"},
-		"choose of provisioning, active":            {"load-balancers", "list", "--state", "active,foo"},
+		"choose among available, in-use":            {"addresses", "list", "--state", "foo"},
+		"choose among provisioning, active":         {"load-balancers", "list", "--state", "active,foo"},
 		"stopping, stopped, terminating, error, te": {"instances", "list", "--state", "foo"},
-		"choose of running, done, failed, sup":      {"operations", "list", "--state", "foo"},
+		"choose among running, done, failed, sup":   {"operations", "list", "--state", "foo"},
 		"taken exists already":                      {"tokens", "create", "ci", "--out", taken},
 	} {
 		code, _, errs := runCommand(t, args...)

@@ -57,7 +57,7 @@ func (a *app) eventsCommand() *cobra.Command {
 		}),
 	}
 	a.addOutput(cmd)
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new events until interrupted")
 	cmd.Flags().Int64Var(
 		&after, "after", client.FromOldest, "only events with a greater sequence number; 0 starts with the oldest kept",
 	)

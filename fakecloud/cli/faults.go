@@ -188,14 +188,14 @@ func (f *faultFlags) addMatch(cmd *cobra.Command) {
 func (f *faultFlags) addTurns(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.IntVar(&f.Times, "times", 0, "how many it is applied to (default: until it is deleted)")
-	flags.IntVar(&f.Skip, "skip", 0, "leave the first N that match alone")
+	flags.IntVar(&f.Skip, "skip", 0, "skip the first N that match")
 	flags.IntVar(&f.Every, "every", 0, "take each Nth only, from 2")
 	flags.Float64Var(&f.Probability, "probability", 0, "take each with this probability, above 0 and at most 1")
 	flags.Int64Var(&f.Seed, "seed", 0, "what --probability and --jitter are drawn with (default: drawn, and shown)")
 	addTime(cmd, &f.From, "from", "begin, such as 2026-01-02T15:04:05Z, by the cloud's clock")
 	addTime(cmd, &f.Until, "until", "end, such as 2026-01-02T15:04:05Z, by the cloud's clock")
-	addMilliseconds(cmd, "after", "begin so long from now", func(n int) { f.AfterSeconds = float64(n) / 1000 })
-	addMilliseconds(cmd, "for", "end so long after the begin", func(n int) { f.ForSeconds = float64(n) / 1000 })
+	addMilliseconds(cmd, "after", "begin this long from now", func(n int) { f.AfterSeconds = float64(n) / 1000 })
+	addMilliseconds(cmd, "for", "end this long after the beginning", func(n int) { f.ForSeconds = float64(n) / 1000 })
 }
 
 func addMilliseconds(cmd *cobra.Command, flag, usage string, set func(milliseconds int)) {
@@ -241,9 +241,9 @@ func (f *faultFlags) addEffects(cmd *cobra.Command) {
 	flags.BoolVar(&e.EmptyList, "empty-list", false, "answer lists as empty")
 	flags.Float64Var(
 		&f.throttle.PerSecond, "throttle", 0,
-		"let so many calls a second through, and answer the others with 429 and when to come back",
+		"let this many calls a second through, and answer the others with 429 and Retry-After",
 	)
-	flags.IntVar(&f.throttle.Burst, "burst", 0, "with --throttle, let so many through at once (default 1)")
+	flags.IntVar(&f.throttle.Burst, "burst", 0, "with --throttle, let this many through at once (default 1)")
 	flags.BoolVar(&e.Stale, "stale", false, "answer reads as they were at first, to the same token and URL")
 	flags.IntVar(&e.PartialList, "partial-list", 0, "answer lists with their first N items only")
 	flags.StringSliceVar(
@@ -252,7 +252,7 @@ func (f *faultFlags) addEffects(cmd *cobra.Command) {
 	)
 	flags.BoolVar(
 		&e.CarryOut, "carry-out", false,
-		"with --status, --hang, --drop or --body: carry out what was asked for, and lose the answer",
+		"with --status, --hang, --drop or --body: carry out the request, and lose the answer",
 	)
 	flags.BoolVar(&e.Stuck, "stuck", false, "resources stay in the transitional state they are in")
 	flags.StringVar(&e.Fail, "fail", "", "what would be built ends in error, with this reason")

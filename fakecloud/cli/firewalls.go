@@ -139,7 +139,7 @@ func (a *app) firewallsUpdate() *cobra.Command {
 	var flags *firewallFlags
 	k := a.firewallKind()
 	cmd := k.callCommand(&cobra.Command{
-		Use: "update NAME|ID", Short: "Replace what is given of a firewall", Args: cobra.ExactArgs(1),
+		Use: "update NAME|ID", Short: "Change a firewall; what is given replaces the old values", Args: cobra.ExactArgs(1),
 		Example:           "  fakecloud firewalls update web --allow tcp:30080 --allow tcp:31000-31010",
 		ValidArgsFunction: k.completeRefs(),
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.Firewall, error) {

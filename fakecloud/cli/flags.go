@@ -141,7 +141,7 @@ func addStateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T
 	addField(cmd, "state", "strings", "only those in one of these states: "+choose, func(text string) error {
 		for word := range strings.SplitSeq(text, ",") {
 			if !slices.Contains(all, T(word)) {
-				return fmt.Errorf("%q is no state of %s: choose of %s", word, of, choose)
+				return fmt.Errorf("%q is not a state of %s: choose among %s", word, of, choose)
 			}
 			*given = append(*given, T(word))
 		}

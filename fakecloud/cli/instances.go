@@ -139,7 +139,7 @@ func (a *app) instancesCreate() *cobra.Command {
 	var w waiter
 	cmd := &cobra.Command{
 		Use: "create [NAME]", Short: "Create an instance", Args: cobra.MaximumNArgs(1),
-		Long: "Create an instance. Left to itself, the cloud chooses a name and the zone with the fewest instances.",
+		Long: "Create an instance. By default, the cloud chooses a name and the zone with the fewest instances.",
 		Example: `  fakecloud instances create node-4 --wait
   fakecloud instances create --zone nebula-1b --type large --tag role=worker
   fakecloud instances create node-5 --address 172.18.0.5

@@ -291,7 +291,7 @@ func (k resourceKind[T]) updateCommand(
 	}
 	k.addOutput(cmd)
 	addField(cmd, "name", "string", "a new name", func(text string) error { u.Name = &text; return nil })
-	addTags(cmd, &u.Tags, tagFlag, "KEY=VALUE, in place of all the tags before; repeatable")
+	addTags(cmd, &u.Tags, tagFlag, "KEY=VALUE, in place of all old tags; repeatable")
 	cmd.Flags().BoolVar(&noTags, "no-"+tagFlag+"s", false, "remove all "+strings.ReplaceAll(tagFlag, "-", " ")+"s")
 	completeFlagValues(cmd, map[string][]string{"name": nil, tagFlag: nil})
 	return cmd

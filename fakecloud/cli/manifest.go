@@ -113,7 +113,7 @@ func takeInstanceNames(field, apiField string) func(*wantedResource) map[string]
 			case name == "":
 				bad[field+"/"+strconv.Itoa(i)] = "must be the name of an instance"
 			case slices.Contains(w.instances, name):
-				bad[field+"/"+strconv.Itoa(i)] = "is named before"
+				bad[field+"/"+strconv.Itoa(i)] = "is named twice"
 			}
 			w.instances = append(w.instances, name)
 		}
@@ -207,7 +207,7 @@ func parseManifest(file string, from io.Reader) ([]*wantedResource, error) {
 	}
 	m.checkDuplicateNames()
 	if len(m.wanted)+len(m.errs) == 0 {
-		m.addError(1, "asks for nothing: give %s", sectionKeys())
+		m.addError(1, "is empty: give %s", sectionKeys())
 	}
 	return m.wanted, m.joinedErrors()
 }
@@ -314,7 +314,7 @@ func asJSON(node *yaml.Node) (map[string]any, error) {
 	}
 	text, err := json.Marshal(raw)
 	if err != nil {
-		return nil, errors.New("holds what JSON cannot, such as keys that are no strings")
+		return nil, errors.New("has what JSON cannot hold, such as keys that are not strings")
 	}
 	var given map[string]any
 	return given, json.Unmarshal(text, &given)
@@ -393,7 +393,7 @@ func (m *manifest) checkDuplicateNames() {
 		}
 		id := w.kind.key + "/" + w.name
 		if other, ok := first[id]; ok {
-			m.addError(w.line, "%s: %q is the name of that of line %d already", w.kind.key, w.name, other.line)
+			m.addError(w.line, "%s: %q is already the name of the one in line %d", w.kind.key, w.name, other.line)
 			continue
 		}
 		first[id] = w

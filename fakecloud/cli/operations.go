@@ -96,7 +96,7 @@ func (a *app) operationsWait() *cobra.Command {
 	k := a.operationKind(client.OperationFilter{States: []api.OperationState{api.OperationRunning}})
 	cmd := &cobra.Command{
 		Use: "wait ID...", Short: "Wait until operations have ended", Args: cobra.MinimumNArgs(1),
-		Long:              "Wait until operations have ended. It fails if one of them ended otherwise than done, or has not ended in time.",
+		Long:              "Wait until operations have ended. It fails if one of them does not end as done, or not in time.",
 		Example:           "  fakecloud operations wait op-01jd3n9z6d8s --timeout 30s",
 		ValidArgsFunction: k.completeRefs(),
 		PreRunE: func(cmd *cobra.Command, _ []string) error {

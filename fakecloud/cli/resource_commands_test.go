@@ -271,7 +271,7 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	assert.Contains(t, ok("__complete", "addresses", "attach", ""), "store\n")
 	assert.Contains(t, ok("__complete", "addresses", "attach", "store", ""), "there\n")
 	fails(2, "nothing to update", "addresses", "update", "store")
-	fails(2, "choose of available, in-use", "addresses", "list", "--state", "lost")
+	fails(2, "choose among available, in-use", "addresses", "list", "--state", "lost")
 	fails(2, "an empty name or ID", "addresses", "get", "")
 	fails(1, "no address of that name or IP", "addresses", "get", "shop")
 	fails(1, "already has the name", "addresses", "reserve", "store")
@@ -302,7 +302,7 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	fails(2, "give --health-check too", "load-balancers", "update", "every", "--expected-codes", "200")
 	fails(2, "whole seconds", "load-balancers", "update", "every", "--drain", "1500ms")
 	fails(1, "which is public", "load-balancers", "update", "every", "--scheme", "internal")
-	fails(1, "a balancer keeps its address for life", "addresses", "detach", "store")
+	fails(1, "its own address cannot be detached", "addresses", "detach", "store")
 	ok("load-balancers", "delete", "every")
 	for late := time.Now().Add(testTimeout); !strings.Contains(ok("addresses", "list"), "available"); {
 		require.True(t, time.Now().Before(late), "the balancer keeps its address")

@@ -29,7 +29,7 @@ const (
 // validSAN matches a DNS name, or a wildcard for a domain.
 var validSAN = regexp.MustCompile(`^(\*\.)?[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$`)
 
-// tlsDir is the folder of the certificates: that of the data.
+// tlsDir is the folder of the certificates: the data's.
 func (o *serveOptions) tlsDir() string {
 	if o.data == store.Memory {
 		return stateDir()
@@ -149,7 +149,7 @@ func loadCertificate(certFile, keyFile string) (*certs.Pair, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("--tls-self-signed: %w; remove both to have them made anew", err)
+		return nil, fmt.Errorf("--tls-self-signed: %w; remove both to create new ones", err)
 	}
 	return pair, nil
 }

@@ -113,7 +113,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	)
 	f.StringVar(
 		&o.loadBalancerCIDR6, "load-balancer-cidr6", "",
-		"where the IPv6 addresses come from of load balancers that ask for one, e.g. ::1/128, which is all that loopback has; empty: nowhere",
+		"CIDR of the IPv6 addresses of load balancers that ask for one, e.g. ::1/128, the only one of loopback; empty: none",
 	)
 	f.StringVar(
 		&o.loadBalancerMode, "load-balancer-mode", "",
@@ -240,10 +240,10 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			tokens[0].file, ca,
 		)
 		for _, d := range spoken {
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is spoken at %s://%s\n", d.Name, scheme, d.Addr())
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is served at %s://%s\n", d.Name, scheme, d.Addr())
 		}
 		if names != nil {
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "names are answered for at %s\n", names.Streams.Addr())
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "DNS is served at %s\n", names.Streams.Addr())
 		}
 	})
 }
@@ -301,7 +301,7 @@ func (o *serveOptions) listenForDNS(ctx context.Context) (*fakecloud.DNSListener
 		}
 		_ = streams.Close()
 	}
-	return nil, fmt.Errorf("no names can be answered for: %w; choose another address or port with --dns", err)
+	return nil, fmt.Errorf("cannot serve DNS: %w; choose another address or port with --dns", err)
 }
 
 // startTime puts the data under the clock asked for.

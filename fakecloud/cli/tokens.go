@@ -188,7 +188,7 @@ restart "fakecloud serve".`,
 	}
 	a.addOutput(cmd)
 	a.addProjectFlag(cmd, &project)
-	cmd.Flags().DurationVar(&grace, "grace", 0, "how long the secret before stays valid")
+	cmd.Flags().DurationVar(&grace, "grace", 0, "how long the old secret stays valid")
 	cmd.Flags().
 		StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
 	return cmd

@@ -17,7 +17,7 @@ import (
 func addWatch(cmd *cobra.Command, watch *bool) {
 	cmd.Flags().BoolVarP(
 		watch, "watch", "w", false,
-		"go on with a line for each change, until interrupted; --state narrows the first list only",
+		"print a line for each change until interrupted; --state filters the first list only",
 	)
 }
 

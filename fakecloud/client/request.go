@@ -109,7 +109,7 @@ func readPagesWhile[T any](
 var errNoID = errors.New("no ID given")
 
 // pathOf puts IDs into the path of an operation. With an empty ID the path is empty, and a call of
-// it fails without sending anything: the path would be that of another operation.
+// it fails without sending anything: the path would be another operation's.
 func pathOf(format string, ids ...string) string {
 	if slices.Contains(ids, "") {
 		return ""

@@ -82,7 +82,7 @@ func (s *usedAddresses) takeLowestFree(tx *store.Tx, pool netip.Prefix) (netip.A
 	if !ok {
 		return netip.Addr{}, refuse(
 			AddressPoolExhausted,
-			"all addresses of %s are in use: terminate or delete what is not needed, or choose a larger CIDR", pool,
+			"all addresses of %s are in use: terminate or delete unused ones, or choose a larger CIDR", pool,
 		)
 	}
 	a := withAddressNumber(pool.Addr(), n)
@@ -229,7 +229,7 @@ func (c *Cloud) instanceAddresses(
 		}
 		if slices.Contains(all, a) {
 			return first, nil, refuse(InvalidRequest, "%s is given twice: give it once", a).
-				withField(field, "is given before")
+				withField(field, "is given twice")
 		}
 		if err := c.takeWanted(ctx, tx, p, field, a); err != nil {
 			return first, nil, err
@@ -256,7 +256,7 @@ func (c *Cloud) parseInstanceAddress(n Network, field, want string) (netip.Addr,
 		return a, refuse(
 			InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want,
 		).
-			withField(field, "is no unicast IPv4 address")
+			withField(field, "is not a unicast IPv4 address")
 	case !n.CIDR.Contains(a):
 		return a, c.checkTargetAddress(a, field)
 	}
@@ -269,14 +269,14 @@ func (c *Cloud) checkInstanceIPv6(field, want string, a netip.Addr) error {
 		return refuse(
 			InvalidRequest,
 			"%q cannot be an instance's address: want a global or unique local IPv6 address, such as fd00:16::1", want,
-		).withField(field, "is no global or unique local address")
+		).withField(field, "is not a global or unique local address")
 	case a.String() != want: // Whoever compares addresses as texts finds the one that he asked for.
-		return refuse(InvalidRequest, "%q is not how IPv6 addresses are written: did you mean %s?", want, a).
-			withField(field, "is to be written as %s", a)
+		return refuse(InvalidRequest, "%q is not the canonical form of the IPv6 address: did you mean %s?", want, a).
+			withField(field, "must be written as %s", a)
 	case c.cfg.LoadBalancerCIDR6.IsValid() && c.cfg.LoadBalancerCIDR6.Contains(a):
 		return refuse(
-			InvalidRequest, "%s is of %s, the load balancers' addresses: choose another", a, c.cfg.LoadBalancerCIDR6,
-		).withField(field, "is of the load balancers' addresses")
+			InvalidRequest, "%s is in %s, the load balancers' range: choose another", a, c.cfg.LoadBalancerCIDR6,
+		).withField(field, "is in the load balancers' range")
 	}
 	return nil
 }
@@ -301,7 +301,7 @@ func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field s
 			withField(field, "is in use")
 	}
 	return refuse(
-		AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a,
+		AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until it is released", a,
 		kindInWords(Resource(has.Kind)), has.Name, has.ID,
 	).
 		withField(field, "is in use")
@@ -315,8 +315,8 @@ func isUnicast(a netip.Addr) bool { return a.Is4() && a.As4()[0] >= 1 && a.As4()
 func parseCIDR(field, s string) (netip.Prefix, error) {
 	cidr, err := netip.ParsePrefix(s)
 	if err != nil || !cidr.Addr().Is4() {
-		return cidr, refuse(InvalidRequest, "%q is no IPv4 CIDR: want one such as 10.244.1.0/24", s).
-			withField(field, "is no IPv4 CIDR")
+		return cidr, refuse(InvalidRequest, "%q is not an IPv4 CIDR: want one such as 10.244.1.0/24", s).
+			withField(field, "is not an IPv4 CIDR")
 	}
 	return withoutHostBits(field, cidr)
 }

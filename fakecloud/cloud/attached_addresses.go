@@ -65,7 +65,7 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 	c.markForwarding(forwarder)
 	failure, err := c.applyForwarding(ctx, forwarder)
 	if err := cmp.Or(failure, err); err != nil {
-		return fmt.Errorf("address %s leads where it did before: %w", id, err)
+		return fmt.Errorf("address %s still leads to its previous holder: %w", id, err)
 	}
 	return nil
 }
@@ -102,12 +102,12 @@ func (c *Cloud) attachToBalancer(
 	switch {
 	case errors.As(err, &refused):
 		return refuse(InvalidRequest, "no load balancer %q in project %q to attach the address to", to.ID, p.Name).
-			withField(field, "is no load balancer of the project")
+			withField(field, "is not a load balancer of the project")
 	case err != nil || a.Holder == to:
 		return err
 	case !ok:
 		return refuse(
-			WrongState, "load balancer %q (%s) is %s: an address is attached to one that stays", lb.Name, lb.ID, lb.State,
+			WrongState, "load balancer %q (%s) is %s: attach the address to another", lb.Name, lb.ID, lb.State,
 		).withField(field, "is %s", lb.State)
 	case lb.Scheme == Internal:
 		return refuse(InvalidRequest, "load balancer %q is internal, and reserved addresses are public", lb.Name).
@@ -129,7 +129,7 @@ func (c *Cloud) detachFromBalancer(ctx context.Context, tx *changeTx, a *Reserve
 	case err != nil:
 		return fmt.Errorf("holder of address %s: %w", a.ID, err)
 	case lb.AddressID == a.ID:
-		return a.refuseInUse("a balancer keeps its address for life, unlike those that are attached to it: delete it first")
+		return a.refuseInUse("its own address cannot be detached: delete the load balancer first")
 	}
 	if err := freeAddress(ctx, tx, a, now); err != nil {
 		return err

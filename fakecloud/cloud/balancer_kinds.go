@@ -38,11 +38,11 @@ func (o balancerOptions) withKind(kind LoadBalancerKind) balancerOptions {
 func (c *Cloud) checkKind(kind LoadBalancerKind) error {
 	if kind != ProxyBalancer && kind != NetworkBalancer {
 		return refuse(InvalidRequest, "no load balancer kind %q: choose proxy or network", kind).
-			withField("kind", "is none there is")
+			withField("kind", "is unknown")
 	}
 	if err := c.cfg.DataPlane.CanForward(kind); err != nil {
 		return refuse(InvalidRequest, "this cloud has no %s load balancers: %s", kind, err).
-			withField("kind", "is none that this cloud has")
+			withField("kind", "is not available in this cloud")
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func (o balancerOptions) checkFeatures(listeners []Listener, hasIPv6 bool) error
 		}
 	}
 	no(hasIPv6, "ipFamilies", "has no IPv6 address, as its targets have none: leave out ipv6")
-	no(o.idle > 0, "idleTimeoutSeconds", "ends no silent connections: leave the idle timeout 0")
+	no(o.idle > 0, "idleTimeoutSeconds", "closes no idle connections: leave the idle timeout 0")
 	for i, l := range listeners {
 		field := fmt.Sprintf("listeners.%d.", i)
 		no(l.Protocol == HTTP, field+"protocol", "passes packets on: make port %d one of tcp", l.Port)

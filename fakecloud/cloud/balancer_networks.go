@@ -22,7 +22,7 @@ func (c *Cloud) withNetwork(
 	switch {
 	case want == "" && wantAddress != "":
 		return lb, refuse(
-			InvalidRequest, "private address %s of no network: name the network by networkId too", wantAddress,
+			InvalidRequest, "private address %s without a network: give networkId, too", wantAddress,
 		).withField("privateAddress", "is for a balancer that is attached to a network")
 	case want == "":
 		c.usedIPv4.markFree(tx, lb.PrivateAddress)
@@ -59,7 +59,7 @@ func (c *Cloud) privateAddress(
 	a, err := netip.ParseAddr(want)
 	if err != nil || !isHostOf(n.CIDR, a) {
 		return a, refuse(
-			InvalidRequest, "%q is no address for a machine of network %q (%s): choose one of %s that is neither its "+
+			InvalidRequest, "%q is not an address for a machine of network %q (%s): choose one of %s that is neither its "+
 				"first nor its last", want, n.Name, n.ID, n.CIDR,
 		).withField("privateAddress", "is not in %s", n.CIDR)
 	}

@@ -52,12 +52,12 @@ func (o balancerOptions) checkOptions() error {
 	errs := []error{checkBalancerType(o.balancerType)}
 	if o.scheme != Public && o.scheme != Internal {
 		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).
-			withField("scheme", "is none there is"))
+			withField("scheme", "is unknown"))
 	}
 	if has := algorithmsOf(o.kind); !slices.Contains(has, o.algorithm) {
 		errs = append(errs, refuse(
 			InvalidRequest, "no algorithm %q of a %s load balancer: choose one of %q", o.algorithm, o.kind, has,
-		).withField("algorithm", "is none that the kind has"))
+		).withField("algorithm", "is not available for the kind"))
 	}
 	return joinRefusals(append(errs,
 		inRange("client affinity", "clientAffinitySeconds", o.affinity, maxAffinity),

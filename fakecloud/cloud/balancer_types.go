@@ -41,7 +41,7 @@ func sizeOf(t LoadBalancerType) (size LoadBalancerSize, limited bool) {
 func checkBalancerType(t LoadBalancerType) error {
 	if _, limited := sizeOf(t); !limited && t != UnlimitedBalancer {
 		return refuse(InvalidRequest, "no load balancer type %q: choose small, medium, large or unlimited", t).
-			withField("type", "is none there is")
+			withField("type", "is unknown")
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ type VirtualTime struct {
 	mu     sync.Mutex // held while it is moved
 }
 
-// StartVirtualTime puts the store's data under a virtual clock. The clock goes on where
+// StartVirtualTime puts the store's data under a virtual clock. The clock continues where
 // the data's last virtual clock stood. If the data had none, or was under the real clock
 // since, it starts at now or at where the last one stood, whichever is later. Data with
 // health checks is refused, as those run in real time.
@@ -73,7 +73,7 @@ func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
 			return err
 		case row.Now > now.UnixMilli():
 			return fmt.Errorf(
-				"the data is from %s, where its virtual clock stands, and the real clock would turn its time back: go on with the virtual clock, or use other data",
+				"the data's virtual clock is at %s, ahead of the real clock: continue with the virtual clock, or use other data",
 				fromMillis(row.Now).Format(time.RFC3339),
 			)
 		}
@@ -140,7 +140,7 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	switch {
 	case end.Before(out.From):
 		return out, refuse(
-			InvalidRequest, "it is %s by now: time does not run backwards", out.From.Format(time.RFC3339Nano),
+			InvalidRequest, "the clock is at %s: it cannot be moved back", out.From.Format(time.RFC3339Nano),
 		).withField("until", "is in the past")
 	case end.Sub(out.From) > MaxAdvance:
 		return out, refuse(

@@ -129,7 +129,7 @@ func New(cfg Config) (*Cloud, error) {
 	zoneNames := map[string]bool{}
 	for _, z := range cfg.Zones {
 		if z == "" || zoneNames[z] {
-			return nil, fmt.Errorf("zones %q: each needs a name of its own", cfg.Zones)
+			return nil, fmt.Errorf("zones %q: each needs a different name", cfg.Zones)
 		}
 		zoneNames[z] = true
 	}

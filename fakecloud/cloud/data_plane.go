@@ -206,7 +206,7 @@ func (c *Cloud) runningBackends(targets []db.InstancesOfRow, letIn map[string]Le
 			return nil, err
 		}
 		if err := c.checkTargetAddress(address, "targets"); err != nil {
-			c.log.Warn("a target is sent nothing", "instance", t.ID, "reason", err)
+			c.log.Warn("target gets no traffic", "instance", t.ID, "reason", err)
 			continue
 		}
 		backends = append(backends, Backend{Target: t.ID, Address: address, LetIn: letIn[t.ID]})
@@ -232,7 +232,7 @@ func (c *Cloud) refreshBalancersOf(ctx context.Context, instances ...string) {
 
 // retryForwarding has the worker try again what the data plane could not do. planeMu is held.
 func (c *Cloud) retryForwarding(id string, err error) {
-	c.log.Error("targets are not as they should be and will be tried again", "err", err)
+	c.log.Error("cannot update all targets, retrying", "err", err)
 	c.staleBalancers[id] = true
 	c.wakeWorker()
 }
@@ -261,7 +261,7 @@ func (c *Cloud) refreshForwarding(ctx context.Context, id string) error {
 	}
 	failure, err := c.applyForwarding(ctx, lb)
 	if err := cmp.Or(failure, err); err != nil {
-		return fmt.Errorf("load balancer %s forwards to the targets of before: %w", lb.ID, err)
+		return fmt.Errorf("load balancer %s still forwards to the previous targets: %w", lb.ID, err)
 	}
 	return nil
 }

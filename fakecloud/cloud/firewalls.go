@@ -90,7 +90,7 @@ func (c *Cloud) newFirewall(
 		return Firewall{}, err
 	}
 	if count >= maxFirewalls {
-		return Firewall{}, refuse(QuotaExceeded, "project %q has %d firewalls, which are the most", p.Name, maxFirewalls)
+		return Firewall{}, refuse(QuotaExceeded, "project %q has %d firewalls, which is the limit", p.Name, maxFirewalls)
 	}
 	if spec.Name == "" {
 		spec.Name = "firewall-" + c.random.letters(6)
@@ -108,7 +108,7 @@ func (c *Cloud) newFirewall(
 	return f, insertResource(ctx, tx, f)
 }
 
-// checkFirewall refuses what a firewall cannot be. Its instances of before are not looked at again.
+// checkFirewall refuses what a firewall cannot be. Instances that left it are not re-evaluated.
 func checkFirewall(ctx context.Context, tx *store.Tx, p Project, f Firewall, before []string) error {
 	errs := []error{checkName(f.Name), checkTags(f.Tags), checkRecords(f.Records)}
 	if len(f.Rules) > maxFirewallRules || len(f.Instances) > maxFirewallInstances {
@@ -139,7 +139,7 @@ func checkFirewall(ctx context.Context, tx *store.Tx, p Project, f Firewall, bef
 func checkFirewallInstance(ctx context.Context, tx *store.Tx, p Project, instances []string, i int) error {
 	field, id := fmt.Sprintf("instanceIds.%d", i), instances[i]
 	if slices.Contains(instances[:i], id) {
-		return refuse(InvalidRequest, "instance %q is named twice", id).withField(field, "is named before")
+		return refuse(InvalidRequest, "instance %q is named twice", id).withField(field, "is named twice")
 	}
 	in, err := loadResource[Instance](ctx, tx, p, id)
 	var refused *Error
@@ -148,7 +148,7 @@ func checkFirewallInstance(ctx context.Context, tx *store.Tx, p Project, instanc
 	}
 	if err != nil || in.State == InstanceTerminated {
 		return refuse(UnknownInstance, "no instance %q that is not terminated in project %q", id, p.Name).
-			withField(field, "is no instance of the project")
+			withField(field, "is not an instance of the project")
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func checkTags(tags map[string]string) error {
 		if k == "" || len(k) > maxTagKey || strings.Contains(k, "=") {
 			return refuse(
 				InvalidRequest, "tag key %q cannot be used: keys have 1 to %d bytes and no \"=\"", k, maxTagKey,
-			).withField("tags."+k, "is no valid key")
+			).withField("tags."+k, "is not a valid key")
 		}
 		if len(v) > maxTagValue {
 			return refuse(InvalidRequest, "the value of tag %q is too long: at most %d bytes", k, maxTagValue).
@@ -239,7 +239,7 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 		}
 		if in.State == InstanceTerminated {
 			return refuse(
-				WrongState, "cannot update instance %q (%s) while it is %s: that is for good", in.Name, in.ID, in.State,
+				WrongState, "cannot update instance %q (%s) while it is %s: this is final", in.Name, in.ID, in.State,
 			)
 		}
 		name, tags, differs, err := u.mergeInto(checkInstanceName, in.Name, in.Tags)
@@ -325,13 +325,13 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 func wrongStateHint(on Action, state InstanceState) string {
 	switch {
 	case state == InstanceTerminating || state == InstanceTerminated:
-		return ": that is for good; create another instance"
+		return ": this is final; create another instance"
 	case on == Start && state == InstanceStopping:
 		return ": wait until it is stopped"
 	case on == Stop && state == InstancePending:
 		return ": wait until it is running"
 	case on == Reboot:
-		return ": only one that runs can be; start it instead"
+		return ": it must be running; start it instead"
 	}
 	return ""
 }

@@ -40,7 +40,7 @@ func checkPool6(p netip.Prefix) error {
 		)
 	case a.IsLinkLocalUnicast():
 		return fmt.Errorf(
-			"IPv6 load balancer CIDR %q: link-local addresses lead nowhere without a zone: want others, such as ::1/128 or fd00:30::/64",
+			"IPv6 load balancer CIDR %q: link-local addresses need a zone: choose others, such as ::1/128 or fd00:30::/64",
 			p,
 		)
 	case p != p.Masked():
@@ -61,11 +61,11 @@ func (c *Cloud) checkFamilies(families []IPFamily) error {
 	for i, f := range families {
 		if f != IPv4 && f != IPv6 {
 			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).
-				withField(fmt.Sprintf("ipFamilies.%d", i), "is none there is")
+				withField(fmt.Sprintf("ipFamilies.%d", i), "is unknown")
 		}
 		if slices.Contains(families[:i], f) {
 			return refuse(InvalidRequest, "IP family %s is given twice: give it once", f).
-				withField(fmt.Sprintf("ipFamilies.%d", i), "is given before")
+				withField(fmt.Sprintf("ipFamilies.%d", i), "is given twice")
 		}
 	}
 	if len(families) > 0 && !slices.Contains(families, IPv4) {
@@ -108,7 +108,7 @@ func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 	}
 	final := func(field string) error {
 		return refuse(
-			InvalidRequest, "load balancer %q has %s for life: leave %s out, or create another balancer", lb.Name, has,
+			InvalidRequest, "load balancer %q keeps %s for its lifetime: leave %s out, or create another balancer", lb.Name, has,
 			field,
 		).withField(field, "is final")
 	}
@@ -128,8 +128,8 @@ func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 func parseRange(field, s string) (netip.Prefix, error) {
 	cidr, err := netip.ParsePrefix(s)
 	if err != nil || cidr.Addr().Is4In6() {
-		return cidr, refuse(InvalidRequest, "%q is no CIDR: want one such as 10.0.0.0/8 or fd00::/8", s).
-			withField(field, "is no IPv4 or IPv6 CIDR")
+		return cidr, refuse(InvalidRequest, "%q is not a CIDR: want one such as 10.0.0.0/8 or fd00::/8", s).
+			withField(field, "is not an IPv4 or IPv6 CIDR")
 	}
 	return withoutHostBits(field, cidr)
 }

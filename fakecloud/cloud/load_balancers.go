@@ -119,7 +119,7 @@ func checkListeners(listeners []Listener) error {
 		k := key{l.Protocol == UDP, l.Port}
 		if j, twice := byPort[k]; twice {
 			errs = append(errs, refuse(
-				ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i,
+				ListenerConflict, "listeners %d and %d both want %s port %d: give each its own port", j, i,
 				l.Protocol, l.Port,
 			).
 				withField(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
@@ -161,7 +161,7 @@ func checkProxyProtocol(l Listener, field string) error {
 		return nil
 	case l.ProxyProtocol != ProxyV1 && l.ProxyProtocol != ProxyV2:
 		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).
-			withField(field, "is no version of it")
+			withField(field, "is not a version of it")
 	case l.Protocol == UDP:
 		return refuse(
 			InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol,
@@ -173,7 +173,7 @@ func checkProxyProtocol(l Listener, field string) error {
 // parseRanges parses source ranges and drops duplicates.
 func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 	if len(cidrs) > maxSourceRanges {
-		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).
+		return nil, refuse(InvalidRequest, "%d source ranges: at most %d are allowed", len(cidrs), maxSourceRanges).
 			withField("sourceRanges", "are too many")
 	}
 	var out []netip.Prefix
@@ -224,10 +224,10 @@ func (h *HealthCheck) checkFields() error {
 		want(h.ExpectedCodes == "", "expectedCodes", "are for http only: leave them out")
 	case CheckHTTP:
 		want(pathErr == nil && h.Path[0] == '/' &&
-			len(h.Path) <= maxPath, "path", "must begin with \"/\" and be one that HTTP can carry")
+			len(h.Path) <= maxPath, "path", "must begin with \"/\" and be a valid URL path")
 		want(codesErr == nil, "expectedCodes", "must be statuses and ranges of them, such as 200-299,301: %v", codesErr)
 	default:
-		want(false, "protocol", "%q is none there is: choose tcp, http or none", h.Protocol)
+		want(false, "protocol", "%q is unknown: choose tcp, http or none", h.Protocol)
 	}
 	want(validPort(h.Port), "port", "must be from 1 to 65535")
 	want(h.Interval >= time.Second &&
@@ -261,7 +261,7 @@ func (c *Cloud) checkTargets(ctx context.Context, tx *store.Tx, p Project, targe
 		field := fmt.Sprintf("targets.%d.instanceId", i)
 		if named[t] {
 			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).
-				withField(field, "is named before"))
+				withField(field, "is named twice"))
 			continue
 		}
 		named[t] = true
@@ -270,7 +270,7 @@ func (c *Cloud) checkTargets(ctx context.Context, tx *store.Tx, p Project, targe
 		switch {
 		case errors.As(err, &refused):
 			err = refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).
-				withField(field, "is no instance of the project")
+				withField(field, "is not an instance of the project")
 		case err == nil && in.State == InstanceTerminated:
 			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).
 				withField(field, "is terminated")
@@ -340,7 +340,7 @@ func (c *Cloud) UpdateLoadBalancer(
 		if !ok {
 			return refuse(
 				WrongState,
-				"cannot update load balancer %q (%s) while it is %s: that is for good; create another when it is gone",
+				"cannot update load balancer %q (%s) while it is %s: this is final; create another when it is gone",
 				old.Name, old.ID, old.State,
 			)
 		}
@@ -458,7 +458,7 @@ func checkRecords(records map[string]json.RawMessage) error {
 		size += len(dialect) + len(record)
 	}
 	if size > maxRecords {
-		return refuse(InvalidRequest, "the records have %d bytes: %d are the most", size, maxRecords).
+		return refuse(InvalidRequest, "the records have %d bytes: at most %d are allowed", size, maxRecords).
 			withField("records", "are too large")
 	}
 	return nil

@@ -75,7 +75,7 @@ func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) 
 	if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
 		err = refuse(
 			InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork,
-		).withField("cidr", "has no size that a network can have")
+		).withField("cidr", "is too large or too small")
 	}
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
 		return Network{}, Outcome{}, err
@@ -196,7 +196,7 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 			return err
 		}
 		if n.Default {
-			return refuse(InUse, "network %q (%s) is the project's default one: it goes with the project", n.Name, n.ID)
+			return refuse(InUse, "network %q (%s) is the project's default one: it is deleted with the project", n.Name, n.ID)
 		}
 		switch in, err := tx.ResourceInNetwork(ctx, db.ResourceInNetworkParams{ProjectID: p.ID, Network: &n.ID}); {
 		case err == nil:
@@ -229,7 +229,7 @@ func (c *Cloud) networkToUse(ctx context.Context, tx *store.Tx, p Project, want 
 	var refused *Error
 	if errors.As(err, &refused) {
 		return n, refuse(UnknownNetwork, "no network %q in project %q", want, p.Name).
-			withField("networkId", "is no network of the project")
+			withField("networkId", "is not a network of the project")
 	}
 	return n, err
 }

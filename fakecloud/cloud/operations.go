@@ -123,7 +123,7 @@ func operationResult(kind OperationType, state, reason string) (OperationState, 
 	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Type == kind })
 	switch {
 	case at < 0:
-		return OperationSuperseded, "this fakecloud knows no " + string(kind)
+		return OperationSuperseded, "this fakecloud does not know " + string(kind)
 	case slices.Contains(OperationRules[at].While, state):
 		return OperationRunning, ""
 	case state == OperationRules[at].Done:

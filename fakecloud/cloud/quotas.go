@@ -59,7 +59,7 @@ func withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
 		return nil
 	}
 	what := strings.ReplaceAll(string(q), "-", " ")
-	return refuse(QuotaExceeded, "project %q has %d %s, and its quota allows %d: delete what is not needed, or have an admin raise the quota (PATCH /v1/projects/%s/quotas, or `fakecloud quotas set --project %s --%s N`)",
+	return refuse(QuotaExceeded, "project %q has %d %s, and its quota allows %d: delete unused ones, or have an admin raise the quota (PATCH /v1/projects/%s/quotas, or `fakecloud quotas set --project %s --%s N`)",
 		p.Name, room.Used, what, room.Max, p.ID, p.Name, q)
 }
 

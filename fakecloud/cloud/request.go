@@ -35,7 +35,7 @@ type Outcome struct {
 	// Operation is the ID of the operation that the change began. It is empty when
 	// nothing was changed, or nothing that takes time.
 	Operation string
-	// Replayed tells that the result is that of an earlier request with the same
+	// Replayed tells that the result comes from an earlier request with the same
 	// idempotency key, and Operation is that request's.
 	Replayed bool
 }
@@ -111,7 +111,7 @@ func createOnce[T any](
 	case !bytes.Equal(row.Fingerprint, r.Fingerprint):
 		return result, false, refuse(
 			IdempotencyKeyReused,
-			"the idempotency key %q was used for another request: use a new key for each thing that is to be created",
+			"the idempotency key %q was used for another request: use a new key for each resource to create",
 			r.Key,
 		).
 			withField("Idempotency-Key", "was used for another request")
@@ -185,7 +185,7 @@ func checkIfMatch(ctx context.Context, id string, version int64) error {
 		return nil
 	}
 	return refuse(
-		PreconditionFailed, "%s is at version %d by now, not %d: read it again, and decide anew", id, version, *want,
+		PreconditionFailed, "%s is at version %d by now, not %d: read it again, then retry", id, version, *want,
 	).
-		withField("If-Match", "is not the present version")
+		withField("If-Match", "is not the current version")
 }

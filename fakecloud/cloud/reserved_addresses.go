@@ -205,7 +205,7 @@ func (c *Cloud) attachToInstance(
 
 func refuseMoreAddresses(holder AddressHolder, name, field string) error {
 	return refuse(
-		WrongState, "%s %q (%s) has %d reserved addresses, which are the most: detach one first",
+		WrongState, "%s %q (%s) has %d reserved addresses, which is the limit: detach one first",
 		kindInWords(holder.Kind), name, holder.ID, maxAttached,
 	).withField(field, "has %d addresses", maxAttached)
 }
@@ -217,16 +217,16 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 	switch {
 	case errors.As(err, &refused):
 		return in, refuse(UnknownInstance, "no instance %q in project %q to attach the address to", id, p.Name).
-			withField("instanceId", "is no instance of the project")
+			withField("instanceId", "is not an instance of the project")
 	case err != nil:
 		return in, err
 	case in.State == InstanceTerminated:
 		return in, refuse(
-			UnknownInstance, "instance %q (%s) is terminated: an address is attached to one that is not", in.Name, id,
+			UnknownInstance, "instance %q (%s) is terminated: attach the address to another", in.Name, id,
 		).withField("instanceId", "is terminated")
 	case in.State == InstanceTerminating:
 		return in, refuse(
-			WrongState, "instance %q (%s) is terminating: an address is attached to one that stays", in.Name, id,
+			WrongState, "instance %q (%s) is terminating: attach the address to another", in.Name, id,
 		).withField("instanceId", "is terminating")
 	}
 	return in, nil
@@ -336,7 +336,7 @@ func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder A
 func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 	rule, ok := findRule(AddressRules, a.State, Detach)
 	if !ok || rule.Same {
-		return fmt.Errorf("address %s is %s and cannot be given back", a.ID, a.State)
+		return fmt.Errorf("address %s is %s and cannot be released", a.ID, a.State)
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, AddressHolder{}
@@ -389,7 +389,7 @@ func (c *Cloud) balancerAddress(
 			UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name,
 			want,
 		).
-			withField(field, "is no reserved address of the project")
+			withField(field, "is not a reserved address of the project")
 	case err != nil:
 		return netip.Addr{}, nil, err
 	}
@@ -441,7 +441,7 @@ func checkReservable(lb LoadBalancer) error {
 func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
 	final := func(field string) error {
 		return refuse(
-			InvalidRequest, "the address of load balancer %q is %s for life: leave it out, or create another balancer",
+			InvalidRequest, "the address of load balancer %q is final (%s): leave it out, or create another balancer",
 			lb.Name, lb.Address,
 		).withField(field, "is final")
 	}

@@ -78,7 +78,7 @@ func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance,
 	case errors.As(err, &refused):
 		return in, refuse(
 			UnknownInstance, "no instance %q in project %q: a route needs one as its next hop", id, p.Name,
-		).withField("instanceId", "is no instance of the project")
+		).withField("instanceId", "is not an instance of the project")
 	case err != nil:
 		return in, err
 	case in.State == InstanceTerminated:

@@ -51,7 +51,7 @@ type GivenToken struct {
 	Role         Role
 }
 
-// SetTokens sets the project's given tokens, and removes given ones of before. Tokens made
+// SetTokens sets the project's given tokens, and removes those given earlier. Tokens made
 // by CreateToken stay.
 func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) error {
 	if err := checkGivenTokens(tokens); err != nil {
@@ -80,7 +80,7 @@ func checkGivenTokens(tokens []GivenToken) error {
 	bySecret := map[string]string{}
 	for _, t := range tokens {
 		if names[t.Name] {
-			return refuse(InvalidRequest, "two tokens have the name %q: give each one of its own", t.Name)
+			return refuse(InvalidRequest, "two tokens have the name %q: give each its own name", t.Name)
 		}
 		names[t.Name] = true
 		if err := checkRole(t.Role); err != nil {
@@ -88,13 +88,13 @@ func checkGivenTokens(tokens []GivenToken) error {
 		}
 		if len(t.Secret) < minSecret {
 			return refuse(
-				InvalidRequest, "token %q is too short to be a secret: it has %d characters, %d are the least", t.Name,
+				InvalidRequest, "token %q is too short to be a secret: it has %d characters, at least %d are needed", t.Name,
 				len(t.Secret), minSecret,
 			)
 		}
 		if other, twice := bySecret[t.Secret]; twice {
 			return refuse(
-				InvalidRequest, "tokens %q and %q have the same secret: give each a file of its own", other, t.Name,
+				InvalidRequest, "tokens %q and %q have the same secret: give each its own file", other, t.Name,
 			)
 		}
 		bySecret[t.Secret] = t.Name
@@ -104,7 +104,7 @@ func checkGivenTokens(tokens []GivenToken) error {
 
 func checkRole(r Role) error {
 	if !slices.Contains(Roles, r) {
-		return refuse(InvalidRequest, "no role %q: choose viewer, editor or admin", r).withField("role", "is none")
+		return refuse(InvalidRequest, "no role %q: choose viewer, editor or admin", r).withField("role", "is unknown")
 	}
 	return nil
 }

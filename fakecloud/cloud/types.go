@@ -342,7 +342,7 @@ type RouteSpec struct {
 // LoadBalancerStats is what a balancer carried since the process started.
 type LoadBalancerStats struct {
 	Listeners []ListenerStats
-	// Targets are those of now, in their order; of the data plane's own, some that
+	// Targets are the current ones, in their order; of the data plane's own, some that
 	// were targets follow.
 	Targets []TargetStats
 }

@@ -42,7 +42,7 @@ func (c *Cloud) Run(ctx context.Context) error {
 		wait := pauseAfterError
 		switch {
 		case err != nil:
-			c.log.Error("a transition failed and will be tried again", "err", err)
+			c.log.Error("a transition failed, retrying", "err", err)
 		case next.IsZero():
 			wait = time.Hour // Nothing is due. A change wakes the worker.
 		default:

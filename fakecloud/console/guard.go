@@ -256,7 +256,7 @@ func (g *Guard) createLink(w http.ResponseWriter, r *http.Request) {
 	answerJSON(w, newLink{g.links.add(credential, r.Host, g.LinkLifetime)}, nil)
 }
 
-// createSession answers the secret of a link with that of a new session.
+// createSession exchanges the secret of a link for a new session's.
 func (p *Page) createSession(w http.ResponseWriter, r *http.Request) {
 	credential, ok := p.links.credentialOf(bearerToken(r), r.Host)
 	access := NoAccess

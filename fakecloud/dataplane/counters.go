@@ -11,7 +11,7 @@ import (
 const maxFormerEndpoints = 1000
 
 // counters of a listener or target. They outlive it: one that is taken out and comes
-// back goes on from its old figures.
+// back continues from its old figures.
 type counters struct{ connections, active, failed, broken, refused, bytesIn, bytesOut atomic.Int64 }
 
 func (c *counters) countConnection() {

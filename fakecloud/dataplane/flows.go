@@ -90,7 +90,7 @@ func (s *flows) applyForwarding(f cloud.Forwarding) {
 		s.listenAddresses[at] = true
 	}
 	for _, b := range f.Backends {
-		b.LetIn = "" // What was let in goes on.
+		b.LetIn = "" // Flows that were let in continue.
 		s.backends[b] = true
 	}
 	for flow := range s.all {

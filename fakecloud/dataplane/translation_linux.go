@@ -86,7 +86,7 @@ func checkForwardingIsOn(iface string) error {
 }
 
 // forgetTranslatedFlows has the kernel forget the flows to addresses that lead elsewhere now: it would pass
-// them on to the instance of before, which need not be there.
+// them on to the previous instance, which may be gone.
 func forgetTranslatedFlows(attached []nftables.SetElement) error {
 	if len(attached) == 0 {
 		return nil

@@ -60,7 +60,7 @@ func (k Kind) NativeID(ctx context.Context, r *Request, id string) (string, erro
 // TagName is the tag in which a resource has its name in dialects of clouds where names need not be unique.
 const TagName = "name"
 
-// NameOf gives the name of a resource in such a dialect: that of its tag, or the native one of a resource that was
+// NameOf gives the name of a resource in such a dialect: its tag's, or the native one of a resource that was
 // made otherwise.
 func NameOf(native string, tags map[string]string) string { return cmp.Or(tags[TagName], native) }
 

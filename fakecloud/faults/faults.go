@@ -64,7 +64,7 @@ type Match struct {
 	Operations []string         `json:"operations,omitempty"`
 	Resource   string           `json:"resource,omitempty"`
 	Tag        string           `json:"tag,omitempty"`     // key=value, or key
-	Project    string           `json:"project,omitempty"` // an ID; that of who makes the rule when empty
+	Project    string           `json:"project,omitempty"` // an ID; the creator's project when empty
 	Kinds      []cloud.Resource `json:"kinds,omitempty"`   // of life cycles
 }
 

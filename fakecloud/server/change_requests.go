@@ -23,7 +23,7 @@ func (s *Server) readChangeConditions(next http.Handler) http.Handler {
 		if match := r.Header.Get("If-Match"); match != "" && match != "*" {
 			v, err := strconv.ParseInt(strings.Trim(match, `"`), 10, 64)
 			if err != nil {
-				s.answerInvalidFields(w, r, []cloud.Field{{Path: "If-Match", Message: "is no version"}}, 0)
+				s.answerInvalidFields(w, r, []cloud.Field{{Path: "If-Match", Message: "is not a version"}}, 0)
 				return
 			}
 			req.IfMatch = &v

@@ -113,7 +113,7 @@ func TestEveryOperationRefusesWhatItDoesNotKnow(t *testing.T) {
 		answer, p := r.call(t, d.method, d.url+"?nonsense=1", d.text(t, nil))
 		assert.Equal(t, 400, answer.StatusCode, d.OperationID)
 		assert.Equal(t, api.InvalidRequest, p.Code, d.OperationID)
-		assert.Contains(t, p.Detail, "nonsense is no parameter of this operation", d.OperationID)
+		assert.Contains(t, p.Detail, "nonsense is not a parameter of this operation", d.OperationID)
 		assert.Contains(t, fields(p), "nonsense", d.OperationID)
 		if d.body == nil {
 			continue

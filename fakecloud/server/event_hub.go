@@ -26,7 +26,7 @@ const (
 )
 
 var (
-	errBehind   = errors.New("the reader is further behind than what is held for it")
+	errBehind   = errors.New("the reader is too slow: the events that it needs are no longer buffered")
 	errTailOver = errors.New("nobody reads the log any more")
 )
 

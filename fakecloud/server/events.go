@@ -104,7 +104,7 @@ func toEventFilter(who *cloud.Principal, params api.StreamEventsParams) (eventFi
 	if !who.Role.Allows(cloud.Admin) {
 		return f, &cloud.Error{
 			Code:    cloud.Forbidden,
-			Message: fmt.Sprintf("token %q may follow its own project only: that of others is for admins", who.Token),
+			Message: fmt.Sprintf("token %q may follow its own project only; others need an admin's token", who.Token),
 			Fields:  []cloud.Field{{Path: "project", Message: "is not the token's"}},
 		}
 	}
@@ -181,7 +181,7 @@ func (s *Server) followTail(r *http.Request, t *eventTail, out *eventWriter) err
 	}
 }
 
-var errNotAdmitted = errors.New("the token does not open any more what it did when the stream began")
+var errNotAdmitted = errors.New("the token no longer has the rights that it had when the stream began")
 
 // checkStillAdmitted authenticates the reader again: a stream does not outlive its token.
 // The reader learns the reason when it connects again.

@@ -106,7 +106,7 @@ func serialOf(providerID string) (int64, error) {
 	_, serial, ok := identity.Parse(providerID)
 	if !ok {
 		return 0, &cloud.Error{
-			Code: cloud.InvalidRequest, Message: fmt.Sprintf("%q is what no dialect calls an instance", providerID),
+			Code: cloud.InvalidRequest, Message: fmt.Sprintf("%q is not an instance's ID in any dialect", providerID),
 			Fields: []cloud.Field{{Path: "identity", Message: "must be one such as hcloud://42"}},
 		}
 	}
@@ -115,7 +115,7 @@ func serialOf(providerID string) (int64, error) {
 
 func badPageToken() error {
 	return &cloud.Error{
-		Code: cloud.InvalidRequest, Message: "pageToken is none that a list of this kind gave: start again without it",
+		Code: cloud.InvalidRequest, Message: "pageToken is not from a list of this kind: start again without it",
 		Fields: []cloud.Field{{Path: "pageToken", Message: "is not valid"}},
 	}
 }

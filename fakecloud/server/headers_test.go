@@ -54,7 +54,7 @@ func TestHeadersThatAnOperationDoesNotHeedAreRefused(t *testing.T) {
 			}
 			answer, p := r.call(t, d.method, d.url, "", header, `"1"`)
 			assert.Equal(t, 400, answer.StatusCode, "%s with %s", d.OperationID, header)
-			assert.Contains(t, fields(p)[header], "is no header", d.OperationID)
+			assert.Contains(t, fields(p)[header], "is not a header", d.OperationID)
 			refused[d.OperationID+" "+header] = true
 		}
 	}

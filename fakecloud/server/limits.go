@@ -211,6 +211,6 @@ func (s *Server) answerTooMany(w http.ResponseWriter, r *http.Request, wait time
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	s.answerProblem(
 		w, r, http.StatusTooManyRequests, api.RateLimited,
-		fmt.Sprintf("too many %s: come again in %d s", what, seconds), nil,
+		fmt.Sprintf("too many %s: retry in %d s", what, seconds), nil,
 	)
 }

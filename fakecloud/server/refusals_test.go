@@ -36,7 +36,7 @@ func TestUpdatesOfBalancersThatAreRefused(t *testing.T) {
 	at := "/v1/load-balancers/" + made[0].ID
 	r.refused(
 		t, "PATCH", at, `{"listeners":`+two+`}`, api.ListenerConflict, "listeners.1.port",
-		"give each a port of its own",
+		"give each its own port",
 	)
 	r.refused(t, "PATCH", at, `{"name":"b"}`, api.NameTaken, "name", "choose another")
 	r.refused(
@@ -82,7 +82,7 @@ func TestBalancersGetAnAddressWhileThereIsOne(t *testing.T) {
 		r.reserve(t, fmt.Sprint("a-", n))
 	}
 	r.refused(t, "POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"tcp","port":80,"targetPort":1}]}`,
-		api.AddressPoolExhausted, "", "delete what is not needed")
+		api.AddressPoolExhausted, "", "delete unused ones")
 }
 
 func TestReservedAddressesHaveAQuota(t *testing.T) {
@@ -136,9 +136,9 @@ func TestProblemsSayWhatWouldFit(t *testing.T) {
 		},
 		{
 			"GET", "/v1/instances?colour=red", "", "", "colour",
-			"is no parameter of this operation: choose among identity, limit, name, pageToken, state, tag, zone",
+			"is not a parameter of this operation: choose among identity, limit, name, pageToken, state, tag, zone",
 		},
-		{"GET", "/v1/zones?colour=red", "", "", "colour", "is no parameter of this operation"},
+		{"GET", "/v1/zones?colour=red", "", "", "colour", "is not a parameter of this operation"},
 	} {
 		var header []string
 		if tc[3] != "" {

@@ -67,7 +67,7 @@ func parseSignature(text string) (signature, error) {
 	}
 	var err error
 	if s.value, err = base64.StdEncoding.DecodeString(values["signature"]); err != nil {
-		return signature{}, unauthenticated("the signature's signature is no base64: %v", err)
+		return signature{}, unauthenticated("the signature's signature is not base64: %v", err)
 	}
 	return s, nil
 }
@@ -102,12 +102,12 @@ func (s signature) checkHeaders(r *http.Request, now time.Time) error {
 	signed, err := http.ParseTime(r.Header.Get(date))
 	if err != nil {
 		return unauthenticated(
-			"the header %s is no date of HTTP: want one such as %s", date, now.UTC().Format(http.TimeFormat),
+			"the header %s is not an HTTP date: want one such as %s", date, now.UTC().Format(http.TimeFormat),
 		)
 	}
 	if off := signed.Sub(now).Round(time.Second); off.Abs() > signatureWindow {
 		return unauthenticated(
-			"the header %s is off by %s from this machine's clock, and %s is the most: set the caller's clock, "+
+			"the header %s differs by %s from this machine's clock; at most %s is allowed: set the caller's clock, "+
 				"and sign each attempt anew", date, off, signatureWindow,
 		)
 	}
@@ -163,7 +163,7 @@ func (s *Server) identifySigner(r *http.Request, parameters string) {
 	}
 	project, token, fingerprint, ok := c.front.ReadKeyID(sig.keyID)
 	if !ok {
-		s.refuseCaller(r, unauthenticated("the keyId %q is none of this cloud's", shorten(sig.keyID, maxEcho)))
+		s.refuseCaller(r, unauthenticated("the keyId %q is not known here", shorten(sig.keyID, maxEcho)))
 		return
 	}
 	s.findCaller(r, fingerprint, s.cloud.RemembersKey, func() (cloud.Principal, error) {
@@ -198,7 +198,7 @@ func checkBodyHash(r *http.Request) error {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	sum := sha256.Sum256(body)
 	if is := base64.StdEncoding.EncodeToString(sum[:]); r.Header.Get("X-Content-Sha256") != is {
-		return unauthenticated("the body that came has the SHA-256 %s, and the header x-content-sha256 another", is)
+		return unauthenticated("the received body has the SHA-256 %s, unlike the header x-content-sha256", is)
 	}
 	return nil
 }

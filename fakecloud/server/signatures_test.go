@@ -194,7 +194,7 @@ func TestSignatures(t *testing.T) {
 
 		"other body": {tamper: func(r *http.Request) {
 			r.Body = io.NopCloser(strings.NewReader(`{"a": 2}`))
-		}, want: "the body that came has the SHA-256"},
+		}, want: "the received body has the SHA-256"},
 		"longer body":  {tamper: func(r *http.Request) { r.ContentLength++ }, want: notSigned},
 		"other hash":   {tamper: header("X-Content-Sha256", "AAAA"), want: notSigned},
 		"other path":   {tamper: requestURI("/things/c?name=x%20y&name=z"), want: notSigned},
@@ -211,16 +211,16 @@ func TestSignatures(t *testing.T) {
 			tamper: func(r *http.Request) { r.Header.Add("Content-Type", "text/plain") },
 			want:   "content-type is signed and comes 2 times",
 		},
-		"6 minutes old": {change: later(-6 * time.Minute), want: "the header date is off by -6m"},
+		"6 minutes old": {change: later(-6 * time.Minute), want: "the header date differs by -6m"},
 		"6 minutes early": {change: func(c *signedCall) {
 			c.date, c.headers = c.date.Add(6*time.Minute), signedByTypeScript
-		}, want: "the header x-date is off by"},
-		"no date":            {tamper: header("Date", "today"), want: "the header date is no date of HTTP"},
+		}, want: "the header x-date differs by"},
+		"no date":            {tamper: header("Date", "today"), want: "the header date is not an HTTP date"},
 		"algorithm":          {change: inForm("rsa-sha256", "hmac-sha256"), want: "algorithm is"},
 		"version":            {change: inForm(`"1"`, `"2"`), want: "version is"},
 		"parameter twice":    {change: inForm("Signature ", `Signature keyId="a/b/c",`), want: "has keyid twice"},
 		"unreadable":         {change: inForm(`",keyId`, ",keyId"), want: "cannot be read"},
-		"no base64":          {change: inForm(`="%[3]s`, `="%%%[3]s`), want: "is no base64"},
+		"no base64":          {change: inForm(`="%[3]s`, `="%%%[3]s`), want: "is not base64"},
 		"header named twice": {change: func(c *signedCall) { c.headers += " Date" }, want: "names the header date twice"},
 
 		"unsigned date":           {change: unsigned("date"), want: "date is not signed"},
@@ -230,7 +230,7 @@ func TestSignatures(t *testing.T) {
 		"unsigned content-type":   {change: unsigned("content-type"), want: "content-type is not signed"},
 		"unsigned hash":           {change: unsigned("x-content-sha256"), want: "x-content-sha256 is not signed"},
 
-		"no keyId of this cloud": {change: func(c *signedCall) { c.keyID = "a" }, want: "is none of this cloud's"},
+		"no keyId of this cloud": {change: func(c *signedCall) { c.keyID = "a" }, want: "is not known here"},
 		"unknown key": {change: func(c *signedCall) {
 			c.keyID = "default/editor/aa:bb"
 		}, want: `the key \"aa:bb\"`},

@@ -76,7 +76,7 @@ func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 		switch {
 		case !known:
 			fields = append(
-				fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + choicesHint(op.query)},
+				fields, cloud.Field{Path: name, Message: "is not a parameter of this operation" + choicesHint(op.query)},
 			)
 		case len(values) > 1 && !several:
 			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
@@ -93,7 +93,7 @@ func strictHeaders(op *operation, header http.Header) (fields []cloud.Field) {
 		case len(values) == 0:
 		case !op.headers[name]:
 			fields = append(
-				fields, cloud.Field{Path: name, Message: "is no header that this operation heeds: leave it out"},
+				fields, cloud.Field{Path: name, Message: "is not a header of this operation: leave it out"},
 			)
 		case len(values) > 1:
 			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})

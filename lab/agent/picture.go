@@ -35,7 +35,7 @@ type Picture struct {
 	slog  *slog.Logger
 }
 
-// NewPicture makes a Picture that goes on after what its file already has.
+// NewPicture makes a Picture that appends to its file.
 func NewPicture(file string, logger *slog.Logger) (*Picture, error) {
 	log, err := labscene.OpenLog(file)
 	if err != nil {

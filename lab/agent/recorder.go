@@ -19,7 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// Recorder writes the timeline. After a restart it goes on where it was: what
+// Recorder writes the timeline. After a restart it continues where it was: what
 // the file already has is not written again.
 type Recorder struct {
 	// Picture, unless nil, records the objects that are watched, too.
@@ -38,7 +38,7 @@ type Recorder struct {
 	components                 map[string]timeline.Entry
 }
 
-// NewRecorder makes a recorder that goes on after what the log already has.
+// NewRecorder makes a recorder that appends to the log.
 func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Recorder, error) {
 	r := &Recorder{
 		OnComponent: func(timeline.Change) {},

@@ -40,7 +40,7 @@ file without it, too.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return console.ServeRecording(cmd.Context(), args[0], func(url string) {
-					_, _ = fmt.Fprintln(cmd.OutOrStdout(), url) // It is served, whoever reads that.
+					_, _ = fmt.Fprintln(cmd.OutOrStdout(), url) // The page is served even if nobody reads the URL.
 				})
 			}
 			l, err := o.openLab()

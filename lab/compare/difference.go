@@ -456,7 +456,7 @@ func (s *ServiceFacts) cell() cell {
 	}
 }
 
-// servedKind is the kind of cell of a Service with an address: it has that of the balancer in it.
+// servedKind is the kind of cell of a Service with an address: it contains the balancer's.
 func (s *ServiceFacts) servedKind() string { return servedService + string(s.Kind) }
 
 func isBalancerKind(c cell) bool {

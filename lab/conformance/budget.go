@@ -25,8 +25,8 @@ import (
 // Calls is how many calls of the cloud's API were made.
 type Calls struct {
 	Count
-	// Of are those of them that are about each thing. What is about no thing that
-	// the suite knows, as a look at the account, is among none.
+	// Of groups the calls by what they are about. Calls about nothing that the suite knows, such as
+	// reading the account, are left out.
 	Of map[Thing]Count `json:"things,omitempty"`
 }
 

@@ -114,7 +114,7 @@ func (q *Queue) schedulingClassOf(t Test) schedulingClass {
 }
 
 // Expect says that so many runs will share the queue, each of which either begins
-// or is said to be Missing: until then the others do not give up on a test.
+// or is reported Missing: until then the others do not give up on a test.
 func (q *Queue) Expect(runs int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -118,7 +118,7 @@ func Serve(ctx context.Context, l *lab.Lab, picture Picture, guide Guide, log *s
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	defer func() { _ = os.Remove(l.State.Path(addressFile)) }() // Nobody is sent to whoever takes the port next.
+	defer func() { _ = os.Remove(l.State.Path(addressFile)) }() // Another program may take the port next.
 	return serveUntilDone(ctx, listener, newHandler(l, a, picture, guide, log))
 }
 

@@ -28,7 +28,7 @@ const (
 type State string
 
 // Values of State. A Degraded object serves clients and is not as it should be.
-// Unknown means that whoever would know does not answer.
+// Unknown means that the component that knows does not answer.
 const (
 	Ready    State = "ready"
 	Degraded State = "degraded"

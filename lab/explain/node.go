@@ -410,7 +410,7 @@ func (f NodeFacts) findNotReady() *finding {
 	f.addLease(not)
 	process := f.findComponent("node/" + f.Name)
 	switch i := f.matchingInstance(); {
-	case i != nil && i.State != api.InstanceRunning: // findInstanceDown has said so.
+	case i != nil && i.State != api.InstanceRunning: // findInstanceDown has reported it.
 		return not
 	case f.Processes["node/"+f.Name].Paused:
 		not.verdict = "is not ready: its kubelet is stopped by a signal"

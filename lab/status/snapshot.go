@@ -16,7 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
-// Node is a Node object. Its JSON is part of that of Status.
+// Node is a Node object. Its JSON is part of Status's.
 type Node struct {
 	Name       string   `json:"name"`
 	InstanceID string   `json:"instanceId"`
@@ -33,7 +33,7 @@ type Node struct {
 	InternalIP string `json:"-"`
 }
 
-// Service is a Service of type LoadBalancer. Its JSON is part of that of Status.
+// Service is a Service of type LoadBalancer. Its JSON is part of Status's.
 type Service struct {
 	Namespace  string `json:"namespace"`
 	Name       string `json:"name"`

@@ -43,7 +43,7 @@ type trafficCount struct {
 	bytes map[string]int64
 }
 
-// NewFollower makes a Follower that goes on after the event of the number.
+// NewFollower makes a Follower that continues after the event with the number.
 func NewFollower(store Store, seq int64) *Follower {
 	return &Follower{Seq: seq, store: store, counted: map[string]trafficCount{}}
 }

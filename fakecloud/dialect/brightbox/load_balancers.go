@@ -15,7 +15,7 @@ import (
 )
 
 // balancerStatuses are Brightbox's words for the states of balancers. One that cannot be built is not "failed",
-// which is for good: this cloud goes on trying.
+// which is final there: this cloud keeps trying.
 var balancerStatuses = map[api.LoadBalancerState]string{
 	api.LoadBalancerProvisioning: "creating",
 	api.LoadBalancerActive:       "active",
@@ -57,7 +57,7 @@ type loadBalancer struct {
 	CloudIPs          []cloudIP         `json:"cloud_ips"`
 }
 
-// acme is what is said of certificates, of which there are none.
+// acme is the certificates' status: there are none.
 type acme struct {
 	Certificate *struct{}  `json:"certificate"`
 	Domains     []struct{} `json:"domains"`

@@ -56,7 +56,7 @@ var _ interface {
 	conformance.CallJournal
 } = (*Proxy)(nil)
 
-// slowDelay is that of conformance.FaultSlow.
+// slowDelay is the delay of conformance.FaultSlow.
 const slowDelay = 30 * time.Second
 
 // Open listens on a free port of host, an address of this machine. asked says what the proxy must know of

@@ -25,7 +25,7 @@ func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.Instanc
 		return err
 	})
 	var made []conformance.Instance
-	if err != nil { // For whoever takes them away.
+	if err != nil { // The caller removes the created ones.
 		for _, id := range ids {
 			if id != "" {
 				made = append(made, conformance.Instance{ID: id})

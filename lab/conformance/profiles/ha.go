@@ -41,7 +41,7 @@ var haTests = []conformance.Test{
 			t.Must(leader.Freeze(), "freezing the CCM that acts")
 			node := newWaitingNode(t)
 			t.HoldsUntil("Node "+node+" is to wait while the Lease is that of the frozen one",
-				checkStillWaits(t, node, changed), "the other one to have taken the Lease", changed)
+				checkNotInitialized(t, node, changed), "the other one to have taken the Lease", changed)
 			t.AwaitInitialized(node)
 			t.AwaitBalancer(svc, sameBalancer(b))
 		},
@@ -230,9 +230,8 @@ func newWaitingNode(t *conformance.T) string {
 	return t.NewNodeOf(t.NewInstance(t.Name("waiting")), conformance.NodeSpec{}).Name
 }
 
-// checkStillWaits returns an error if the CCM has initialised the Node although it may not: while allowed
-// returns an error.
-func checkStillWaits(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
+// checkNotInitialized fails if the CCM initialised the Node while allowed returned an error.
+func checkNotInitialized(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if checkStaysUninitialized(t, node)(ctx) == nil {
 			return nil
@@ -312,7 +311,7 @@ func requireWaitsForLease(t *conformance.T, loser, other conformance.Replica) {
 	_, changed := checkLeaseTakenOver(t)
 	t.Must(other.Freeze(), "freezing the CCM that acts by now")
 	node := newWaitingNode(t)
-	t.HoldsUntil("Node "+node+" is to wait while the Lease is the other one's", checkStillWaits(t, node, changed),
+	t.HoldsUntil("Node "+node+" is to wait while the Lease is the other one's", checkNotInitialized(t, node, changed),
 		"the one that lost it to have ended, or to have it again", eitherHolds(changed, checkEnded(loser)))
 	t.Must(other.Thaw(), "thawing the other one")
 }

@@ -59,7 +59,7 @@ type shownLesson struct {
 
 // page is what a template is given.
 type page struct {
-	// Title is the page's, beside that of the site.
+	// Title is the page's, not the site's.
 	Title string
 	// Kind is the template, and a class of the body.
 	Kind string
@@ -67,7 +67,7 @@ type page struct {
 	Lessons []*lessons.Lesson
 	Lesson  *lessons.Lesson
 	At      int
-	// Text is that of a page that is no lesson, in Markdown.
+	// Text is the Markdown of a page that is not a lesson.
 	Text string
 }
 

@@ -29,7 +29,7 @@ const (
 	// knownCommands is the end of each refusal.
 	knownCommands = `kubectl exec runs env, hostname and "exit N", which ends the container`
 
-	// notRunText is what kubectl exec says of any other command, that of kubectl cp (tar) too.
+	// notRunText is kubectl exec's output for any other command, including kubectl cp's tar.
 	notRunText = `%s: not run: this container is simulated and its image is not run. It has no programs and no files, ` +
 		"so sh and kubectl cp do not work; " + knownCommands + ". GET /?format=json on one of its ports answers with " +
 		"the files of its ConfigMaps.\n"
