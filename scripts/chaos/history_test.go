@@ -40,8 +40,8 @@ const (
 	step = 500 * time.Millisecond
 )
 
-// histories draws a history as phases, each of them a list of actions: so rapid leaves out whole phases first when it
-// looks for a shorter history, and then single actions. Of the instances that are terminated, one is: the CCM's
+// histories draws a history as phases, each of them a list of actions: when rapid looks for a shorter history, it tries
+// to leave out each phase as a whole before it tries that with the phase's actions one by one. Of the instances that are terminated, one is: the CCM's
 // mass-deletion guard would wait for a person if there were more.
 var histories = rapid.Custom(func(t *rapid.T) history {
 	var h history
