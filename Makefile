@@ -193,8 +193,9 @@ bench-labs: build ## Measure many small labs side by side: memory, processes, se
 	@LABS=$(LABS) NODES=$(NODES) PARALLEL=$(PARALLEL) scripts/bench-labs
 
 .PHONY: chaos
-chaos: build ## Break a lab without pause, from a seed, and look at what must hold (FOR=30m SEED=7; CHAOS="-shrink 20m")
-	@$(GO) run ./lab/chaos -for $(or $(FOR),5m) $(if $(SEED),-seed $(SEED)) $(CHAOS)
+chaos: build ## Break a lab without pause, from a seed, and look at what must hold (FOR=30m SEED=7; CHAOS=-rapid.shrinktime=20m)
+	@$(GO) test -v -count=1 -timeout=0 -run='^TestChaos$$' ./scripts/chaos -for=$(or $(FOR),5m) -rapid.nofailfile \
+		-rapid.shrinktime=10m $(if $(SEED),-rapid.seed=$(SEED)) $(CHAOS)
 
 .PHONY: soak-up
 soak-up: build ## Bring a lab up and down again and again, and say what is left: nothing must be (CYCLES=50 NODES=3)

@@ -19,7 +19,7 @@ import (
 // imports of lab what is in a lower layer only. A folder stands for all below it that are
 // not named themselves.
 var layers = [][]string{
-	{"chaos", "cli"},
+	{"cli"},
 	{"classroom"},
 	{"lessons/site"},
 	{"lessons"},

@@ -1,11 +1,10 @@
-package main
+package chaos
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -21,51 +20,53 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 )
 
-// watchers are those who look on all along.
-type watchers struct {
+// follower has the cloud's events as they came.
+type follower struct {
 	mu     sync.Mutex
-	events []string // as they came: number, type and ID
+	events []string // number, type and ID
 	first  int64    // the number before that of the first
 	last   int64
 }
 
-func (w *world) startWatchers(ctx context.Context) (*watchers, error) {
-	newest, err := w.cloud.NewestEvent(ctx)
+// startWatchers has the events followed, and Nodes and the page watched, until the world ends.
+func (w *world) startWatchers() error {
+	newest, err := w.cloud.NewestEvent(w.ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	watch := &watchers{first: newest, last: newest}
-	w.beside.Go(func() error {
-		err := w.cloud.Follow(ctx, newest, func(ev api.Event) error {
-			watch.mu.Lock()
-			defer watch.mu.Unlock()
-			if ev.Seq != watch.last+1 {
-				w.report("event %d came after %d", ev.Seq, watch.last)
-			}
-			watch.last = ev.Seq
-			watch.events = append(watch.events, eventText(ev))
-			return nil
-		}, nil)
-		if ctx.Err() == nil {
+	w.events = &follower{first: newest, last: newest}
+	w.beside.Go(func() {
+		err := w.cloud.Follow(w.ctx, newest, w.eventCame, nil)
+		if w.ctx.Err() == nil {
 			w.report("the events cannot be followed: %w", err)
 		}
-		return nil
 	})
 	factory := informers.NewSharedInformerFactory(w.kube, 0)
-	nodes := factory.Core().V1().Nodes().Informer()
-	_, err = nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: w.nodeDeleted})
-	factory.StartWithContext(ctx)
-	w.beside.Go(func() error {
-		<-ctx.Done()
+	_, err = factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: w.nodeDeleted})
+	factory.StartWithContext(w.ctx)
+	w.beside.Go(func() {
+		<-w.ctx.Done()
 		factory.Shutdown()
-		return nil
 	})
-	w.beside.Go(func() error { return w.keepPageOpen(ctx) })
-	return watch, err
+	w.beside.Go(w.keepPageOpen)
+	return err
+}
+
+// eventCame reports an event that came twice, or not in its order.
+func (w *world) eventCame(ev api.Event) error {
+	w.events.mu.Lock()
+	defer w.events.mu.Unlock()
+	if ev.Seq != w.events.last+1 {
+		w.report("event %d came after %d", ev.Seq, w.events.last)
+	}
+	w.events.last = ev.Seq
+	w.events.events = append(w.events.events, eventText(ev))
+	return nil
 }
 
 func eventText(ev api.Event) string { return fmt.Sprintf("%d %s %s", ev.Seq, ev.Type, ev.ID) }
@@ -80,18 +81,16 @@ func (w *world) nodeDeleted(obj any) {
 		return
 	}
 	id, ok := contract.InstanceIDFromProviderID(node.Spec.ProviderID)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if ok && !w.ended[id] {
+	if _, ended := w.ended.Load(id); ok && !ended {
 		w.report("node %s was deleted, and its instance %s was not asked to end", node.Name, id)
 	}
 }
 
 // checkEventLog reads all events again: they are those that came. What it has compared it forgets.
 func (w *world) checkEventLog(ctx context.Context) error {
-	w.watch.mu.Lock()
-	events, first, last := w.watch.events, w.watch.first, w.watch.last
-	w.watch.mu.Unlock()
+	w.events.mu.Lock()
+	events, first, last := w.events.events, w.events.first, w.events.last
+	w.events.mu.Unlock()
 	var again []string
 	newest, err := w.cloud.NewestEvent(ctx)
 	if err != nil {
@@ -105,77 +104,61 @@ func (w *world) checkEventLog(ctx context.Context) error {
 	})
 	switch {
 	case client.HasCode(err, api.EventsExpired):
-		return &violation{error: err}
+		return cluster.Permanent(err)
 	case err != nil:
 		return err
 	case !slices.Equal(events, again):
-		return &violation{error: fmt.Errorf("%d events came, and the log has %d between %d and %d", len(events), len(again), first, last)}
+		return cluster.Permanent(
+			fmt.Errorf("%d events came, and the log has %d between %d and %d", len(events), len(again), first, last),
+		)
 	case newest-last > 1000:
 		return fmt.Errorf("the follower has got event %d, of %d", last, newest)
 	}
-	w.watch.mu.Lock()
-	defer w.watch.mu.Unlock()
-	w.watch.events, w.watch.first = slices.Clone(w.watch.events[len(events):]), last
+	w.events.mu.Lock()
+	defer w.events.mu.Unlock()
+	w.events.events, w.events.first = slices.Clone(w.events.events[len(events):]), last
 	return nil
-}
-
-// pageBound is how long the page may take to answer.
-const pageBound = 5 * time.Second
-
-// getFromPage gets something of the lab's page.
-func (w *world) getFromPage(ctx context.Context, path string) (*http.Response, error) {
-	page, err := console.OpenWindow(w.lab.State.Path())
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.URL()+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	page.Authorize(req)
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := c.Do(req)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.Join(fmt.Errorf("%s answers %s", req.URL.Path, resp.Status), resp.Body.Close())
-	}
-	return resp, err
 }
 
 // keepPageOpen reads the page's stream, and opens it again when it breaks, as a browser does.
-func (w *world) keepPageOpen(ctx context.Context) error {
-	for ctx.Err() == nil {
-		err := w.readPage(ctx)
-		w.journal.add(line{What: "the page's stream ended", Round: w.round}, err)
-		waitFor(ctx, time.Second)
+func (w *world) keepPageOpen() {
+	for w.ctx.Err() == nil {
+		w.journal.add(w.readPage(), "the page's stream ended")
+		waitFor(w.ctx, time.Second)
 	}
-	return nil
 }
 
-func (w *world) readPage(ctx context.Context) error {
-	stream, err := w.getFromPage(ctx, "stream")
+func (w *world) readPage() error {
+	page, err := console.OpenWindow(w.lab.State.Path())
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(w.ctx, http.MethodGet, page.URL()+"stream", nil)
+	if err != nil {
+		return err
+	}
+	page.Authorize(req)
+	req.Close = true
+	stream, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = stream.Body.Close() }()
-	lines := bufio.NewReader(stream.Body)
-	for {
-		if _, err := lines.ReadString('\n'); err != nil {
-			return err
-		}
+	if stream.StatusCode != http.StatusOK {
+		return errors.New(stream.Status)
 	}
+	_, err = io.Copy(io.Discard, stream.Body)
+	return err
 }
 
 // checkPicture compares what the page shows with what is there.
 func (w *world) checkPicture(ctx context.Context, f facts) error {
-	ctx, cancel := context.WithTimeout(ctx, pageBound)
-	defer cancel()
-	resp, err := w.getFromPage(ctx, "scene.json")
+	page, err := console.OpenWindow(w.lab.State.Path())
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	var shown []scene.Thing
-	if err := json.NewDecoder(resp.Body).Decode(&shown); err != nil {
+	shown, err := page.Things(ctx)
+	if err != nil {
 		return err
 	}
 	states := map[string]string{}

@@ -1,4 +1,4 @@
-package main
+package chaos
 
 // What must hold: at rest, after whatever was done,
 //   - each component runs, and each instance that lives has its Node, which is as the instance is, and no other
@@ -8,7 +8,7 @@ package main
 //   - what is nobody's of the cluster is as it was;
 //   - no change that was acknowledged is lost, through whichever dialect it was made;
 //   - the event log says the same again, and the console's picture is of what is there;
-// and all along (watchers.go)
+// and all along (watchers_test.go)
 //   - no Node is deleted whose instance was not asked to end;
 //   - each event comes once, in its order.
 
@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -25,11 +24,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
@@ -64,7 +65,7 @@ func (w *world) readFacts(ctx context.Context) (f facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	pods, err := w.kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+	pods, err := w.kube.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 	if err != nil {
 		return f, err
 	}
@@ -89,7 +90,7 @@ func countAnswering(pods []corev1.Pod, nodes []corev1.Node) map[string]int {
 	return answering
 }
 
-// checkAll is nil when all is well. What can still become well is an error, what cannot a violation.
+// checkAll is nil when all is well. What cannot become well any more is a cluster.PermanentError.
 func (w *world) checkAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 6*callBound)
 	defer cancel()
@@ -100,7 +101,7 @@ func (w *world) checkAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.checkNodes(), f.checkServices(ctx), checkForeign(ctx, w.cloud, w.foreign)); err != nil {
+	if err := errors.Join(f.checkNodes(), f.checkServices(ctx), w.checkForeign(ctx)); err != nil {
 		return err
 	}
 	for _, writer := range w.writers {
@@ -184,8 +185,12 @@ func (f facts) checkService(ctx context.Context, s *corev1.Service, balancers []
 	if lb.State != api.LoadBalancerActive || lb.Address != address {
 		return fmt.Errorf("its balancer is %s at %q, and its status has %q", lb.State, lb.Address, address)
 	}
-	if want := f.targetsOf(); !maps.Equal(want, idsOf(lb.Targets, func(t api.Target) string { return t.InstanceID })) {
-		return fmt.Errorf("its balancer's targets are %v, and should be %v", lb.Targets, slices.Sorted(maps.Keys(want)))
+	targets := sets.New[string]()
+	for _, t := range lb.Targets {
+		targets.Insert(t.InstanceID)
+	}
+	if want := f.targets(); !want.Equal(targets) {
+		return fmt.Errorf("its balancer's targets are %v, and should be %v", lb.Targets, sets.List(want))
 	}
 	if len(lb.Listeners) != 1 || lb.Listeners[0].Port != int(s.Spec.Ports[0].Port) ||
 		lb.Listeners[0].TargetPort != int(s.Spec.Ports[0].NodePort) {
@@ -197,15 +202,15 @@ func (f facts) checkService(ctx context.Context, s *corev1.Service, balancers []
 	return askService(ctx, net.JoinHostPort(address, strconv.Itoa(lb.Listeners[0].Port)))
 }
 
-// targetsOf are the instances of the Nodes that may be targets, as upstream's service controller chooses
+// targets are the instances of the Nodes that may be targets, as upstream's service controller chooses
 // them (stableNodeSetPredicates).
-func (f facts) targetsOf() map[string]bool {
-	targets := map[string]bool{}
+func (f facts) targets() sets.Set[string] {
+	targets := sets.New[string]()
 	for _, n := range f.nodes {
 		_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 		id, ok := contract.InstanceIDFromProviderID(n.Spec.ProviderID)
 		if ok && !excluded && n.DeletionTimestamp == nil {
-			targets[id] = true
+			targets.Insert(id)
 		}
 	}
 	return targets
@@ -213,12 +218,12 @@ func (f facts) targetsOf() map[string]bool {
 
 // isAnswered tells whether a pod can be reached through a target that runs. With policy Local it must be there.
 func (f facts) isAnswered(s *corev1.Service) bool {
-	targets := f.targetsOf()
+	targets := f.targets()
 	for i := range f.nodes {
 		n := &f.nodes[i]
 		id, _ := contract.InstanceIDFromProviderID(n.Spec.ProviderID)
 		reached := f.answering[n.Name] > 0 || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal
-		if targets[id] && f.instances[id].State == api.InstanceRunning && reached && len(f.answering) > 0 {
+		if targets.Has(id) && f.instances[id].State == api.InstanceRunning && reached && len(f.answering) > 0 {
 			return true
 		}
 	}
@@ -241,40 +246,34 @@ func askService(ctx context.Context, address string) error {
 	return resp.Body.Close()
 }
 
-// createForeign makes what is not the cluster's, and returns each as it is, by its ID.
-func createForeign(ctx context.Context, cloud *client.Client) (map[string]string, error) {
+// createForeign makes what is not the cluster's: a balancer and an address.
+func createForeign(ctx context.Context, cloud *client.Client) error {
 	name, tags := "foreign", api.Tags{contract.TagCluster: "another"}
-	lb, err := cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+	_, err1 := cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: name, Tags: &tags, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}},
 	})
-	if err != nil {
-		return nil, err
-	}
-	a, err := cloud.ReserveAddress(ctx, api.ReservedAddressCreate{Name: &name, Tags: &tags})
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{lb.ID: lb.Address, a.ID: a.IP}, nil
+	_, err2 := cloud.ReserveAddress(ctx, api.ReservedAddressCreate{Name: &name, Tags: &tags})
+	return errors.Join(err1, err2)
 }
 
-// checkForeign is a violation if something of it is gone or another.
-func checkForeign(ctx context.Context, cloud *client.Client, was map[string]string) error {
+// listForeign returns what is not the cluster's, in words.
+func listForeign(ctx context.Context, cloud *client.Client) (all []string, err error) {
 	balancers, err1 := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: "foreign"})
 	addresses, err2 := cloud.ListAddresses(ctx, client.AddressFilter{Name: "foreign"})
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	now := map[string]string{}
 	for _, lb := range balancers {
-		if len(lb.Targets) == 0 && lb.Tags[contract.TagCluster] == "another" {
-			now[lb.ID] = lb.Address
-		}
+		all = append(all, fmt.Sprint(lb.ID, lb.Address, lb.Tags, len(lb.Targets)))
 	}
 	for _, a := range addresses {
-		now[a.ID] = a.IP
+		all = append(all, fmt.Sprint(a.ID, a.IP, a.Tags))
 	}
-	if !maps.Equal(was, now) {
-		return &violation{error: fmt.Errorf("what is nobody's of the cluster was %v and is %v", was, now)}
+	return all, errors.Join(err1, err2)
+}
+
+// checkForeign returns an error if what is not the cluster's is another than it was.
+func (w *world) checkForeign(ctx context.Context) error {
+	now, err := listForeign(ctx, w.cloud)
+	if err == nil && !slices.Equal(w.foreign, now) {
+		err = cluster.Permanent(fmt.Errorf("what is nobody's of the cluster was %q and is %q", w.foreign, now))
 	}
-	return nil
+	return err
 }
