@@ -1,7 +1,5 @@
 package integration
 
-// What people are told, each by its exact reason: programs look for these.
-
 import (
 	"fmt"
 	"net"
@@ -12,204 +10,196 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
-func TestWhatNodesAreTold(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, testbed.Options{})
-	w.startCCM(testbed.CCMOptions{})
+const algorithm = "fakecloud.ccmlab.io/algorithm"
 
-	t.Run("no instance of that name, until it comes", func(t *testing.T) {
-		w := w.in(t)
-		require.NoError(t, w.RegisterNodes(w.ctx, nil, "late"))
-		uid := w.nodeUID("late")
-		w.awaitEvent(uid, contract.ReasonInstanceNotFound, "late")
-		_, err := w.CreateInstances(w.ctx, "late")
-		require.NoError(t, err)
-		w.awaitInitialized("late")
-		told := w.events(uid, contract.ReasonInstanceNotFound)
-		require.Len(t, told, 1)
-		assert.LessOrEqual(t, told[0].Count, int32(1), "once per cause, not per retry")
-	})
-	t.Run("an instance stops, and ends", func(t *testing.T) {
-		w := w.in(t)
-		instance := w.addNode("ends")
-		uid := w.nodeUID("ends")
-		_, err := w.Cloud().StopInstance(w.ctx, instance.ID)
-		require.NoError(t, err)
-		w.awaitEvent(uid, contract.ReasonInstanceStopped, instance.ID)
-		_, err = w.Cloud().TerminateInstance(w.ctx, instance.ID)
-		require.NoError(t, err)
-		w.awaitNodeGone("ends") // Its Ready condition was True all the time.
-		w.awaitEvent(uid, contract.ReasonNodeRemoved, instance.ID)
-	})
-	t.Run("the kubelet names an address that the cloud does not", func(t *testing.T) {
-		w := w.in(t)
-		made, err := w.CreateInstances(w.ctx, "elsewhere")
-		require.NoError(t, err)
-		require.NoError(t, w.RegisterNodes(w.ctx, func(_ int, n *corev1.Node) {
-			n.Annotations = map[string]string{"alpha.kubernetes.io/provided-node-ip": "192.0.2.1"}
-		}, "elsewhere"))
-		w.awaitEvent(w.nodeUID("elsewhere"), contract.ReasonProvidedNodeIP, "192.0.2.1", made[0].Addresses[0].IP)
-	})
-	t.Run("another cloud's", func(t *testing.T) {
-		w := w.in(t)
-		require.NoError(
-			t, w.RegisterNodes(w.ctx, func(_ int, n *corev1.Node) { n.Spec.ProviderID = "aws:///eu/i-1" }, "foreign"),
-		)
-		w.awaitEvent(w.nodeUID("foreign"), contract.ReasonForeignProviderID, "aws:///eu/i-1")
-	})
-	t.Run("throttled", func(t *testing.T) {
-		w := w.in(t)
-		_, lift := w.fault(api.FaultCreate{Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 2}})
-		require.NoError(t, w.RegisterNodes(w.ctx, nil, "throttled"))
-		w.awaitEvent(w.nodeUID("throttled"), contract.ReasonCloudThrottled)
-		lift()
-		_, err := w.CreateInstances(w.ctx, "throttled")
-		require.NoError(t, err)
-		w.awaitInitialized("throttled")
-	})
-	t.Run("no access", func(t *testing.T) {
-		w := w.in(t)
-		_, lift := w.fault(api.FaultCreate{Effect: api.FaultEffect{Status: 403}})
-		require.NoError(t, w.RegisterNodes(w.ctx, nil, "denied"))
-		w.awaitEvent(w.nodeUID("denied"), contract.ReasonCloudAccessDenied)
-		lift()
-		_, err := w.CreateInstances(w.ctx, "denied")
-		require.NoError(t, err)
-		w.awaitInitialized("denied")
-	})
-}
-
-// The token is swapped to that of another project: nothing that it shows is
-// believed, and nothing is deleted.
-func TestATokenOfAnotherProject(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, testbed.Options{})
-	w.startCCM(testbed.CCMOptions{})
-	w.addNode("node-1")
-	svc := w.create(service("web", 8080))
-	w.awaitAddress(svc, "")
-
-	other, err := w.Cloud().CreateProject(w.ctx, api.ProjectCreate{Name: "other"})
-	require.NoError(t, err)
-	token, err := w.Cloud().CreateToken(w.ctx, other.ID, api.TokenCreate{Name: "ccm-of-other", Role: api.RoleEditor})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(w.CCMToken, []byte(token.Secret+"\n"), 0o600))
-
-	require.NoError(t, w.RegisterNodes(w.ctx, nil, "node-2"))
-	w.awaitEvent(w.nodeUID("node-2"), contract.ReasonWrongProject, "other")
-	require.NoError(t, w.SetReady(w.ctx, corev1.ConditionUnknown, "node-1"))
-	w.change(svc, func(s *corev1.Service) { s.Spec.Ports[0].Port = 8081 })
-	w.awaitEvent(string(svc.UID), contract.ReasonWrongProject, "other")
-	w.nodeExists("node-1")
-	assert.Len(t, w.balancers(svc), 1)
-}
-
-func TestWhatServicesAreTold(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, testbed.Options{})
-	w.startCCM(testbed.CCMOptions{})
-	w.addNode("node-1")
-
-	t.Run("quota", func(t *testing.T) {
-		w := w.in(t)
-		none := api.QuotaLimit(0)
-		_, err := w.Cloud().UpdateProjectQuotas(w.ctx, w.projectID(), api.QuotasUpdate{LoadBalancers: &none})
-		require.NoError(t, err)
-		svc := w.create(service("quota", 8080))
-		w.awaitEvent(string(svc.UID), contract.ReasonQuotaExceeded)
-		many := api.QuotaLimit(100)
-		_, err = w.Cloud().UpdateProjectQuotas(w.ctx, w.projectID(), api.QuotasUpdate{LoadBalancers: &many})
-		require.NoError(t, err)
-		w.awaitAddress(svc, "")
-		assert.Len(t, w.events(string(svc.UID), contract.ReasonQuotaExceeded), 1)
-	})
-	t.Run("the balancer failed", func(t *testing.T) {
-		w := w.in(t)
-		reason := "no capacity in this region"
-		_, lift := w.fault(api.FaultCreate{
-			Match:  api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}},
-			Effect: api.FaultEffect{Fail: reason},
-		})
-		svc := w.create(service("failed", 8081))
-		w.awaitEvent(string(svc.UID), contract.ReasonLoadBalancerFailed, reason)
-		lift()
-		w.awaitAddress(svc, "")
-	})
-	t.Run("a port that cannot be bound", func(t *testing.T) {
-		w := w.in(t)
-		// Whoever listens on all addresses keeps everybody off the port.
-		busy, err := net.Listen("tcp", "0.0.0.0:0")
-		require.NoError(t, err)
-		defer func() { _ = busy.Close() }()
-		port := busy.Addr().(*net.TCPAddr).Port
-		svc := w.create(service("bound", int32(port)))
-		w.awaitEvent(string(svc.UID), contract.ReasonPortCannotBeBound, fmt.Sprint(port))
-		require.NoError(t, busy.Close())
-		w.awaitAddress(svc, "")
-	})
-	t.Run("what the cloud cannot do", func(t *testing.T) {
-		w := w.in(t)
-		asked := service("sctp", 8083)
-		asked.Spec.Ports[0].Protocol = corev1.ProtocolSCTP
-		asked.Spec.LoadBalancerSourceRanges = nil
-		svc := w.create(asked)
-		w.awaitEvent(string(svc.UID), contract.ReasonInvalidService, "SCTP")
-		assert.Empty(t, w.balancers(svc))
-		w.remove(svc)
-		w.awaitServiceGone(svc)
-	})
-	t.Run("an address that is not reserved", func(t *testing.T) {
-		w := w.in(t)
-		asked := service("address", 8084)
-		asked.Spec.LoadBalancerIP = "127.99.99.99" //nolint:staticcheck // Deprecated, and still in use.
-		svc := w.create(asked)
-		w.awaitEvent(string(svc.UID), contract.ReasonAddressNotAvailable, "127.99.99.99")
-		assert.Empty(t, w.balancers(svc))
-	})
-}
-
-func (w *world) projectID() string {
-	w.t.Helper()
-	p, err := w.Cloud().Project(w.ctx)
-	require.NoError(w.t, err)
-	return p.ID
-}
-
-// Upstream says again at each retry that a route could not be made; we say once
-// why.
-func TestWhatRoutesAreTold(t *testing.T) {
+// TestEvents causes each thing that the CCM tells people, one after the other, and waits for the
+// Event with its exact reason: programs look for these.
+func TestEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testbed.Options{})
 	w.startCCM(testbed.CCMOptions{Flags: []string{
 		"--configure-cloud-routes=true", "--cluster-cidr=10.200.0.0/16", "--route-reconciliation-period=1s",
 	}})
-	made, err := w.CreateInstances(w.ctx, "node-1", "node-2")
-	require.NoError(t, err)
-	_, err = w.Cloud().
-		CreateRoute(w.ctx, api.RouteCreate{Name: "somebodys", Destination: "10.200.1.0/24", InstanceID: made[0].ID})
+	w.addNode("node-1")
+	for _, tc := range []struct {
+		name, reason string
+		// cause brings the Event about on the object of that UID. The message has the parts.
+		cause func(w *world) (uid string, parts []string)
+	}{
+		{"no instance", contract.ReasonInstanceNotFound, func(w *world) (string, []string) {
+			return w.registerNode("late", nil), []string{"late"}
+		}},
+		{"a stopped instance", contract.ReasonInstanceStopped, func(w *world) (string, []string) {
+			instance := w.addNode("stops")
+			_, err := w.Cloud().StopInstance(w.ctx, instance.ID)
+			require.NoError(w.t, err)
+			return w.nodeUID("stops"), []string{instance.ID}
+		}},
+		{"a terminated instance", contract.ReasonNodeRemoved, func(w *world) (string, []string) {
+			instance := w.addNode("ends")
+			uid := w.nodeUID("ends")
+			_, err := w.Cloud().TerminateInstance(w.ctx, instance.ID)
+			require.NoError(w.t, err)
+			return uid, []string{instance.ID}
+		}},
+		{"an address that the cloud does not name", contract.ReasonProvidedNodeIP, func(w *world) (string, []string) {
+			made, err := w.CreateInstances(w.ctx, "elsewhere")
+			require.NoError(w.t, err)
+			return w.registerNode("elsewhere", func(_ int, n *corev1.Node) {
+				n.Annotations = map[string]string{"alpha.kubernetes.io/provided-node-ip": "192.0.2.1"}
+			}), []string{"192.0.2.1", made[0].Addresses[0].IP}
+		}},
+		{"another cloud's Node", contract.ReasonForeignProviderID, func(w *world) (string, []string) {
+			return w.registerNode("foreign", func(_ int, n *corev1.Node) {
+				n.Spec.ProviderID = "aws:///eu/i-1"
+			}), []string{"aws:///eu/i-1"}
+		}},
+		{"a throttled Node", contract.ReasonCloudThrottled, func(w *world) (string, []string) {
+			w.fault(api.FaultCreate{Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 2}})
+			return w.registerNode("throttled", nil), nil
+		}},
+		{"a Node without access", contract.ReasonCloudAccessDenied, func(w *world) (string, []string) {
+			w.fault(api.FaultCreate{Effect: api.FaultEffect{Status: 403}})
+			return w.registerNode("denied", nil), nil
+		}},
+		{"a Service of a cloud that is away", contract.ReasonCloudUnavailable, func(w *world) (string, []string) {
+			w.fault(api.FaultCreate{Effect: api.FaultEffect{Status: 503}})
+			return w.createService("unavailable", nil), nil
+		}},
+		{"another project's token", contract.ReasonWrongProject, func(w *world) (string, []string) {
+			w.useOthersToken()
+			return w.registerNode("swapped", nil), []string{"other"}
+		}},
+		{"another's route", contract.ReasonRouteConflict, func(w *world) (string, []string) {
+			made, err := w.CreateInstances(w.ctx, "routed")
+			require.NoError(w.t, err)
+			_, err = w.Cloud().CreateRoute(w.ctx, api.RouteCreate{
+				Name: "somebodys", Destination: "10.200.1.0/24", InstanceID: made[0].ID,
+			})
+			require.NoError(w.t, err)
+			return w.registerNode("routed", func(_ int, n *corev1.Node) {
+				n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.200.1.0/24", []string{"10.200.1.0/24"}
+			}), []string{"somebodys"}
+		}},
+		{"a quota", contract.ReasonQuotaExceeded, func(w *world) (string, []string) {
+			w.setQuota(0)
+			w.t.Cleanup(func() { w.setQuota(100) })
+			return w.createService("quota", nil), nil
+		}},
+		{"a balancer that failed", contract.ReasonLoadBalancerFailed, func(w *world) (string, []string) {
+			w.fault(api.FaultCreate{
+				Match:  api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}},
+				Effect: api.FaultEffect{Fail: "no capacity in this region"},
+			})
+			return w.createService("failed", nil), []string{"no capacity in this region"}
+		}},
+		{"a port in use", contract.ReasonPortCannotBeBound, func(w *world) (string, []string) {
+			// Whoever listens on all addresses keeps everybody off the port.
+			busy, err := net.Listen("tcp", "0.0.0.0:0")
+			require.NoError(w.t, err)
+			w.t.Cleanup(func() { _ = busy.Close() })
+			port := busy.Addr().(*net.TCPAddr).Port
+			return w.createService("bound", func(s *corev1.Service) {
+				s.Spec.Ports[0].Port = int32(port)
+			}), []string{fmt.Sprint(port)}
+		}},
+		{"SCTP", contract.ReasonInvalidService, func(w *world) (string, []string) {
+			return w.createService("sctp", func(s *corev1.Service) {
+				s.Spec.Ports[0].Protocol = corev1.ProtocolSCTP
+			}), []string{"SCTP"}
+		}},
+		{"annotations, all at once", contract.ReasonInvalidService, func(w *world) (string, []string) {
+			return w.createService("annotated", func(s *corev1.Service) {
+				s.Annotations = map[string]string{algorithm: "coin-toss", "fakecloud.ccmlab.io/idle-timeout": "soon"}
+			}), []string{"coin-toss", "soon"}
+		}},
+		{"an address that is not reserved", contract.ReasonAddressNotAvailable, func(w *world) (string, []string) {
+			return w.createService("address", func(s *corev1.Service) {
+				s.Spec.LoadBalancerIP = "127.99.99.99" //nolint:staticcheck // Deprecated, and still in use.
+			}), []string{"127.99.99.99"}
+		}},
+		{"a deleted balancer", contract.ReasonLoadBalancerRepaired, func(w *world) (string, []string) {
+			uid := w.createService("deleted", nil)
+			_, err := w.Cloud().DeleteLoadBalancer(w.ctx, w.awaitBalancer("deleted", uid).ID)
+			require.NoError(w.t, err)
+			return uid, nil
+		}},
+		{"a stranger's balancer", contract.ReasonLoadBalancerNameTaken, func(w *world) (string, []string) {
+			// Nobody knows the name before the UID, so it is the second that collides.
+			uid := w.createService("stranger", nil)
+			lb := w.awaitBalancer("stranger", uid)
+			_, err := w.Cloud().UpdateLoadBalancer(w.ctx, lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"owner": "x"}})
+			require.NoError(w.t, err)
+			return uid, []string{lb.Name}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := w.in(t)
+			uid, parts := tc.cause(w)
+			w.awaitEvent(uid, tc.reason, parts...)
+			assert.Len(t, w.events(uid, tc.reason), 1, "once per cause, not per retry")
+		})
+	}
+}
+
+// useOthersToken gives the CCM the token of another project until the test ends.
+func (w *world) useOthersToken() {
+	w.t.Helper()
+	own, err := os.ReadFile(w.CCMToken)
+	require.NoError(w.t, err)
+	other, err := w.Cloud().CreateProject(w.ctx, api.ProjectCreate{Name: "other"})
+	require.NoError(w.t, err)
+	token, err := w.Cloud().CreateToken(w.ctx, other.ID, api.TokenCreate{Name: "ccm-of-other", Role: api.RoleEditor})
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(w.CCMToken, []byte(token.Secret+"\n"), 0o600))
+	w.t.Cleanup(func() { assert.NoError(w.t, os.WriteFile(w.CCMToken, own, 0o600)) })
+}
+
+func (w *world) setQuota(balancers api.QuotaLimit) {
+	project, err := w.Cloud().Project(w.outlast())
+	require.NoError(w.t, err)
+	_, err = w.Cloud().UpdateProjectQuotas(w.outlast(), project.ID, api.QuotasUpdate{LoadBalancers: &balancers})
+	require.NoError(w.t, err)
+}
+
+// TestMassDeletionIsConfirmed has a person do what the Event on the guard's ConfigMap says.
+func TestMassDeletionIsConfirmed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testbed.Options{})
+	names := []string{"gone-1", "gone-2", "gone-3", "gone-4", "gone-5", "gone-6"}
+	made, err := w.CreateInstances(w.ctx, names...)
 	require.NoError(t, err)
 	require.NoError(t, w.RegisterNodes(w.ctx, func(i int, n *corev1.Node) {
-		n.Spec.PodCIDR = fmt.Sprintf("10.200.%d.0/24", i)
-		n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
-	}, "node-1", "node-2"))
-	w.awaitEvent(w.nodeUID("node-2"), contract.ReasonRouteConflict, "somebodys")
-	assert.Len(t, w.events(w.nodeUID("node-2"), contract.ReasonRouteConflict), 1)
-	w.await("the other node's network", func() error {
-		n, err := w.Admin().CoreV1().Nodes().Get(w.ctx, "node-1", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse {
-				return nil
-			}
-		}
-		return fmt.Errorf("conditions: %v", n.Status.Conditions)
+		n.Spec.ProviderID, n.Spec.Taints = contract.ProviderID(made[i].ID), nil
+		n.Status.Conditions[0].Status = corev1.ConditionUnknown
+	}, names...))
+	for _, instance := range made {
+		_, err := w.Cloud().TerminateInstance(w.ctx, instance.ID)
+		require.NoError(t, err)
+	}
+	w.startCCM(testbed.CCMOptions{Env: []string{"FAKECLOUD_MASS_DELETION_MINIMUM=1"}})
+
+	configMaps := w.Admin().CoreV1().ConfigMaps(contract.GuardNamespace)
+	var guard *corev1.ConfigMap
+	w.await("the guard's ConfigMap", func() (err error) {
+		guard, err = configMaps.Get(w.ctx, contract.GuardConfigMap, metav1.GetOptions{})
+		return err
 	})
+	w.awaitEvent(string(guard.UID), contract.ReasonMassDeletionStopped, fmt.Sprintf(
+		"kubectl -n kube-system annotate --overwrite configmap %s %s=1",
+		contract.GuardConfigMap, contract.AnnotationConfirmMassDeletion))
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"1"}}}`, contract.AnnotationConfirmMassDeletion)
+	_, err = configMaps.Patch(w.ctx, contract.GuardConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(t, err)
+	for _, name := range names {
+		w.awaitNodeGone(name)
+	}
+	w.awaitEvent(string(guard.UID), contract.ReasonMassDeletionConfirmed, "Trip 1 was confirmed")
 }

@@ -1,7 +1,6 @@
-// Package integration tests our CCM, as a process, beside a genuine API server
-// and the cloud: what becomes of Nodes and balancers when it is killed, loses
-// its lease, finds the cloud gone, throttled or changed by somebody else, and
-// what it says to the people who look.
+// Package integration tests what the conformance suite cannot see of our CCM, as a process beside a
+// genuine API server and the cloud: the reason and the words of each Event, and the page about
+// leader migration.
 package integration
 
 import (
@@ -12,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -40,6 +41,9 @@ func newWorld(t *testing.T, o testbed.Options) *world {
 	t.Helper()
 	return &world{Bed: testbed.ForTest(t, o), t: t, ctx: t.Context()}
 }
+
+// outlast is a context for what is done after the test.
+func (w *world) outlast() context.Context { return context.WithoutCancel(w.ctx) }
 
 // in returns the same world for a part of the test.
 func (w *world) in(t *testing.T) *world { return &world{Bed: w.Bed, t: t, ctx: t.Context()} }
@@ -72,6 +76,13 @@ func (w *world) addNode(name string) (instance api.Instance) {
 	return made[0]
 }
 
+// registerNode makes a Node without an instance, and returns its UID.
+func (w *world) registerNode(name string, edit func(int, *corev1.Node)) (uid string) {
+	w.t.Helper()
+	require.NoError(w.t, w.RegisterNodes(w.ctx, edit, name))
+	return w.nodeUID(name)
+}
+
 func (w *world) awaitInitialized(name string) {
 	w.t.Helper()
 	w.await("node "+name+" to be initialised", func() error {
@@ -90,19 +101,14 @@ func (w *world) awaitNodeGone(name string) {
 	w.t.Helper()
 	w.await("node "+name+" to be gone", func() error {
 		_, err := w.Admin().CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
-		return absent(err)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err == nil:
+			return errors.New("it is there")
+		}
+		return err
 	})
-}
-
-// absent is nil if err is the API server's word that there is no such object.
-func absent(err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err == nil:
-		return errors.New("it is there")
-	}
-	return err
 }
 
 func (w *world) nodeExists(name string) {
@@ -127,40 +133,6 @@ func (w *world) create(svc *corev1.Service) *corev1.Service {
 	made, err := w.Admin().CoreV1().Services(svc.Namespace).Create(w.ctx, svc, metav1.CreateOptions{})
 	require.NoError(w.t, err)
 	return made
-}
-
-func (w *world) get(svc *corev1.Service) *corev1.Service {
-	w.t.Helper()
-	now, err := w.Admin().CoreV1().Services(svc.Namespace).Get(w.ctx, svc.Name, metav1.GetOptions{})
-	require.NoError(w.t, err)
-	return now
-}
-
-// change updates the Service until nobody was faster.
-func (w *world) change(svc *corev1.Service, how func(*corev1.Service)) {
-	w.t.Helper()
-	w.await("service "+svc.Name+" to be changed", func() error {
-		now, err := w.Admin().CoreV1().Services(svc.Namespace).Get(w.ctx, svc.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		how(now)
-		_, err = w.Admin().CoreV1().Services(svc.Namespace).Update(w.ctx, now, metav1.UpdateOptions{})
-		return err
-	})
-}
-
-func (w *world) remove(svc *corev1.Service) {
-	w.t.Helper()
-	require.NoError(w.t, w.Admin().CoreV1().Services(svc.Namespace).Delete(w.ctx, svc.Name, metav1.DeleteOptions{}))
-}
-
-func (w *world) awaitServiceGone(svc *corev1.Service) {
-	w.t.Helper()
-	w.await("service "+svc.Name+" to be gone", func() error {
-		_, err := w.Admin().CoreV1().Services(svc.Namespace).Get(w.ctx, svc.Name, metav1.GetOptions{})
-		return absent(err)
-	})
 }
 
 // awaitAddress returns the Service's address, once it has another one than not.
@@ -190,22 +162,6 @@ func (w *world) balancers(svc *corev1.Service) []api.LoadBalancer {
 	return found
 }
 
-// awaitTarget returns the Service's balancer, once the CCM has told it of the bed's
-// one Node: of that it may hear later than of the Service.
-func (w *world) awaitTarget(svc *corev1.Service) (lb api.LoadBalancer) {
-	w.t.Helper()
-	w.awaitAddress(svc, "")
-	w.await("the balancer of "+svc.Name+" to have a target", func() error {
-		found := w.balancers(svc)
-		if len(found) != 1 || len(found[0].Targets) != 1 {
-			return fmt.Errorf("balancers: %+v", found)
-		}
-		lb = found[0]
-		return nil
-	})
-	return lb
-}
-
 func (w *world) awaitNoBalancer(svc *corev1.Service) {
 	w.t.Helper()
 	w.await("the balancer of "+svc.Name+" to be gone", func() error {
@@ -216,33 +172,33 @@ func (w *world) awaitNoBalancer(svc *corev1.Service) {
 	})
 }
 
-// fault breaks the CCM's calls, or life cycles, until it is lifted, or the test has ended.
-func (w *world) fault(f api.FaultCreate) (id string, lift func()) {
+// createService creates a Service with a port of its own, and returns its UID.
+func (w *world) createService(name string, edit func(*corev1.Service)) (uid string) {
+	w.t.Helper()
+	svc := service(name, 8080)
+	if edit != nil {
+		edit(svc)
+	}
+	return string(w.create(svc).UID)
+}
+
+// awaitBalancer returns the Service's balancer, once the Service has its address.
+func (w *world) awaitBalancer(name, uid string) api.LoadBalancer {
+	w.t.Helper()
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, UID: types.UID(uid)}}
+	w.awaitAddress(svc, "")
+	return w.balancers(svc)[0]
+}
+
+// fault breaks the CCM's calls, or life cycles, until the test has ended.
+func (w *world) fault(f api.FaultCreate) {
 	w.t.Helper()
 	if f.Match.Kinds == nil { // It is about calls, and not about life cycles.
 		f.Match.Token = "ccm"
 	}
 	made, err := w.Cloud().CreateFault(w.ctx, f)
 	require.NoError(w.t, err)
-	lift = func() {
-		if err := w.Cloud().DeleteFault(context.WithoutCancel(w.ctx), made.ID); err != nil && !client.IsNotFound(err) {
-			w.t.Error(err)
-		}
-	}
-	w.t.Cleanup(lift)
-	return made.ID, lift
-}
-
-// awaitHits waits until the fault was met so often: the CCM had its chance.
-func (w *world) awaitHits(id string, hits int) {
-	w.t.Helper()
-	w.await("the CCM to meet the fault", func() error {
-		f, err := w.Cloud().GetFault(w.ctx, id)
-		if err == nil && f.Hits < hits {
-			err = fmt.Errorf("met %d times of %d", f.Hits, hits)
-		}
-		return err
-	})
+	w.t.Cleanup(func() { assert.NoError(w.t, w.Cloud().DeleteFault(w.outlast(), made.ID)) })
 }
 
 // events are those on an object with that reason.
