@@ -37,7 +37,7 @@ var layers = [][]string{
 	{"conformance"},
 	{"console/labscene", "image/debian", "bundle"},
 	{"apply", "image", "pki", "publish", "timeline", "ui"},
-	{"dialects", "notices", "sbom"},
+	{"dialects", "notices"},
 	{"build"},
 	{"process", "state"},
 	{"atomicfile", "fakekubelet", "follow", "kubediff", "labels", "lines"},

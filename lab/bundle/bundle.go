@@ -28,7 +28,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/notices"
 	"github.com/ccmlab/ccmlab/lab/process"
-	"github.com/ccmlab/ccmlab/lab/sbom"
 )
 
 const (
@@ -127,45 +126,37 @@ func programEntries(dir string) ([]entry, error) {
 // describeContents writes into a folder the licences of third-party code in the programs, and their
 // software bill of materials, and returns these files. The images contain their own.
 func describeContents(ctx context.Context, entries []entry, folder string) ([]entry, error) {
-	var (
-		collection notices.Collection
-		inventory  sbom.Inventory
-	)
+	var collection notices.Collection
 	for _, e := range entries {
-		if err := addContents(&collection, &inventory, e); err != nil {
+		if err := addContents(&collection, e); err != nil {
 			return nil, err
 		}
 	}
-	text, err := collection.Text(ctx)
+	files, err := collection.Files(ctx)
 	if err != nil {
 		return nil, err
 	}
-	bom, err := inventory.JSON()
-	if err != nil {
-		return nil, err
+	var described []entry
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		described = append(described, entry{name, filepath.Join(folder, name)})
+		err = errors.Join(err, os.WriteFile(filepath.Join(folder, name), []byte(files[name]), 0o644))
 	}
-	described := []entry{
-		{notices.ThirdPartyFile, filepath.Join(folder, notices.ThirdPartyFile)},
-		{sbom.File, filepath.Join(folder, sbom.File)},
-	}
-	return described, errors.Join(
-		os.WriteFile(described[0].file, []byte(text), 0o644), os.WriteFile(described[1].file, []byte(bom), 0o644))
+	return described, err
 }
 
-func addContents(collection *notices.Collection, inventory *sbom.Inventory, e entry) error {
+func addContents(collection *notices.Collection, e entry) error {
 	f, err := os.Open(e.file)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
 	if strings.HasSuffix(e.name, "/vendor/modules.txt") {
-		return inventory.AddVendored(f)
+		return collection.AddVendored(f)
 	}
 	info, err := f.Stat()
 	if err != nil || info.Mode()&0o111 == 0 {
 		return err
 	}
-	inventory.AddProgram(e.name, f)
 	return collection.AddProgram(e.name, f)
 }
 

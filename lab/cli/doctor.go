@@ -18,12 +18,11 @@ func newDoctor(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, with a fix for each finding",
-		Long: `doctor looks at what the lab needs of this machine: its limits and tools, its
+		Long: `doctor looks for what would make "lab up" fail on this machine: its limits, its
 loopback, what holds the lab's ports, what earlier labs left. It changes nothing.
 
 Each finding is "ok"; "info", worth knowing; or "FIX", with what mends it. The
-exit code is 1 when something must be mended. What can be looked at without
-being needed, such as the tools that build, is never more than "info".`,
+exit code is 1 when something must be mended.`,
 		Example: `  lab doctor
   lab doctor -q                     # what must be mended, and nothing else
   lab doctor --cluster kind         # kind needs a container engine

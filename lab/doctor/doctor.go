@@ -1,4 +1,4 @@
-// Package doctor checks whether a machine has what the lab needs, and says for each
+// Package doctor checks a machine for what would make `lab up` fail, and says for each
 // problem what fixes it.
 //
 // It changes nothing on the machine, and sees it only through Machine, so that a test can put
@@ -8,8 +8,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"sync"
-	"time"
 )
 
 // Level is how much a finding matters.
@@ -34,23 +32,14 @@ type Finding struct {
 	Fix string `json:"fix,omitempty"`
 }
 
-// bound is how long a check may take. Some run programs, which may hang.
-const bound = 1800 * time.Millisecond
-
-// check examines one property of the machine.
-type check struct {
+// checks in the order in which they are shown.
+var checks = []struct {
 	name    string
 	examine func(ctx context.Context, m *Machine) Finding
-}
-
-// checks in the order in which they are shown.
-var checks = []check{
+}{
 	{"system", checkSystem},
 	{"clock", checkClock},
 	{"programs", checkPrograms},
-	{"go", checkGo},
-	{"gcc", checkGCC},
-	{"tools", checkTools},
 	{"memory", checkMemory},
 	{"disk", checkDisk},
 	{"folder", checkFolder},
@@ -59,42 +48,20 @@ var checks = []check{
 	{"inotify", checkInotify},
 	{"loopback", checkLoopback},
 	{"ports", checkPorts},
-	{"low ports", checkLowPorts},
-	{"slots", checkSlots},
-	{"labs", checkLabs},
 	{"leftovers", checkLeftovers},
 	{"proxy", checkProxy},
-	{"kubectl", checkKubectl},
-	{"bundles", checkBundles},
 	{"kind", checkContainerEngine},
 }
 
-// Examine makes all checks at once. What only a kind cluster needs is a problem only where
+// Examine makes all checks. What only a kind cluster needs is a problem only where
 // m.Cluster is kind.
 func Examine(ctx context.Context, m *Machine) []Finding {
 	findings := make([]Finding, len(checks))
-	var all sync.WaitGroup
 	for i, c := range checks {
-		all.Go(func() { findings[i] = c.run(ctx, m) })
+		findings[i] = c.examine(ctx, m)
+		findings[i].Check = c.name
 	}
-	all.Wait()
 	return findings
-}
-
-// run makes the check, within bound. A check that hangs is left running, and reported.
-func (c check) run(ctx context.Context, m *Machine) Finding {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	result := make(chan Finding, 1)
-	go func() { result <- c.examine(ctx, m) }()
-	var f Finding
-	select {
-	case f = <-result:
-	case <-ctx.Done():
-		f = unknownFinding(fmt.Errorf("no answer within %s", bound))
-	}
-	f.Check = c.name
-	return f
 }
 
 // Problems counts the findings that must be fixed.

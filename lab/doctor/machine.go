@@ -2,18 +2,17 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
+	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -29,10 +28,8 @@ type Machine struct {
 	UID      int
 	// Cluster is the kind of cluster that the user wants.
 	Cluster string
-	// Home is the folder of all labs; "" if it is not known, for the reason in HomeErr. Cache is
-	// the user's cache folder, or "".
-	Home, Cache string
-	HomeErr     error
+	// Home is the folder of all labs; "" if it is not known.
+	Home string
 	// Missing are the lab's programs that do not exist. Our own programs are in Bin, upstream's in
 	// Kube. Built is when the lab command was built.
 	Missing   []string
@@ -43,57 +40,52 @@ type Machine struct {
 	Getenv func(name string) string
 	// Read reads a file, of /proc and /sys mostly.
 	Read func(file string) ([]byte, error)
-	// Space is the free space, in bytes, where a folder is or would be made.
-	Space    func(dir string) (uint64, error)
-	Writable func(dir string) error
-	Private  func(dir string) error // state.CheckPrivate
-	Exists   func(dir string) bool
-	Deleted  func(dir string) bool // state.Deleted
-	// Size is the size of all files in a folder, in bytes.
-	Size func(ctx context.Context, dir string) (int64, error)
-	// Find finds a program in PATH. Run runs a program, and returns its output.
-	Find func(program string) (string, error)
-	Run  func(ctx context.Context, stdin, program string, args ...string) (string, error)
+	// FreeSpace is the free space, in bytes, where Home is or would be made.
+	FreeSpace func() (uint64, error)
+	// CheckHome fails if Home is not known, cannot be written to, or is open to others.
+	CheckHome func() error
 	// Listen listens on an address for a moment, to see whether that is possible.
 	Listen func(network, address string) error
 	// Listeners are the TCP sockets that listen, whoever's they are.
 	Listeners func() ([]Listener, error)
+	// Holder names the process that has a socket if this user may know, else the user.
+	Holder func(Listener) string
 	// Limit is the hard limit of a resource, up to which this user may raise the limit.
 	Limit func(resource int) (uint64, error)
-	// Holder names the process that has the socket with this inode, if this user may know.
-	Holder func(inode string) string
-	User   func(uid int) string
 	// InotifyInUse counts the inotify instances that this user's processes have.
 	InotifyInUse func() (uint64, error)
-	// Labs are the labs that have a folder. A lab whose record cannot be read has no State.
-	Labs func() ([]Lab, error)
-	// Processes are the processes of this user's labs.
-	Processes func() ([]process.Found, error)
+	// Leftovers are this user's processes of labs whose folder was deleted.
+	Leftovers func() ([]process.Found, error)
 	// Engine names the container engine and the image that a kind cluster would use.
 	Engine func(ctx context.Context) (string, error)
-}
-
-// Lab is a lab that has a folder.
-type Lab struct {
-	Name, Dir string
-	State     *state.Lab
 }
 
 // ThisMachine is the machine that this program runs on.
 func ThisMachine(clusterKind string) *Machine {
 	m := &Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), Cluster: clusterKind,
-		Now: time.Now, Getenv: os.Getenv, Read: os.ReadFile, Find: exec.LookPath,
-		Space:    func(dir string) (uint64, error) { return process.FreeSpace(nearestExisting(dir)) },
-		Writable: func(dir string) error { return unix.Access(nearestExisting(dir), unix.W_OK|unix.X_OK) },
-		Private:  state.CheckPrivate,
-		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
-		Deleted:  state.Deleted,
-		Size:     folderSize, Run: runProgram, Listen: tryListen, Listeners: tcpListeners, Limit: hardLimit, Holder: socketHolder,
-		User: state.UserName, Processes: ownProcesses, InotifyInUse: countInotify,
+		Now: time.Now, Getenv: os.Getenv, Read: os.ReadFile,
+		Listen: tryListen, Listeners: tcpListeners, Holder: socketHolder, Limit: hardLimit,
+		InotifyInUse: countInotify, Leftovers: leftovers,
 	}
-	m.Home, m.HomeErr = state.Root()
-	m.Cache, _ = os.UserCacheDir()
+	var unknown error
+	m.Home, unknown = state.Root()
+	m.FreeSpace = func() (uint64, error) {
+		if unknown != nil {
+			return 0, unknown
+		}
+		return process.FreeSpace(nearestExisting(m.Home))
+	}
+	m.CheckHome = func() error {
+		if unknown != nil {
+			return unknown
+		}
+		if err := unix.Access(nearestExisting(m.Home), unix.W_OK|unix.X_OK); err != nil {
+			return fmt.Errorf("%s: %w", m.Home, err)
+		}
+		// As it will be for a lab: the folder of all labs may be sticky.
+		return state.CheckPrivate(filepath.Join(m.Home, "lab"))
+	}
 	if bin, err := cluster.FindBinaries("", ""); err == nil {
 		m.Bin, m.Kube, m.Missing = bin.Dir, bin.Kube, bin.Missing(cluster.KindNamed(cluster.KindEmbedded).Programs(1))
 	}
@@ -102,7 +94,6 @@ func ThisMachine(clusterKind string) *Machine {
 			m.Built = info.ModTime()
 		}
 	}
-	m.Labs = func() ([]Lab, error) { return listLabs(m.Home) }
 	m.Engine = func(ctx context.Context) (string, error) {
 		var chosen state.Lab
 		if err := cluster.KindNamed(cluster.KindKind).
@@ -124,51 +115,11 @@ func nearestExisting(dir string) string {
 	}
 }
 
-// ownProcesses are the processes of this user's labs. Root sees those of other users, too, but
-// need not fix anything about them.
-func ownProcesses() ([]process.Found, error) {
+// leftovers lists processes of deleted labs. Root sees those of other users, too, but need not fix
+// anything about them.
+func leftovers() ([]process.Found, error) {
 	all, err := process.All()
-	return slices.DeleteFunc(all, func(p process.Found) bool { return !p.BelongsToUser() }), err
-}
-
-func listLabs(home string) (all []Lab, err error) {
-	names, err := state.List()
-	for _, name := range names {
-		dir := filepath.Join(home, name)
-		st, _ := state.OpenDir(dir) // A damaged lab is listed, too.
-		all = append(all, Lab{Name: name, Dir: dir, State: st})
-	}
-	return all, err
-}
-
-func folderSize(ctx context.Context, dir string) (total int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return errors.Join(err, ctx.Err())
-		}
-		info, err := d.Info()
-		if err == nil {
-			total += info.Size()
-		}
-		return err
-	})
-	return total, err
-}
-
-func runProgram(ctx context.Context, stdin, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, program, args...)
-	// In a module's folder go.mod would choose the go command.
-	cmd.Dir = os.TempDir()
-	cmd.Env = append(process.Unmarked(), "GOTOOLCHAIN=local") // Nothing is downloaded.
-	cmd.Stdin = strings.NewReader(stdin)
-	cmd.WaitDelay = 100 * time.Millisecond
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
-		line, _, _ := strings.Cut(strings.TrimSpace(string(exit.Stderr)), "\n")
-		err = fmt.Errorf("%w: %s", err, line)
-	}
-	return strings.TrimSpace(string(out)), err
+	return slices.DeleteFunc(all, func(p process.Found) bool { return !p.BelongsToUser() || !state.Deleted(p.Lab) }), err
 }
 
 func tryListen(network, address string) error {
@@ -192,36 +143,57 @@ func hardLimit(resource int) (uint64, error) {
 	return l.Max, err
 }
 
-func socketHolder(inode string) string {
-	files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-	for _, file := range files {
-		if to, err := os.Readlink(file); err == nil && to == "socket:["+inode+"]" {
-			pid := strings.Split(file, "/")[2]
-			name, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
-			return fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(name)), pid)
+// Listener is a TCP socket that listens. A wildcard of IPv6 stands for both families.
+type Listener struct {
+	Address netip.AddrPort
+	UID     int
+	Inode   uint64
+}
+
+// tcpListen is the state TCP_LISTEN in the kernel's tables (proc(5), include/net/tcp_states.h).
+const tcpListen = 10
+
+// tcpListeners reads the kernel's tables of TCP sockets.
+func tcpListeners() (all []Listener, err error) {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := proc.NetTCP()
+	sockets6, _ := proc.NetTCP6() // There is none without IPv6.
+	for _, s := range append(sockets, sockets6...) {
+		if address, ok := netip.AddrFromSlice(s.LocalAddr); ok && s.St == tcpListen {
+			all = append(all, Listener{netip.AddrPortFrom(address, uint16(s.LocalPort)), int(s.UID), s.Inode})
 		}
 	}
-	return ""
+	return all, err
+}
+
+func socketHolder(l Listener) string {
+	processes, _ := procfs.AllProcs()
+	for _, p := range processes {
+		if files, _ := p.FileDescriptorTargets(); slices.Contains(files, fmt.Sprintf("socket:[%d]", l.Inode)) {
+			name, _ := p.Comm()
+			return fmt.Sprintf("%s (pid %d)", name, p.PID)
+		}
+	}
+	return state.UserName(l.UID)
 }
 
 // countInotify looks at the open files of all processes of this user. The kernel counts by user,
 // not by process.
 func countInotify() (count uint64, err error) {
-	processes, err := filepath.Glob("/proc/[0-9]*")
-	for _, process := range processes {
-		var owner unix.Stat_t
-		if unix.Stat(process, &owner) != nil || int(owner.Uid) != os.Geteuid() {
+	processes, err := procfs.AllProcs()
+	for _, p := range processes {
+		if !(&process.Process{PID: p.PID}).BelongsToUser() {
 			continue
 		}
-		files, _ := os.ReadDir(process + "/fd") // None if it has ended.
+		files, _ := p.FileDescriptorTargets() // None if it has ended.
 		for _, file := range files {
-			if to, _ := os.Readlink(process + "/fd/" + file.Name()); to == "anon_inode:inotify" {
+			if file == "anon_inode:inotify" {
 				count++
 			}
 		}
 	}
 	return count, err
 }
-
-// rlimitProcesses is the limit of a user's threads.
-const rlimitProcesses = unix.RLIMIT_NPROC

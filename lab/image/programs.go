@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/notices"
-	"github.com/ccmlab/ccmlab/lab/sbom"
 )
 
 // CopyPrograms copies programs and plug-ins from another tree, each under the
@@ -115,17 +114,14 @@ const (
 // root of a clone, and those of third-party code in all programs that the tree has by now. It also
 // adds a software bill of materials: the modules of these programs, and Debian's packages.
 func (t Tree) AddNotices(ctx context.Context, root string) error {
-	var (
-		collection notices.Collection
-		inventory  sbom.Inventory
-	)
+	var collection notices.Collection
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		if name == DebianStatus || path.Dir(name) == DebianStatusFolder {
 			status, err := t.Read(name)
 			if err != nil {
 				return err
 			}
-			inventory.AddDebian(status)
+			collection.AddDebian(status)
 		}
 		entry := t[name]
 		if entry.Header.Typeflag != tar.TypeReg || entry.Header.Mode&0o111 == 0 || entry.Open == nil {
@@ -135,21 +131,18 @@ func (t Tree) AddNotices(ctx context.Context, root string) error {
 		if err != nil {
 			return err
 		}
-		inventory.AddProgram("/"+name, content)
 		if err := errors.Join(collection.AddProgram("/"+name, content), content.Close()); err != nil {
 			return err
 		}
 	}
-	text, err := collection.Text(ctx)
+	files, err := collection.Files(ctx)
 	if err != nil {
 		return err
 	}
-	bom, err := inventory.JSON()
-	if err != nil {
-		return err
+	for name, text := range files {
+		if err := t.Text(path.Join(DocFolder, name), text, 0o644); err != nil {
+			return err
+		}
 	}
-	return errors.Join(
-		t.Text(path.Join(DocFolder, sbom.File), bom, 0o644),
-		t.File(path.Join(DocFolder, notices.LicenseFile), filepath.Join(root, notices.LicenseFile), 0o644),
-		t.Text(path.Join(DocFolder, notices.ThirdPartyFile), text, 0o644))
+	return t.File(path.Join(DocFolder, notices.LicenseFile), filepath.Join(root, notices.LicenseFile), 0o644)
 }

@@ -1,6 +1,7 @@
-// Package notices collects the licences of third-party code that is compiled into Go
-// programs, because they must be passed on with the programs. A program contains the list of
-// its modules, and their licences are in Go's module cache, from which it was compiled.
+// Package notices tells what an artefact is made of: the licences of third-party code that is
+// compiled into its Go programs, because they must be passed on with the programs, and a software
+// bill of materials (sbom.go). A program contains the list of its modules, and their licences are
+// in Go's module cache, from which it was compiled.
 //
 // It knows neither images nor bundles. Begin with Collection.
 package notices
@@ -18,6 +19,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -34,10 +36,13 @@ const (
 	// ThirdPartyFile is the file beside it with the third-party licences, where programs are
 	// passed on.
 	ThirdPartyFile = "THIRD_PARTY_NOTICES"
+	// SBOMFile is the software bill of materials beside both.
+	SBOMFile = "sbom.cdx.json"
 )
 
 // Collection is the set of programs in one artefact, and of the modules that they are made of.
 type Collection struct {
+	Inventory
 	programs map[string]bool
 	modules  map[module.Version]bool
 }
@@ -48,6 +53,7 @@ func (c *Collection) AddProgram(name string, program io.ReaderAt) error {
 	if err != nil {
 		return nil //nolint:nilerr // The error says that the file is no Go program.
 	}
+	c.addProgram(name, info)
 	if _, known := otherTerms[info.Path]; known && info.Main.Path == "" {
 		return nil
 	}
@@ -62,7 +68,7 @@ func (c *Collection) AddProgram(name string, program io.ReaderAt) error {
 		return fmt.Errorf("%s does not say of which modules it is made", name)
 	}
 	for _, m := range append(info.Deps, &info.Main) {
-		if _, known := replacedByOwn[m.Path]; known && m.Replace != nil || isOwnModule(m.Path) {
+		if isOwnModule(m.Path) || m.Replace != nil && replacedByOwn[m.Path] != "" {
 			continue
 		}
 		if m.Replace != nil {
@@ -85,8 +91,16 @@ func isOwnModule(path string) bool {
 	return path == build.ModulePath || strings.HasPrefix(path, build.ModulePath+"/")
 }
 
-// Text is the text of all licences. It is the same whenever the programs are the same.
-func (c *Collection) Text(ctx context.Context) (string, error) {
+// Files are the texts to pass on, by the files' names. They are the same whenever the artefact is
+// the same.
+func (c *Collection) Files(ctx context.Context) (map[string]string, error) {
+	terms, err1 := c.terms(ctx)
+	bom, err2 := c.sbom()
+	return map[string]string{ThirdPartyFile: terms, SBOMFile: bom}, errors.Join(err1, err2)
+}
+
+// terms is the text of all licences.
+func (c *Collection) terms(ctx context.Context) (string, error) {
 	if len(c.programs) == 0 {
 		return "", errors.New("there is no program whose third-party notices could be collected")
 	}
@@ -98,8 +112,8 @@ func (c *Collection) Text(ctx context.Context) (string, error) {
 	}
 	l := listing{byWords: map[string]int{}}
 	errs := []error{l.addOwnText("Go's runtime and standard library", "go")}
-	for _, m := range modules {
-		errs = append(errs, l.addComponent(m.Path+" "+m.Version, os.DirFS(folders[m])))
+	for i, m := range modules {
+		errs = append(errs, l.addComponent(m.Path+" "+m.Version, os.DirFS(folders[i])))
 		for _, part := range partsWithoutTerms[m.Path] {
 			errs = append(errs, l.addOwnText(part+" (with "+m.Path+")", part))
 		}
@@ -109,23 +123,23 @@ func (c *Collection) Text(ctx context.Context) (string, error) {
 
 // moduleFolders says where the modules are in Go's cache. It downloads modules that are missing
 // there, because another machine compiled the programs.
-func moduleFolders(ctx context.Context, modules []module.Version) (map[module.Version]string, error) {
+func moduleFolders(ctx context.Context, modules []module.Version) (folders []string, err error) {
 	cache, err := goCommand(ctx, "env", "GOMODCACHE")
 	if err != nil {
 		return nil, err
 	}
-	folders := map[module.Version]string{}
 	download := []string{"mod", "download"}
 	for _, m := range modules {
-		escapedPath, pathErr := module.EscapePath(m.Path)
-		escapedVersion, versionErr := module.EscapeVersion(m.Version)
-		if err := errors.Join(pathErr, versionErr); err != nil {
+		escaped, err1 := module.EscapePath(m.Path)
+		version, err2 := module.EscapeVersion(m.Version)
+		if err := errors.Join(err1, err2); err != nil {
 			return nil, err
 		}
-		folders[m] = filepath.Join(strings.TrimSpace(cache), filepath.FromSlash(escapedPath)+"@"+escapedVersion)
-		if _, err := os.Stat(folders[m]); errors.Is(err, fs.ErrNotExist) {
+		folder := filepath.Join(strings.TrimSpace(cache), filepath.FromSlash(escaped)+"@"+version)
+		if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
 			download = append(download, m.Path+"@"+m.Version)
 		}
+		folders = append(folders, folder)
 	}
 	if len(download) > 2 {
 		if _, err := goCommand(ctx, download...); err != nil {
@@ -137,12 +151,14 @@ func moduleFolders(ctx context.Context, modules []module.Version) (map[module.Ve
 
 // goCommand runs go outside of any module, so that no go.mod or go.sum is changed.
 func goCommand(ctx context.Context, args ...string) (string, error) {
-	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Stderr = os.TempDir(), &stderr
+	cmd.Dir = os.TempDir()
 	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		err = fmt.Errorf("%w\n%s", err, process.LastLines(string(exit.Stderr), 10))
+	}
 	if err != nil {
-		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, process.LastLines(stderr.String(), 10))
+		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 	}
 	return string(out), nil
 }
@@ -162,31 +178,51 @@ type licenseText struct {
 
 // addComponent adds all licence texts in a component's folder.
 func (l *listing) addComponent(component string, folder fs.FS) error {
-	files, err := licenseFiles(folder)
-	if err != nil {
+	var numbers []string
+	whole := false
+	err := fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && neverCompiled.MatchString(d.Name()):
+			return fs.SkipDir
+		case !d.Type().IsRegular() || !hasTerms.MatchString(d.Name()) || path.Ext(name) == ".go":
+			return nil
+		}
+		data, err := fs.ReadFile(folder, name)
+		if err != nil || bytes.ContainsRune(data, 0) { // This is no text, e.g. a picture of the authors.
+			return err
+		}
+		whole = whole || hasOwnTerms.MatchString(name)
+		number := l.addText(string(data), component+": "+name)
+		if !slices.Contains(numbers, number) {
+			numbers = append(numbers, number)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
 		return fmt.Errorf("the licence of %s: %w", component, err)
-	}
-	if !slices.ContainsFunc(files, licenseFile.isOfAll) {
+	case !whole:
 		return fmt.Errorf(
 			"%s has no licence text: what it is called, if it has one, belongs into lab/notices", component,
 		)
 	}
-	var numbers []string
-	for _, file := range files {
-		words := strings.Join(strings.Fields(file.text), " ")
-		at, known := l.byWords[words]
-		if !known {
-			at = len(l.texts)
-			l.byWords[words] = at
-			l.texts = append(l.texts, licenseText{text: file.text})
-		}
-		l.texts[at].files = append(l.texts[at].files, component+": "+file.name)
-		if number := fmt.Sprintf("[%d]", at+1); !slices.Contains(numbers, number) {
-			numbers = append(numbers, number)
-		}
-	}
 	l.components = append(l.components, component+" "+strings.Join(numbers, ""))
 	return nil
+}
+
+// addText adds a text of a file, and returns its number.
+func (l *listing) addText(text, file string) string {
+	words := strings.Join(strings.Fields(text), " ")
+	at, known := l.byWords[words]
+	if !known {
+		at = len(l.texts)
+		l.byWords[words] = at
+		l.texts = append(l.texts, licenseText{text: strings.Trim(strings.ReplaceAll(text, "\r\n", "\n"), "\n")})
+	}
+	l.texts[at].files = append(l.texts[at].files, file)
+	return fmt.Sprintf("[%d]", at+1)
 }
 
 // addOwnText adds a component whose licence is kept here, in a folder of texts.
@@ -197,6 +233,18 @@ func (l *listing) addOwnText(component, folder string) error {
 	}
 	return l.addComponent(component, files)
 }
+
+var (
+	// neverCompiled matches folders that the go command ignores.
+	neverCompiled = regexp.MustCompile(`^(testdata$|_|\.)`)
+	// hasTerms matches the files that `go mod vendor` copies along
+	// (cmd/go/internal/modcmd/vendor.go). "LICENCE" is one more spelling.
+	hasTerms = regexp.MustCompile(
+		`(?i)^(AUTHORS|CONTRIBUTORS|COPYLEFT|COPYING|COPYRIGHT|LEGAL|LICEN[CS]E|NOTICE|PATENTS)`,
+	)
+	// hasOwnTerms matches the paths of files with the licence of a whole module, not of a part.
+	hasOwnTerms = regexp.MustCompile(`(?i)^(COPYING|COPYRIGHT|LICEN[CS]E)[^/]*$`)
+)
 
 const headerFormat = `Third-party notices of CCM Lab
 
@@ -225,54 +273,4 @@ func (l *listing) format(programs []string) string {
 		_, _ = fmt.Fprintf(&out, "\n%s\n[%d] %s\n\n%s\n", strings.Repeat("=", 80), i+1, files, t.text)
 	}
 	return out.String()
-}
-
-// licenseFile is a licence text, with the file's name in its module.
-type licenseFile struct{ name, text string }
-
-// licenseFiles are the files below a folder whose names say that they contain licence terms.
-func licenseFiles(folder fs.FS) (files []licenseFile, err error) {
-	err = fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && name != "." && isNeverCompiled(d.Name()):
-			return fs.SkipDir
-		case !d.Type().IsRegular() || !hasTerms(d.Name()):
-			return nil
-		}
-		data, err := fs.ReadFile(folder, name)
-		if err == nil && !bytes.ContainsRune(data, 0) { // Otherwise it is no text, e.g. a picture of the authors.
-			text := strings.Trim(strings.ReplaceAll(string(data), "\r\n", "\n"), "\n")
-			files = append(files, licenseFile{name: name, text: text})
-		}
-		return err
-	})
-	return files, err
-}
-
-// isNeverCompiled tells whether the go command ignores a folder with this name.
-func isNeverCompiled(name string) bool {
-	return name == "testdata" || strings.HasPrefix(name, "_") || strings.HasPrefix(name, ".")
-}
-
-// metaPrefixes begin the names of the files that `go mod vendor` copies along
-// (cmd/go/internal/modcmd/vendor.go). "LICENCE" is one more spelling.
-var metaPrefixes = []string{
-	"AUTHORS", "CONTRIBUTORS", "COPYLEFT", "COPYING", "COPYRIGHT", "LEGAL", "LICENCE", "LICENSE", "NOTICE",
-	"PATENTS",
-}
-
-// hasTerms tells whether a file with this name contains licence terms.
-func hasTerms(name string) bool {
-	return path.Ext(name) != ".go" && slices.ContainsFunc(metaPrefixes, func(prefix string) bool {
-		return strings.HasPrefix(strings.ToUpper(name), prefix)
-	})
-}
-
-// isOfAll tells whether the file has the licence of its whole module, not of a part.
-func (l licenseFile) isOfAll() bool {
-	return slices.ContainsFunc([]string{"COPYING", "COPYRIGHT", "LICENCE", "LICENSE"}, func(prefix string) bool {
-		return strings.HasPrefix(strings.ToUpper(l.name), prefix)
-	}) && !strings.Contains(l.name, "/")
 }

@@ -45,7 +45,7 @@ func TestProgramModules(t *testing.T) {
 	for range 2 {
 		var c Collection
 		require.NoError(t, addFile(t, &c, hello))
-		text, err := c.Text(t.Context())
+		text, err := c.terms(t.Context())
 		require.NoError(t, err)
 		notices = append(notices, text)
 	}
@@ -64,7 +64,7 @@ func TestPartsWithoutTerms(t *testing.T) {
 		require.NoError(t, err)
 		c.modules[module.Version{Path: name, Version: version}] = true
 	}
-	text, err := c.Text(t.Context())
+	text, err := c.terms(t.Context())
 	require.NoError(t, err)
 	for _, part := range []string{"sqlite", "glibc", "swagger-ui"} {
 		assert.Contains(t, text, "\n"+part+" (with ")
@@ -112,7 +112,7 @@ func TestTextHasEachTextOnce(t *testing.T) {
 	},
 		module.Version{Path: "example.org/one", Version: "v1.0.0"},
 		module.Version{Path: "example.org/Upper", Version: "v2.0.0+incompatible"})
-	text, err := c.Text(t.Context())
+	text, err := c.terms(t.Context())
 	require.NoError(t, err)
 	assert.Contains(t, text, `
 Go's runtime and standard library [1][2]
@@ -149,11 +149,11 @@ func TestMissingTermsAreAnError(t *testing.T) {
 	one := module.Version{Path: "example.org/one", Version: "v1.0.0"}
 	_, err := collectionWithCache(t, map[string]string{
 		"example.org/one@v1.0.0/NOTICE": "We made it.", "example.org/one@v1.0.0/third_party/LICENSE": "Ask them.",
-	}, one).Text(t.Context())
+	}, one).terms(t.Context())
 	require.ErrorContains(t, err, "example.org/one v1.0.0 has no licence text")
-	_, err = collectionWithCache(t, nil, one).Text(t.Context())
+	_, err = collectionWithCache(t, nil, one).terms(t.Context())
 	require.ErrorContains(t, err, "example.org/one@v1.0.0")
-	_, err = new(Collection).Text(t.Context())
+	_, err = new(Collection).terms(t.Context())
 	require.ErrorContains(t, err, "no program")
 }
 

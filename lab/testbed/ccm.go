@@ -64,8 +64,6 @@ type CCM struct {
 	*process.Process
 	// Name is unique in the bed: ccm-1, ccm-2, ….
 	Name string
-	// Started is when the process was started.
-	Started time.Time
 
 	http *http.Client
 	base string
@@ -92,7 +90,6 @@ func (b *Bed) StartCCM(ctx context.Context, o CCMOptions) (*CCM, error) {
 	if c.http, err = rest.HTTPClientFor(b.config); err != nil {
 		return nil, err
 	}
-	c.Started = time.Now()
 	if c.Process, err = b.site.Host.Start(spec); err != nil {
 		return nil, err
 	}
@@ -164,13 +161,10 @@ func (c *CCM) Log() string {
 	return string(log)
 }
 
-// Metrics returns /metrics in Prometheus' text format.
-func (c *CCM) Metrics(ctx context.Context) (string, error) { return c.Get(ctx, "/metrics") }
-
 // Metric sums all series of a counter or gauge with this name and these labels. found
 // is false while there is no such series.
 func (c *CCM) Metric(ctx context.Context, name string, labels map[string]string) (sum float64, found bool, err error) {
-	text, err := c.Metrics(ctx)
+	text, err := c.Get(ctx, "/metrics")
 	if err != nil {
 		return 0, false, err
 	}

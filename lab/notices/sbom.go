@@ -1,9 +1,4 @@
-// Package sbom lists what an artefact is made of as a software bill of materials: CycloneDX 1.6 in
-// JSON (https://cyclonedx.org/docs/1.6/json). A Go program contains the list of its modules; Debian's
-// packages are in dpkg's status.
-//
-// It knows neither images nor bundles. Begin with Inventory.
-package sbom
+package notices
 
 import (
 	"bufio"
@@ -17,10 +12,8 @@ import (
 	"strings"
 )
 
-// File is the name of the file with the list, wherever programs are passed on.
-const File = "sbom.cdx.json"
-
-// Inventory is what one artefact is made of.
+// Inventory is what one artefact is made of, as a software bill of materials: CycloneDX 1.6 in JSON
+// (https://cyclonedx.org/docs/1.6/json).
 type Inventory struct {
 	components map[string]component // By their references.
 	contains   map[string][]string  // References of what a component is made of, by its reference.
@@ -34,13 +27,9 @@ type component struct {
 	PURL    string `json:"purl,omitempty"`
 }
 
-// AddProgram adds a program, under this name, with Go's standard library and the modules of which
-// it was compiled. A file that Go did not compile is ignored.
-func (i *Inventory) AddProgram(name string, program io.ReaderAt) {
-	info, err := buildinfo.Read(program)
-	if err != nil {
-		return
-	}
+// addProgram adds a program, under this name, with Go's standard library and the modules of which
+// it was compiled.
+func (i *Inventory) addProgram(name string, info *buildinfo.BuildInfo) {
 	goVersion, _, _ := strings.Cut(strings.TrimPrefix(info.GoVersion, "go"), " ")
 	refs := []string{i.addModule("stdlib", "v"+goVersion)}
 	if info.Main.Path != "" {
@@ -110,9 +99,8 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn"`
 }
 
-// JSON is the list. It is the same whenever the artefact is the same: it has no time, and no serial
-// number.
-func (i *Inventory) JSON() (string, error) {
+// sbom is the list. It has no time and no serial number, and is the same whenever the artefact is.
+func (i *Inventory) sbom() (string, error) {
 	components, dependencies := []component{}, []dependency{}
 	for _, ref := range slices.Sorted(maps.Keys(i.components)) {
 		components = append(components, i.components[ref])

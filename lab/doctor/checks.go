@@ -1,38 +1,34 @@
 package doctor
 
-// Checks of the operating system, the tools, the resources and their limits.
-
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"go/version"
-	"io/fs"
+	"maps"
 	"math/bits"
+	"net/netip"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ccmlab/ccmlab/fakecloud/certs"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 const (
-	// NeedGo is the version of Go in go.mod.
-	NeedGo = "1.26.0"
 	// needKernel is the first kernel with pidfd_open(2), by which no process is mistaken for
 	// another.
 	needKernel = "5.3"
 	// needMemory, in MB, is what a lab of three nodes takes, with a reserve.
 	needMemory = 1500
-	// needDisk, in MB, is somewhat above what one lab's folder grows to in an
-	// hour. buildDisk, in MB, is what Go's cache grows to at the first build.
-	needDisk  = 500
-	buildDisk = 8 << 10
+	// needDisk, in MB, is somewhat above what one lab's folder grows to in an hour.
+	needDisk = 500
 	// needFiles is how many open files etcd and the API server each need.
 	needFiles = 1024
 	// needTasks is above the threads that a lab of three nodes has.
@@ -65,34 +61,16 @@ func scanPrefix(s, format string, to ...any) bool {
 	return n == len(to)
 }
 
-// checkClock finds a clock that was set back: then certificates and leases are not valid yet.
+// checkClock finds a clock that was set back. What that means for a lab that exists, `lab up` says.
 func checkClock(_ context.Context, m *Machine) Finding {
 	now, stamp := m.Now(), "2006-01-02 15:04 MST"
-	const fixed = "set the clock: timedatectl set-ntp true"
 	if now.Before(m.Built) {
 		return fixFinding(
-			fixed, "it is %s, and the lab was built later, at %s", now.Format(stamp), m.Built.Format(stamp),
+			"set the clock: timedatectl set-ntp true", "it is %s, and the lab was built later, at %s",
+			now.Format(stamp), m.Built.Format(stamp),
 		)
 	}
-	all, _ := m.Labs()
-	finding := okFinding("%s", now.Format(stamp))
-	for _, l := range all {
-		if l.State == nil || !now.Before(l.State.StartedAt) {
-			continue
-		}
-		made := fmt.Sprintf(
-			"it is %s, and lab %s was made later, at %s", now.Format(stamp), l.Name, l.State.StartedAt.Format(stamp),
-		)
-		if now.Before(l.State.StartedAt.Add(-certs.Margin)) {
-			return fixFinding(
-				fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made,
-			)
-		}
-		finding = infoFinding(
-			fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made,
-		)
-	}
-	return finding
+	return okFinding("%s", now.Format(stamp))
 }
 
 func checkPrograms(_ context.Context, m *Machine) Finding {
@@ -100,74 +78,6 @@ func checkPrograms(_ context.Context, m *Machine) Finding {
 		return fixFinding("make build", "missing: %s", strings.Join(m.Missing, ", "))
 	}
 	return okFinding("all in %s and %s", m.Bin, m.Kube)
-}
-
-// buildToolFinding is a finding about a tool that only building needs. It must be fixed where
-// programs are still to be built.
-func (m *Machine) buildToolFinding(remedy, format string, args ...any) Finding {
-	if len(m.Missing) > 0 {
-		return fixFinding(remedy, format, args...)
-	}
-	return infoFinding(remedy+" (to build; what is built runs without)", format, args...)
-}
-
-func checkGo(ctx context.Context, m *Machine) Finding {
-	install := "install Go " + NeedGo + " or newer: https://go.dev/dl"
-	file, err := m.Find("go")
-	if err != nil {
-		return m.buildToolFinding(install, "not in PATH")
-	}
-	output, err := m.Run(ctx, "", file, "version")
-	if err != nil {
-		return m.buildToolFinding(install, "%s: %v", file, err)
-	}
-	// go version go1.26.8 linux/amd64
-	fields := strings.Fields(output)
-	if len(fields) < 3 || !version.IsValid(fields[2]) {
-		return infoFinding("", "%s says of itself: %s", file, output)
-	}
-	if version.Compare(fields[2], "go"+NeedGo) < 0 {
-		return m.buildToolFinding(install, "%s is %s", file, fields[2])
-	}
-	return okFinding("%s, %s", fields[2], file)
-}
-
-// checkGCC has gcc compile and link a program, statically as the build does. A compiler without
-// the static half of the C library fails.
-func checkGCC(ctx context.Context, m *Machine) Finding {
-	install := "install gcc and the C library's headers, such as: sudo apt-get install gcc libc6-dev (the cloud's database, SQLite, is C)"
-	compiler := cmp.Or(m.Getenv("CC"), "gcc")
-	file, err := m.Find(strings.Fields(compiler)[0])
-	if err != nil {
-		return m.buildToolFinding(install, "%s is not in PATH", compiler)
-	}
-	if _, err := m.Run(
-		ctx, "#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n", file, "-x", "c", "-static", "-o",
-		"/dev/null", "-",
-	); err != nil {
-		return m.buildToolFinding(install, "%s compiles nothing: %v", file, err)
-	}
-	return okFinding("%s compiles", file)
-}
-
-func checkTools(_ context.Context, m *Machine) Finding {
-	var missing, found []string
-	for _, tool := range []string{"make", "git", "curl"} {
-		if _, err := m.Find(tool); err != nil {
-			missing = append(missing, tool)
-		} else {
-			found = append(found, tool)
-		}
-	}
-	switch {
-	case len(missing) == 0:
-		return okFinding("%s", strings.Join(found, ", "))
-	case strings.Contains(strings.Join(missing, " "), "make"):
-		return m.buildToolFinding("install make", "not in PATH: %s", strings.Join(missing, ", "))
-	}
-	return infoFinding(
-		"git is for the sources, curl to ask the load balancers", "not in PATH: %s", strings.Join(missing, ", "),
-	)
 }
 
 func checkMemory(_ context.Context, m *Machine) Finding {
@@ -199,11 +109,8 @@ func checkMemory(_ context.Context, m *Machine) Finding {
 // left, too.
 func (m *Machine) leftInCgroup(limit, current string) (left uint64, found bool) {
 	line, err := m.Read("/proc/self/cgroup")
-	if err != nil {
-		return 0, false
-	}
 	_, group, ok := strings.Cut(string(line), "0::")
-	if !ok {
+	if err != nil || !ok {
 		return 0, false
 	}
 	group, _, _ = strings.Cut(group, "\n")
@@ -212,8 +119,9 @@ func (m *Machine) leftInCgroup(limit, current string) (left uint64, found bool) 
 		highest, err1 := m.readNumber(path.Join(folder, limit))
 		used, err2 := m.readNumber(path.Join(folder, current))
 		if err1 == nil && err2 == nil {
-			if stat, err := m.Read(path.Join(folder, "memory.stat")); err == nil && limit == "memory.max" {
+			if limit == "memory.max" {
 				var cached uint64
+				stat, _ := m.Read(path.Join(folder, "memory.stat"))
 				_, rest, _ := strings.Cut(string(stat), "inactive_file ")
 				_ = scanPrefix(rest, "%d", &cached)
 				used -= min(used, cached)
@@ -236,46 +144,22 @@ func (m *Machine) readNumber(file string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64) // "max", for no limit, is an error.
 }
 
-func checkDisk(ctx context.Context, m *Machine) Finding {
-	if m.HomeErr != nil {
-		return unknownFinding(m.HomeErr)
-	}
-	free, err := m.Space(m.Home)
-	if err != nil {
+func checkDisk(_ context.Context, m *Machine) Finding {
+	free, err := m.FreeSpace()
+	switch {
+	case err != nil:
 		return unknownFinding(err)
-	}
-	if free>>20 < needDisk {
+	case free>>20 < needDisk:
 		return fixFinding(
 			"free some space, or set CCMLAB_HOME to a folder on another disk", "%d MB free for %s; a lab wants %d",
 			free>>20, m.Home, needDisk,
 		)
 	}
-	text := fmt.Sprintf("%d MB free for %s", free>>20, m.Home)
-	if len(m.Missing) == 0 {
-		return okFinding("%s", text)
-	}
-	cache, err := m.Run(ctx, "", "go", "env", "GOCACHE")
-	if err != nil {
-		return okFinding("%s", text)
-	}
-	if free, err = m.Space(cache); err == nil && free>>20 < buildDisk {
-		return infoFinding(
-			"free some space, or set GOCACHE to a folder on another disk",
-			"%s, %d MB for Go's cache, %s, which grows to some %d at the first build", text, free>>20, cache, buildDisk,
-		)
-	}
-	return okFinding("%s, %d MB for Go's cache", text, free>>20)
+	return okFinding("%d MB free for %s", free>>20, m.Home)
 }
 
 func checkFolder(_ context.Context, m *Machine) Finding {
-	if m.HomeErr != nil {
-		return fixFinding(state.OwnFolderAdvice, "%v", m.HomeErr)
-	}
-	if err := m.Writable(m.Home); err != nil {
-		return fixFinding(state.OwnFolderAdvice, "%s: %v", m.Home, err)
-	}
-	// As it will be for a lab: the folder of all labs may be sticky.
-	if err := m.Private(filepath.Join(m.Home, "lab")); err != nil {
+	if err := m.CheckHome(); err != nil {
 		return fixFinding(state.OwnFolderAdvice, "%s", strings.TrimSuffix(err.Error(), "; "+state.OwnFolderAdvice))
 	}
 	return okFinding("labs are kept in %s", m.Home)
@@ -295,27 +179,19 @@ func checkOpenFiles(_ context.Context, m *Machine) Finding {
 	return okFinding("up to %s per process", formatLimit(limit))
 }
 
-// formatLimit shows a limit, or that there is none.
-func formatLimit(n uint64) string {
-	if n >= 1<<62 {
-		return "any number"
-	}
-	return strconv.FormatUint(n, 10)
-}
-
 // checkProcesses checks both limits, which count threads. The user's does not hold for root.
 func checkProcesses(_ context.Context, m *Machine) Finding {
-	limit, err := m.Limit(rlimitProcesses)
-	if err != nil {
+	limit, err := m.Limit(unix.RLIMIT_NPROC)
+	left, grouped := m.leftInCgroup("pids.max", "pids.current")
+	switch {
+	case err != nil:
 		return unknownFinding(err)
-	}
-	if m.UID != 0 && limit < needTasks {
+	case m.UID != 0 && limit < needTasks:
 		return fixFinding(
 			fmt.Sprintf("ulimit -u %d; for good in /etc/security/limits.conf", 10*needTasks),
 			"up to %d threads of this user; a lab of three nodes wants %d", limit, needTasks,
 		)
-	}
-	if left, ok := m.leftInCgroup("pids.max", "pids.current"); ok && left < needTasks {
+	case grouped && left < needTasks:
 		return fixFinding(
 			"raise the limit: docker run --pids-limit, or TasksMax= of the systemd unit",
 			"%d more threads in this control group; a lab of three nodes wants %d", left, needTasks,
@@ -324,15 +200,25 @@ func checkProcesses(_ context.Context, m *Machine) Finding {
 	return okFinding("up to %s threads of this user", formatLimit(limit))
 }
 
+// formatLimit shows a limit, or that there is none.
+func formatLimit(n uint64) string {
+	if n >= 1<<62 {
+		return "any number"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
 // InotifyPerLab is how many inotify instances an embedded lab takes, however many nodes it has: its
 // CCM two, its agent one. A test in lab/e2e counts them.
 const InotifyPerLab = 3
+
+const inotifyInstances = "/proc/sys/fs/inotify/max_user_instances"
 
 // raiseInotify is the command that raises inotify's limits until the machine is restarted.
 const raiseInotify = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
 
 func checkInotify(_ context.Context, m *Machine) Finding {
-	instances, err1 := m.readNumber("/proc/sys/fs/inotify/max_user_instances")
+	instances, err1 := m.readNumber(inotifyInstances)
 	watches, err2 := m.readNumber("/proc/sys/fs/inotify/max_user_watches")
 	used, err3 := m.InotifyInUse()
 	if err := errors.Join(err1, err2, err3); err != nil {
@@ -351,7 +237,7 @@ func checkInotify(_ context.Context, m *Machine) Finding {
 // CheckInotify returns an error, with the command that helps, if this user has not enough inotify
 // instances left for so many labs more. Where that cannot be known it returns nil.
 func (m *Machine) CheckInotify(labs int) error {
-	instances, err := m.readNumber("/proc/sys/fs/inotify/max_user_instances")
+	instances, err := m.readNumber(inotifyInstances)
 	used, unknown := m.InotifyInUse()
 	need := uint64(labs) * InotifyPerLab //nolint:gosec // It is not negative.
 	if err != nil || unknown != nil || instances >= used+need {
@@ -363,22 +249,125 @@ func (m *Machine) CheckInotify(labs int) error {
 	)
 }
 
-func checkBundles(ctx context.Context, m *Machine) Finding {
-	dir := filepath.Join(m.Cache, "ccmlab", "bundles")
-	bytes, err := m.Size(ctx, dir)
-	switch {
-	case m.Cache == "" || errors.Is(err, fs.ErrNotExist):
-		return okFinding("none unpacked")
-	case err != nil:
-		return unknownFinding(err)
+// checkLoopback listens on addresses in 127.0.0.0/8. Linux has all of them without configuration.
+func checkLoopback(_ context.Context, m *Machine) Finding {
+	const remedy = "bring up the loopback interface with all of 127.0.0.0/8: sudo ip address add 127.0.0.1/8 dev lo; sudo ip link set lo up"
+	first, last := local.Slots()
+	for _, address := range []string{
+		"127.0.0.1:0", fmt.Sprintf("127.%d.255.254:0", first), fmt.Sprintf("127.%d.255.254:0", last),
+	} {
+		for _, network := range []string{"tcp4", "udp4"} {
+			if err := m.Listen(network, address); err != nil {
+				return fixFinding(remedy, "%v", err)
+			}
+		}
 	}
-	return infoFinding("rm -r "+dir+" (while no lab runs from it)", "unpacked bundles take %d MB", bytes>>20)
+	return okFinding("addresses in 127.0.0.0/8 can be listened on, TCP and UDP")
 }
 
+const (
+	// kubeletPort is the port on which a kubelet listens by default.
+	kubeletPort = 10250
+	// kubeProxyHealthPort is where kube-proxy tells of its health by default, and load balancers ask for it.
+	kubeProxyHealthPort = 10256
+)
+
+// checkPorts finds ports that another process holds on 0.0.0.0, and so in every slot. The lab
+// takes other ports then, except for its lock, which needs one of a few.
+func checkPorts(_ context.Context, m *Machine) Finding {
+	all, err := m.Listeners()
+	if err != nil {
+		return unknownFinding(err)
+	}
+	wanted := map[int]string{kubeletPort: "kubelet", kubeProxyHealthPort: "kube-proxy's health"}
+	for name, port := range local.PreferredPorts() {
+		wanted[port] = name
+	}
+	locks := local.LockPorts()
+	for _, port := range locks {
+		wanted[port] = local.PortLock
+	}
+	held := map[int]string{}
+	for _, l := range all {
+		port := int(l.Address.Port())
+		if name := wanted[port]; name != "" && l.Address.Addr().IsUnspecified() {
+			held[port] = fmt.Sprintf("%d (%s) by %s", port, name, m.Holder(l))
+		}
+	}
+	if len(held) == 0 {
+		return okFinding("those that a lab prefers are free")
+	}
+	var each []string
+	for _, port := range slices.Sorted(maps.Keys(held)) {
+		each = append(each, held[port])
+	}
+	text := "held on every address: " + strings.Join(each, ", ")
+	if !slices.ContainsFunc(locks, func(port int) bool { return held[port] == "" }) {
+		return fixFinding("end one of them, or have it listen on one address", "%s; a lab needs one of %v", text, locks)
+	}
+	if held[kubeProxyHealthPort] != "" {
+		text += "; load balancers take what answers there for the health of every node"
+	}
+	return infoFinding("", "%s; a lab takes others, and a load balancer on one of them says so", text)
+}
+
+// checkLeftovers finds processes whose lab's folder was deleted. They keep their memory and their slot.
+func checkLeftovers(_ context.Context, m *Machine) Finding {
+	found, err := m.Leftovers()
+	if err != nil {
+		return unknownFinding(err)
+	}
+	if len(found) == 0 {
+		return okFinding("none: every process of a lab has its folder")
+	}
+	var shown []string
+	dir := found[0].Lab
+	for _, p := range found {
+		shown = append(shown, fmt.Sprintf("%s (pid %d)", p.Component, p.PID))
+		dir = min(dir, p.Lab)
+	}
+	return fixFinding(
+		fmt.Sprintf("CCMLAB_HOME=%s lab down --name %s", filepath.Dir(dir), filepath.Base(dir)),
+		"processes of a lab whose folder is gone, %s: %s", dir, strings.Join(shown, ", "),
+	)
+}
+
+// proxyVariables name a proxy to curl, which does not read HTTP_PROXY.
+var proxyVariables = []string{"http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"}
+
+// checkProxy finds a proxy that would be used for loopback. Programs in Go never do that, but curl
+// does.
+func checkProxy(_ context.Context, m *Machine) Finding {
+	i := slices.IndexFunc(proxyVariables, func(name string) bool { return m.Getenv(name) != "" })
+	if i < 0 {
+		return okFinding("none is set")
+	}
+	set := proxyVariables[i]
+	for entry := range strings.SplitSeq(cmp.Or(m.Getenv("no_proxy"), m.Getenv("NO_PROXY")), ",") {
+		entry = strings.TrimSpace(entry)
+		prefix, err := netip.ParsePrefix(entry)
+		if entry == "*" || err == nil && prefix.Bits() <= 8 && prefix.Contains(netip.MustParseAddr("127.30.0.1")) {
+			return okFinding("%s is set, and not for loopback", set)
+		}
+	}
+	return fixFinding(
+		`export NO_PROXY="127.0.0.0/8${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.0/8${no_proxy:+,$no_proxy}"`,
+		"%s is set, and NO_PROXY does not name 127.0.0.0/8: curl would ask the proxy for the lab's load balancers", set,
+	)
+}
+
+// engineBound is how long a container engine may take to answer. One that hangs answers never.
+const engineBound = 1800 * time.Millisecond
+
 func checkContainerEngine(ctx context.Context, m *Machine) Finding {
+	ctx, cancel := context.WithTimeout(ctx, engineBound)
+	defer cancel()
 	engine, err := m.Engine(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		return okFinding("%s", engine)
+	case ctx.Err() != nil:
+		return unknownFinding(fmt.Errorf("no answer within %s", engineBound))
 	}
 	why, remedy := causeAndRemedy(err)
 	if m.Cluster == "kind" {

@@ -1,4 +1,4 @@
-package sbom
+package notices
 
 import (
 	"encoding/json"
@@ -23,20 +23,20 @@ Status: deinstall ok config-files
 Version: 1
 `
 
-func TestJSON(t *testing.T) {
-	var i Inventory
+func TestSBOM(t *testing.T) {
+	var i Collection
 	self, err := os.Executable()
 	require.NoError(t, err)
 	program, err := os.Open(self)
 	require.NoError(t, err)
 	defer func() { _ = program.Close() }()
-	i.AddProgram("/usr/bin/self", program)
-	i.AddProgram("/usr/bin/script", strings.NewReader("#!/bin/sh\n"))
+	require.NoError(t, i.AddProgram("/usr/bin/self", program))
+	require.NoError(t, i.AddProgram("/usr/bin/script", strings.NewReader("#!/bin/sh\n")))
 	i.AddDebian([]byte(status))
 	require.NoError(t, i.AddVendored(strings.NewReader("# example.com/a v1.2.3\n## explicit\nexample.com/a/b\n")))
-	text, err := i.JSON()
+	text, err := i.sbom()
 	require.NoError(t, err)
-	again, err := i.JSON()
+	again, err := i.sbom()
 	require.NoError(t, err)
 	assert.Equal(t, text, again)
 
