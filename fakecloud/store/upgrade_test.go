@@ -48,7 +48,7 @@ func TestEveryReleaseIsUpgraded(t *testing.T) {
 
 // Files that were never released, and those of a newer fakecloud, are left as they were.
 func TestUnknownSchemasAreRefused(t *testing.T) {
-	for _, version := range []int{3, 12, 14} {
+	for version, by := range map[int]string{3: "unreleased", 12: "unreleased", 14: "newer"} {
 		path := filepath.Join(t.TempDir(), "cloud.db")
 		conn := load(t, path, "00002")
 		_, err := conn.ExecContext(
@@ -57,7 +57,7 @@ func TestUnknownSchemasAreRefused(t *testing.T) {
 		require.NoError(t, errors.Join(err, conn.Close()))
 		_, err = store.Open(t.Context(), path)
 		require.ErrorIs(t, err, store.ErrUnusable)
-		require.ErrorContains(t, err, fmt.Sprintf("schema %d", version))
+		require.ErrorContains(t, err, fmt.Sprintf("%s fakecloud (schema %d", by, version))
 		assert.Empty(t, query(t, raw(t, path), "SELECT name FROM sqlite_schema WHERE name = 'resources'"))
 	}
 }
