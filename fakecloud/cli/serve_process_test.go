@@ -122,18 +122,6 @@ func TestIPFamilyCommands(t *testing.T) {
 	}
 }
 
-func TestApplyIPFamilies(t *testing.T) {
-	const manifest = "loadBalancers:\n- name: web\n  listeners: [{protocol: tcp, port: 18087, targetPort: 30080}]\n  sourceRanges: [\"fd00::/8\"]\n  ipFamilies: "
-	dir := t.TempDir()
-	r := &applyRig{startServe(t, dir, "--load-balancer-cidr6", cidr6), t, dir}
-	assert.Equal(t, []string{"web created"}, r.apply(manifest+"[ipv6, ipv4]"))
-	assert.Equal(t, []string{"web unchanged"}, r.apply(manifest+"[ipv4, ipv6]"))
-	_, errs, code := r.runApply(manifest + "[ipv4]")
-	assert.Equal(t, 1, code)
-	assert.Contains(t, errs, "ipFamilies is [ipv4 ipv6] in the cloud")
-	assert.Contains(t, errs, "cannot be changed")
-}
-
 func TestServeSelfSigned(t *testing.T) {
 	dir := t.TempDir()
 	read := func(name string) string {

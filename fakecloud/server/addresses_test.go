@@ -145,15 +145,6 @@ func TestListsOfAddresses(t *testing.T) {
 	assert.NotContains(t, resp.Body, tagged.ID)
 }
 
-func TestChangesForTheRightVersion(t *testing.T) {
-	r := newRig(t)
-	at := "/v1/addresses/" + r.reserve(t, "one").ID
-	changed, _ := r.call(t, "PATCH", at, `{"name":"two"}`, "If-Match", `"1"`)
-	assert.Equal(t, `"2"`, changed.Header.Get("ETag"))
-	gone, _ := r.call(t, "DELETE", at, "", "If-Match", `"2"`)
-	assert.Equal(t, 204, gone.StatusCode)
-}
-
 func TestInstancesGiveTheirAddressesBack(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	a, in := r.reserve(t, "one"), r.newInstance(t)

@@ -2,13 +2,11 @@ package server_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,46 +18,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
-
-func TestOptionsThatBalancersCannotHave(t *testing.T) {
-	r := newRig(t)
-	a := r.reserve(t, "one")
-	at := "/v1/load-balancers"
-	made, _ := r.call(
-		t, "POST", at, `{"name":"old","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],"addressId":"`+a.ID+`"}`,
-	)
-	require.Equal(t, 201, made.StatusCode, made.Body)
-	for _, tc := range []struct{ listener, rest, field string }{
-		{``, `,"scheme":"private"`, "scheme"},
-		{``, `,"algorithm":"random"`, "algorithm"},
-		{``, `,"idleTimeoutSeconds":86401`, "idleTimeoutSeconds"},
-		{``, `,"idleTimeoutSeconds":1.5`, "idleTimeoutSeconds"},
-		{``, `,"drainSeconds":-1`, "drainSeconds"},
-		{`,"connectionLimit":-1`, ``, "listeners.0.connectionLimit"},
-		{`,"connectionLimit":1000001`, ``, "listeners.0.connectionLimit"},
-		{``, `,"healthCheck":{"protocol":"http","port":1,"expectedCodes":"199"}`, "healthCheck.expectedCodes"},
-		{``, `,"healthCheck":{"protocol":"http","port":1,"expectedCodes":"301-300"}`, "healthCheck.expectedCodes"},
-		{``, `,"healthCheck":{"protocol":"tcp","port":1,"expectedCodes":"200"}`, "healthCheck.expectedCodes"},
-	} {
-		fresh := `{"name":"new","listeners":[{"protocol":"tcp","port":1,"targetPort":1` + tc.listener + `}]` + tc.rest +
-			`}`
-		change := `{"listeners":[{"protocol":"tcp","port":1,"targetPort":1` + tc.listener + `}]` + tc.rest + `}`
-		for _, call := range [][3]string{{"POST", at, fresh}, {"PATCH", made.Header.Get("Location"), change}} {
-			resp, p := r.call(t, call[0], call[1], call[2])
-			assert.Equal(t, 400, resp.StatusCode, call)
-			assert.Equal(t, api.InvalidRequest, p.Code)
-			assert.Contains(t, fields(p), tc.field, "%v: %s", call, p.Detail)
-		}
-	}
-	_, p := r.call(
-		t, "PATCH", made.Header.Get("Location"),
-		`{"scheme":"internal","drainSeconds":5,"listeners":[{"protocol":"udp","port":1,"targetPort":1}]}`,
-	)
-	assert.Equal(t, api.InvalidRequest, p.Code)
-	assert.Len(t, fields(p), 2, "all that is wrong is told at once: %s", p.Detail)
-	assert.Contains(t, fields(p), "scheme")
-	assert.Contains(t, fields(p), "drainSeconds")
-}
 
 func TestABalancerMayHaveNoListeners(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
@@ -145,49 +103,6 @@ func serveTCP(t *testing.T, serve func(net.Conn)) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func TestOptionsAreInForce(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
-	target := serveTCP(t, func(c net.Conn) {
-		_, _ = io.WriteString(c, "x")
-		_, _ = io.Copy(c, c)
-	})
-	in := r.runInstance(t, api.InstanceCreate{Address: new("127.0.0.1")})
-	listeners := []api.Listener{
-		{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target, ConnectionLimit: 1},
-	}
-	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}, DrainSeconds: new(1),
-	})
-	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
-	open := func() net.Conn {
-		c := must(net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience))(t)
-		t.Cleanup(func() { _ = c.Close() })
-		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-		return c
-	}
-	first := open()
-	requireOK(t)(io.ReadFull(first, make([]byte, 1)))
-	second, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience)
-	if err == nil { // The reset may come while it still connects.
-		require.NoError(t, second.SetDeadline(time.Now().Add(patience)))
-		_, err = second.Read(make([]byte, 1))
-		_ = second.Close()
-	}
-	require.Error(t, err)
-	stats := must(r.LoadBalancerStats(ctx, lb.ID))(t)
-	assert.EqualValues(t, 1, stats.Listeners[0].RefusedConnections)
-
-	requireOK(t)(r.StopInstance(ctx, in.ID))
-	_, err = first.Read(make([]byte, 1))
-	require.Error(t, err, "a connection to an instance that does not run drains")
-	require.False(t, isTimeout(err), err)
-}
-
-func isTimeout(err error) bool {
-	e, ok := err.(net.Error) //nolint:errorlint // It comes straight from the connection.
-	return ok && e.Timeout()
-}
-
 // awaitCondition waits until an active balancer's reason begins so; "" is none.
 func (r *rig) awaitCondition(t *testing.T, id, want string) api.LoadBalancer {
 	t.Helper()
@@ -201,59 +116,6 @@ func (r *rig) awaitCondition(t *testing.T, id, want string) api.LoadBalancer {
 		}
 	}, patience, 2*time.Millisecond)
 	return *lb
-}
-
-func TestABalancerWithoutHealthyTargetSaysSo(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
-	in := r.runInstance(t, api.InstanceCreate{})
-	target := must(net.Listen("tcp4", in.Addresses[0].IP+":0"))(t)
-	var status atomic.Int64
-	status.Store(http.StatusOK)
-	web := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(int(status.Load()))
-		}),
-		ReadHeaderTimeout: patience,
-	}
-	go func() { _ = web.Serve(target) }()
-	t.Cleanup(func() { _ = web.Close() })
-	at := target.Addr().(*net.TCPAddr).Port
-	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: at}},
-		Targets: &[]api.Target{{InstanceID: in.ID}},
-		HealthCheck: &api.HealthCheck{
-			Protocol: api.HealthCheckHTTP, Port: at, IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1,
-			UnhealthyThreshold: 1,
-		},
-	})
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		health, err := r.LoadBalancerHealth(ctx, lb.ID)
-		if assert.NoError(c, err) && assert.Len(c, health.Targets, 1) {
-			assert.Equal(c, api.TargetHealthy, health.Targets[0].Health)
-		}
-	}, patience, 2*time.Millisecond)
-	assert.Nil(t, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive).StateReason)
-	status.Store(http.StatusServiceUnavailable)
-	sick := r.awaitCondition(t, lb.ID, "no target is healthy")
-	status.Store(http.StatusOK)
-	assert.Greater(t, r.awaitCondition(t, lb.ID, "").Version, sick.Version)
-	requireOK(t)(r.StopInstance(ctx, in.ID))
-	r.awaitCondition(t, lb.ID, "no target runs")
-	requireOK(t)(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Targets: &[]api.Target{}}))
-	last := r.awaitCondition(t, lb.ID, "it has no targets")
-
-	var told []string
-	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(ev api.Event) error {
-		if ev.ID == lb.ID && valueOrZero(ev.From, "") == "active" && valueOrZero(ev.To, "") == "active" {
-			assert.Equal(t, api.EventUpdated, ev.Type)
-			begins, _, _ := strings.Cut(valueOrZero(ev.Reason, ""), ":")
-			assert.Equal(t, ev.Reason, ev.LoadBalancer.StateReason)
-			told = append(told, begins)
-		}
-		return nil
-	}))
-	assert.Subset(t, told, []string{"no target is healthy", "", "no target runs"})
-	assert.Equal(t, last, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive), "then all is quiet")
 }
 
 func TestHealthIsToldByListener(t *testing.T) {
@@ -294,25 +156,6 @@ func newRig6(t *testing.T) *rig {
 	return newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })
 }
 
-func TestFamiliesThatCannotBeHad(t *testing.T) {
-	const create = `{"name":"web","listeners":[{"protocol":"tcp","port":8080,"targetPort":1}],"ipFamilies":`
-	r := newRig(t)
-	for given, says := range map[string]string{
-		`["ipv4","ipv6"]}`: "cannot hold ipv6: the cloud has no --load-balancer-cidr6",
-		`["ipv6"]}`:        "must hold ipv4",
-		`[]}`:              "minimum number of items is 1",
-		`["ipv4","ipv4"]}`: "duplicate",
-	} {
-		_, p := r.call(t, "POST", "/v1/load-balancers", create+given)
-		assert.Equal(t, api.InvalidRequest, p.Code, given)
-		assert.Contains(t, fields(p)["ipFamilies"], says, given)
-	}
-	_, p := r.call(t, "POST", "/v1/load-balancers", create+`["ipv5"]}`)
-	assert.Equal(t, "must be ipv4 or ipv6", fields(p)["ipFamilies.0"])
-	_, p = r.call(t, "POST", "/v1/load-balancers", create+`["ipv4"],"sourceRanges":["fd00::1/8"]}`)
-	assert.Equal(t, "has host bits set: did you mean fd00::/8?", fields(p)["sourceRanges.0"])
-}
-
 func TestBothFamiliesOverTheAPI(t *testing.T) {
 	r, ctx := newRig6(t), t.Context()
 	both := api.IPFamilies{api.IPv4, api.IPv6}
@@ -343,30 +186,4 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 	}))
 	assert.NotEmpty(t, told)
 	assert.NotContains(t, told, "none", "its events show it")
-}
-
-func TestBothFamiliesLeadToTheTargets(t *testing.T) {
-	free, err := net.Listen("tcp6", "[::1]:0")
-	if err != nil {
-		t.Skipf("this machine has no IPv6 on loopback: %v", err)
-	}
-	port := free.Addr().(*net.TCPAddr).Port
-	require.NoError(t, free.Close())
-	r, ctx := newRig6(t), t.Context()
-	target := serveTCP(t, func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
-	in := r.runInstance(t, api.InstanceCreate{Address: new("127.0.0.1")})
-	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name: "web", IPFamilies: &api.IPFamilies{api.IPv4, api.IPv6}, Targets: &api.Targets{{InstanceID: in.ID}},
-		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: target}},
-	})
-	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
-	for _, address := range []string{lb.Address, *lb.IPv6Address} {
-		c := must(net.DialTimeout("tcp", net.JoinHostPort(address, strconv.Itoa(port)), patience))(t)
-		heard := must(io.ReadAll(c))(t)
-		assert.Equal(t, "hello", string(heard))
-		require.NoError(t, c.Close())
-	}
-	stats := must(r.LoadBalancerStats(ctx, lb.ID))(t)
-	require.Len(t, stats.Listeners, 1)
-	assert.EqualValues(t, 2, stats.Listeners[0].Connections, "both count as one listener's")
 }

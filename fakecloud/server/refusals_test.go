@@ -65,17 +65,6 @@ func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
 	assert.Equal(t, api.InstancePending, started.State)
 }
 
-func TestExpiredTokensAreNotRotated(t *testing.T) {
-	r, ctx := virtualRig(t), t.Context()
-	requireOK(t)(r.CreateToken(
-		ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: new(start.Add(time.Minute))},
-	))
-	requireOK(t)(r.AdvanceClock(ctx, time.Hour))
-	r.refused(
-		t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{}`, api.WrongState, "", "create another token",
-	)
-}
-
 func TestBalancersGetAnAddressWhileThereIsOne(t *testing.T) {
 	r := newRig(t)
 	for n := range 14 { // Of 16, but the first and the last.
