@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -23,23 +21,10 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver"
 	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
-	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/dialects"
 )
-
-// Implementations that the suite has a driver for.
-const (
-	// ImplementationFakecloud is fakecloud, with its CCM or another one.
-	ImplementationFakecloud = "fakecloud"
-	// ImplementationInMemory is a cloud in the suite's own memory, with a
-	// minimal CCM: it shows that the suite takes any.
-	ImplementationInMemory = "in-memory"
-)
-
-// Implementations are all of them, the default first.
-var Implementations = []string{ImplementationFakecloud, ImplementationInMemory}
 
 // OwnClaims are the capabilities of the lab's own CCM.
 var OwnClaims = []conformance.Capability{
@@ -116,15 +101,10 @@ func podCIDR(l *lab.Lab) string {
 }
 
 func (o Options) implementationOn(
-	ctx context.Context,
-	l *lab.Lab,
-	cfg *rest.Config,
+	ctx context.Context, l *lab.Lab,
 ) (under conformance.Implementation, closeDriver func() error, err error) {
 	if o.Driver != nil {
 		return o.driverOn(ctx, l)
-	}
-	if o.Implementation == ImplementationInMemory {
-		return inmemory.New(cfg), func() error { return nil }, nil
 	}
 	return o.fakecloudOn(ctx, l)
 }
@@ -161,7 +141,7 @@ func (o Options) fakecloudOn(
 	}
 	u.Host = gate.Address()
 
-	under := conformance.Implementation{Name: ImplementationFakecloud}
+	under := conformance.Implementation{Name: "fakecloud"}
 	ccm := &program.CCM{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Env: ownEnv,
 		Noise:          routeControllerNoise,

@@ -42,9 +42,8 @@ type Options struct {
 	// instances of the lab's own cloud, which become Nodes, are the driver's.
 	Traffic bool
 	// Workload is the image of pods that answer; "" is the lab's own.
-	Workload       string
-	Implementation string // "" is ImplementationFakecloud.
-	// Driver, unless nil, is the driver of another cloud, in place of Implementation.
+	Workload string
+	// Driver, unless nil, is the driver of another cloud than the lab's own.
 	Driver *Driver
 	// Program is the CCM; nil is the lab's own.
 	Program *program.CCM
@@ -140,7 +139,7 @@ func (o Options) onSomebodysCluster() bool {
 // longer on one, and only embedded ones are cheap.
 func (o Options) worthwhileLabs(tests []conformance.Test) int {
 	if kind := cluster.KindNamed(o.Cluster); kind == nil || !kind.Hollow ||
-		o.Implementation == ImplementationInMemory || o.Driver != nil || o.Keep {
+		o.Driver != nil || o.Keep {
 		return 1
 	}
 	alone := 0
@@ -243,7 +242,7 @@ func (o Options) runOnLab(
 	switch {
 	case o.onSomebodysCluster():
 		up.Nodes = 0 // It has those that it has.
-	case o.Implementation == ImplementationInMemory || o.WithoutMachines || o.Driver != nil && !o.Traffic:
+	case o.WithoutMachines || o.Driver != nil && !o.Traffic:
 		up.Nodes = lifecycle.NoNodes
 	}
 	if o.KubeletProviderIDs {
@@ -276,7 +275,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 	if err != nil {
 		return nil, err
 	}
-	under, closeDriver, err := o.implementationOn(ctx, l, cfg)
+	under, closeDriver, err := o.implementationOn(ctx, l)
 	if err != nil {
 		return nil, err
 	}
