@@ -19,7 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
-	"github.com/ccmlab/ccmlab/lab/conformance/driver"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
@@ -83,15 +83,16 @@ var routeControllerNoise = regexp.MustCompile(`route_controller\.go:\d+\] (actio
 
 // healthCheck returns a function that checks whether the API server, the lab's cloud and the
 // driver of the cloud under test are ready.
-func healthCheck(l *lab.Lab, under conformance.Cloud) (func(context.Context) error, error) {
+func (o Options) healthCheck(l *lab.Lab, under *conformance.Client) (func(context.Context) error, error) {
 	kube, err1 := l.Cluster.Operator()
 	cloud, err2 := l.Cloud()
 	return func(ctx context.Context) error {
 		err := errors.Join(kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(), cloud.Ready(ctx))
-		if remote, ok := under.(*driver.Cloud); ok {
-			err = errors.Join(err, remote.Healthy(ctx))
+		if o.Driver == nil {
+			return err
 		}
-		return err
+		_, driverErr := under.ListBalancers(ctx)
+		return errors.Join(err, driverErr)
 	}, errors.Join(err1, err2)
 }
 
@@ -185,13 +186,14 @@ func (o Options) fakecloudOn(
 	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = ccm
 	theirs := o.onSomebodysCluster()
-	under.Cloud = &onfakecloud.CloudWithToken{
-		Cloud: &onfakecloud.Cloud{
-			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Names: o.CCMNames,
-			Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
-			PassThrough: networkBalancers, KubeletProviderIDs: o.KubeletProviderIDs,
-		},
+	under.Cloud, err = conformance.InProcess(ctx, &onfakecloud.Cloud{
+		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Names: o.CCMNames,
+		Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
+		PassThrough: networkBalancers, KubeletProviderIDs: o.KubeletProviderIDs,
 		TokenFile: cloud.TokenFile(cluster.CallerCCM), CAFile: ccm.Values.CAFile,
+	}, protocol.Hello{ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR})
+	if err != nil {
+		return none, nil, errors.Join(err, gate.Close())
 	}
 	return under, gate.Close, nil
 }

@@ -290,7 +290,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 		under.Unsupported = conformance.Unsupported{}
 	}
 	maps.Copy(under.Unsupported, o.Unsupported)
-	healthy, err := healthCheck(l, under.Cloud)
+	healthy, err := o.healthCheck(l, under.Cloud)
 	if err != nil {
 		return nil, errors.Join(err, closeDriver())
 	}
