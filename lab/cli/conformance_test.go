@@ -385,14 +385,14 @@ BUDGET, calls/limit           PER      node       service    route      other
 `)
 }
 
-// The example that is there to be copied needs nothing with -memory: neither a cloud nor a lab.
+// The example that is there to be copied needs nothing: neither a cloud nor a lab.
 func TestConformanceDriverCheckOfTheExample(t *testing.T) {
 	example := filepath.Join(t.TempDir(), "example-driver")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", example, ".")
 	build.Dir = filepath.Join("..", "conformance", "driver", "example")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	printed, err := executeCommand(t, "conformance", "driver", "check", example, "--driver-arg=-memory", "-o", "json")
+	printed, err := executeCommand(t, "conformance", "driver", "check", example, "-o", "json")
 	require.NoError(t, err, printed)
 	var tried suite.TriedDriver
 	require.NoError(t, json.Unmarshal([]byte(printed), &tried))
