@@ -143,7 +143,7 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 			"its tests are skipped; can be repeated",
 	)
 	fl.IntVar(
-		&f.opts.Attempts, "attempts", 0,
+		&f.opts.Implementation.Attempts, "attempts", 0,
 		"how often the CCM's client sends a call that fails before it reports that (default 3)",
 	)
 	fl.DurationVar(
@@ -198,7 +198,7 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 	if f.opts.Parallel < 0 {
 		addUsageError("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
 	}
-	if f.opts.Attempts < 0 || f.opts.Bound < 0 {
+	if f.opts.Implementation.Attempts < 0 || f.opts.Bound < 0 {
 		addUsageError("--attempts and --bound: want more than 0, or 0 for the default")
 	}
 	if factor := f.opts.BoundsFactor; factor != 0 && factor < 1 || factor > maxBoundsFactor {
@@ -256,7 +256,7 @@ func (f *conformanceFlags) validateCluster() (errs []error) {
 		addUsageError("--kubeconfig is for --cluster %[1]s, and --traffic for that or --driver", cluster.KindExternal)
 	case o.Traffic && o.WithoutMachines:
 		addUsageError("--traffic and --without-machines: want one of them")
-	case o.Workload != "" && kind.Hollow:
+	case o.Workload.Image != "" && kind.Hollow:
 		addUsageError("--workload: nothing of an image runs on --cluster %s", kind.Name)
 	}
 	if o.KubeletProviderIDs && kind != nil && (kind.TakesKubeconfig || f.driver != "" || f.dialect != "") {
@@ -279,7 +279,7 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 				usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")),
 			)
 		}
-		f.opts.Claims = append(f.opts.Claims, conformance.Capability(c))
+		f.opts.Implementation.Claims = append(f.opts.Implementation.Claims, conformance.Capability(c))
 	}
 	for _, u := range f.unsupported {
 		name, reason, _ := strings.Cut(u, "=")
@@ -297,10 +297,10 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 		case slices.Contains(f.claims, name):
 			errs = append(errs, usagef("%s cannot be both claimed and unsupported", name))
 		}
-		if f.opts.Unsupported == nil {
-			f.opts.Unsupported = conformance.Unsupported{}
+		if f.opts.Implementation.Unsupported == nil {
+			f.opts.Implementation.Unsupported = conformance.Unsupported{}
 		}
-		f.opts.Unsupported[name] = reason
+		f.opts.Implementation.Unsupported[name] = reason
 	}
 	return errors.Join(errs...)
 }

@@ -67,11 +67,11 @@ func TestConformanceFlags(t *testing.T) {
 	assert.Len(t, tests, 2)
 	assert.Equal(t, []conformance.Profile{conformance.Node, conformance.LoadBalancer}, f.opts.Profiles)
 	assert.Equal(t, "a$", f.opts.Focus.String())
-	assert.Equal(t, []conformance.Capability{conformance.CapabilityUDP}, f.opts.Claims)
+	assert.Equal(t, []conformance.Capability{conformance.CapabilityUDP}, f.opts.Implementation.Claims)
 	assert.Equal(
 		t, conformance.Unsupported{
 			string(conformance.FeatureTargets): "they are = secret", string(conformance.Node): "kubelets do it",
-		}, f.opts.Unsupported,
+		}, f.opts.Implementation.Unsupported,
 	)
 	assert.Equal(t, "/bin/true", f.opts.Program.Path)
 	assert.Equal(t, []string{"--kubeconfig={{.Kubeconfig}}"}, f.opts.Program.Args)
@@ -192,7 +192,7 @@ func TestConformanceUsageErrors(t *testing.T) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = cluster.KindExternal, "x", true, true
 		}, nil, []string{"--traffic and --without-machines"}},
 		"an image that nobody runs": {
-			func(f *conformanceFlags) { f.opts.Workload = "x" }, nil,
+			func(f *conformanceFlags) { f.opts.Workload.Image = "x" }, nil,
 			[]string{"--workload: nothing of an image runs on --cluster embedded"},
 		},
 		"shorter bounds": {

@@ -297,11 +297,11 @@ func (o *Options) UseDialect(dialect string) error {
 	o.CCMNames.Region, o.CCMNames.ExternalAddresses = preset.Suite.Region, preset.Suite.ExternalAddresses
 	o.CCMNames.ServiceTag = cmp.Or(o.CCMNames.ServiceTag, preset.Suite.ServiceTag)
 	for _, c := range preset.Suite.Claims {
-		o.Claims = append(o.Claims, conformance.Capability(c))
+		o.Implementation.Claims = append(o.Implementation.Claims, conformance.Capability(c))
 	}
 	unsupported := conformance.Unsupported(maps.Clone(preset.Suite.Unsupported))
-	maps.Copy(unsupported, o.Unsupported)
-	o.Unsupported = unsupported
+	maps.Copy(unsupported, o.Implementation.Unsupported)
+	o.Implementation.Unsupported = unsupported
 	return nil
 }
 
