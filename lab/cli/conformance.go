@@ -95,7 +95,7 @@ proxy, if the driver asks for that.`,
 			"with --driver: instances of the lab's own cloud, which become nodes, are the driver's",
 	)
 	fl.StringVar(
-		&f.opts.Workload, "workload", "",
+		&f.opts.Workload.Image, "workload", "",
 		"kind, external: `IMAGE` of the pods that answer, on port 8080, with their name in it (default ccmlab/hello:dev)",
 	)
 	fl.IntVar(
@@ -202,7 +202,7 @@ func (f *conformanceFlags) printNextSteps(steps *ui.Steps, report *conformance.R
 		steps.Say("--report-dir DIR keeps a report with the CCM's last lines at each failure.")
 	}
 	if f.opts.Keep {
-		names := f.opts.Names(f.opts.Tests())
+		names := f.opts.Names(f.opts.SelectTests())
 		steps.Say(
 			"%s: up. Look with eval \"$(%s env --name %s)\", and `%s` at the end.", describeLabs(names), invokedAs(),
 			f.opts.Name, downCommands(names),

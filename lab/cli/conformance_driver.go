@@ -63,7 +63,6 @@ It needs nothing but what comes with its language.`,
 // newConformanceDriverCheck returns the command `lab conformance driver check`.
 func newConformanceDriverCheck() *cobra.Command {
 	f := &conformanceFlags{}
-	f.opts.Implementation = suite.ImplementationFakecloud
 	var trying suite.Trying
 	cmd := &cobra.Command{
 		Use:   "check [flags] DRIVER",

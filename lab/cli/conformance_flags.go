@@ -107,10 +107,6 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 		"external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes",
 	)
 	fl.StringVar(
-		&f.opts.Implementation, "implementation", suite.ImplementationFakecloud,
-		"cloud, with its CCM: "+strings.Join(suite.Implementations, ", "),
-	)
-	fl.StringVar(
 		&f.driver, "driver", "",
 		"driver of another cloud: `PROGRAM` that is started, or unix:///PATH or http://127.0.0.1:PORT of one that runs",
 	)
@@ -147,7 +143,7 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 			"its tests are skipped; can be repeated",
 	)
 	fl.IntVar(
-		&f.opts.Attempts, "attempts", 0,
+		&f.opts.Implementation.Attempts, "attempts", 0,
 		"how often the CCM's client sends a call that fails before it reports that (default 3)",
 	)
 	fl.DurationVar(
@@ -176,7 +172,6 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	)
 	_ = fl.MarkHidden("ccm-build") // It is for testing mutants of the CCM.
 	completeValues(cmd, "cluster", cluster.KindNames()...)
-	completeValues(cmd, "implementation", suite.Implementations...)
 	capabilities, features := capabilitiesAndFeatures(profiles.All())
 	completeValues(cmd, "claim", capabilities...)
 	_ = cmd.RegisterFlagCompletionFunc(
@@ -200,15 +195,10 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 		}
 	}
 	errs = append(errs, f.validateCluster()...)
-	if !slices.Contains(suite.Implementations, f.opts.Implementation) {
-		addUsageError(
-			"--implementation %q: want one of %s", f.opts.Implementation, strings.Join(suite.Implementations, ", "),
-		)
-	}
 	if f.opts.Parallel < 0 {
 		addUsageError("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
 	}
-	if f.opts.Attempts < 0 || f.opts.Bound < 0 {
+	if f.opts.Implementation.Attempts < 0 || f.opts.Bound < 0 {
 		addUsageError("--attempts and --bound: want more than 0, or 0 for the default")
 	}
 	if factor := f.opts.BoundsFactor; factor != 0 && factor < 1 || factor > maxBoundsFactor {
@@ -266,13 +256,10 @@ func (f *conformanceFlags) validateCluster() (errs []error) {
 		addUsageError("--kubeconfig is for --cluster %[1]s, and --traffic for that or --driver", cluster.KindExternal)
 	case o.Traffic && o.WithoutMachines:
 		addUsageError("--traffic and --without-machines: want one of them")
-	case o.Traffic && o.Implementation == suite.ImplementationInMemory:
-		addUsageError("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
-	case o.Workload != "" && kind.Hollow:
+	case o.Workload.Image != "" && kind.Hollow:
 		addUsageError("--workload: nothing of an image runs on --cluster %s", kind.Name)
 	}
-	if o.KubeletProviderIDs && kind != nil && (kind.TakesKubeconfig || f.driver != "" || f.dialect != "" ||
-		o.Implementation == suite.ImplementationInMemory) {
+	if o.KubeletProviderIDs && kind != nil && (kind.TakesKubeconfig || f.driver != "" || f.dialect != "") {
 		addUsageError("--kubelet-provider-ids is for --cluster embedded and kind with fakecloud, and without --dialect")
 	}
 	if o.Labs < 0 {
@@ -292,7 +279,7 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 				usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")),
 			)
 		}
-		f.opts.Claims = append(f.opts.Claims, conformance.Capability(c))
+		f.opts.Implementation.Claims = append(f.opts.Implementation.Claims, conformance.Capability(c))
 	}
 	for _, u := range f.unsupported {
 		name, reason, _ := strings.Cut(u, "=")
@@ -310,10 +297,10 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 		case slices.Contains(f.claims, name):
 			errs = append(errs, usagef("%s cannot be both claimed and unsupported", name))
 		}
-		if f.opts.Unsupported == nil {
-			f.opts.Unsupported = conformance.Unsupported{}
+		if f.opts.Implementation.Unsupported == nil {
+			f.opts.Implementation.Unsupported = conformance.Unsupported{}
 		}
-		f.opts.Unsupported[name] = reason
+		f.opts.Implementation.Unsupported[name] = reason
 	}
 	return errors.Join(errs...)
 }
@@ -344,8 +331,6 @@ func (f *conformanceFlags) parseDriver() error {
 		return usagef("--driver-arg and --driver-env are for --driver PROGRAM")
 	case f.driver == "":
 		return nil
-	case f.opts.Implementation != suite.ImplementationFakecloud:
-		return usagef("--driver and --implementation %s: give one", f.opts.Implementation)
 	case f.opts.CCMPath != "" || len(f.ccmNames) > 0:
 		return usagef("--ccm-build and --ccm-names are for the lab's own cloud, and --driver for another")
 	case isAddress && len(f.driverArgs)+len(f.driverEnv) > 0:
@@ -376,11 +361,6 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 		return usagef("--dialect and --driver: give one")
 	case f.ccm == "":
 		return nil
-	case f.opts.Implementation == suite.ImplementationInMemory:
-		return usagef(
-			"--ccm: the cloud of --implementation %s has a CCM of its own and can be reached by no other",
-			suite.ImplementationInMemory,
-		)
 	}
 	path, err := filepath.Abs(f.ccm)
 	if err != nil {
@@ -418,8 +398,6 @@ func (f *conformanceFlags) parseRBAC() error {
 	switch {
 	case f.rbac == "":
 		return nil
-	case f.opts.Implementation == suite.ImplementationInMemory:
-		return usagef("--rbac: the CCM of --implementation %s is no program", f.opts.Implementation)
 	case f.opts.Cluster == cluster.KindExternal:
 		return usagef("--rbac is for clusters that the suite makes, not for --cluster %s", f.opts.Cluster)
 	}

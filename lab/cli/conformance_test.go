@@ -46,9 +46,7 @@ var conformanceTable = []conformance.Test{
 func newConformanceFlags(change func(*conformanceFlags)) *conformanceFlags {
 	f := &conformanceFlags{
 		selection: &selection{},
-		opts: suite.Options{
-			Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud,
-		},
+		opts:      suite.Options{Name: "lab", Cluster: cluster.KindEmbedded},
 	}
 	change(f)
 	return f
@@ -69,11 +67,11 @@ func TestConformanceFlags(t *testing.T) {
 	assert.Len(t, tests, 2)
 	assert.Equal(t, []conformance.Profile{conformance.Node, conformance.LoadBalancer}, f.opts.Profiles)
 	assert.Equal(t, "a$", f.opts.Focus.String())
-	assert.Equal(t, []conformance.Capability{conformance.CapabilityUDP}, f.opts.Claims)
+	assert.Equal(t, []conformance.Capability{conformance.CapabilityUDP}, f.opts.Implementation.Claims)
 	assert.Equal(
 		t, conformance.Unsupported{
 			string(conformance.FeatureTargets): "they are = secret", string(conformance.Node): "kubelets do it",
-		}, f.opts.Unsupported,
+		}, f.opts.Implementation.Unsupported,
 	)
 	assert.Equal(t, "/bin/true", f.opts.Program.Path)
 	assert.Equal(t, []string{"--kubeconfig={{.Kubeconfig}}"}, f.opts.Program.Args)
@@ -120,13 +118,13 @@ func TestConformanceUsageErrors(t *testing.T) {
 		want   []string
 	}{
 		"everything at once": {func(f *conformanceFlags) {
-			f.opts.Name, f.opts.Cluster, f.opts.Implementation, f.opts.Parallel = "No", "minikube", "aws", -1
+			f.opts.Name, f.opts.Cluster, f.opts.Parallel = "No", "minikube", -1
 			f.profiles, f.focus = []string{"node", "pods", "jobs"}, "("
 			f.claims, f.unsupported = []string{"quick"}, []string{"targets", "slow=it is"}
 			f.ccm, f.config, f.env = "/none", "/none.conf", []string{"A={{.B}}"}
 		}, []string{"{{"}, []string{
 			`lab name "No"`, `--cluster "minikube": want one of embedded, kind, external`,
-			`--implementation "aws": want one of fakecloud, in-memory`, "--parallel -1",
+			"--parallel -1",
 			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`,
 			"--focus: error parsing regexp",
 			`--claim "quick": no test is about that; capabilities are udp-services`,
@@ -164,13 +162,6 @@ func TestConformanceUsageErrors(t *testing.T) {
 		"a driver of several labs": {func(f *conformanceFlags) {
 			f.driver, f.opts.Labs = "unix:///run/nebula", 2
 		}, nil, []string{"--labs 2: unix:///run/nebula is one driver"}},
-		"two clouds": {func(f *conformanceFlags) {
-			f.driver, f.opts.Implementation = "/bin/true", suite.ImplementationInMemory
-		}, nil, []string{"--driver and --implementation in-memory: give one"}},
-		"a CCM for in-memory": {func(f *conformanceFlags) {
-			f.ccm, f.opts.Implementation = "/bin/true", suite.ImplementationInMemory
-		}, nil,
-			[]string{"--implementation in-memory has a CCM of its own"}},
 		"an empty configuration": {
 			func(f *conformanceFlags) { f.ccm, f.config = "/bin/true", os.DevNull }, nil, []string{"is empty"},
 		},
@@ -197,14 +188,11 @@ func TestConformanceUsageErrors(t *testing.T) {
 			func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil,
 			[]string{"--kubeconfig is for --cluster external, and --traffic for that or --driver"},
 		},
-		"traffic to nowhere": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = cluster.KindExternal, "x", true, suite.ImplementationInMemory
-		}, nil, []string{"--traffic: the cloud of --implementation in-memory forwards none"}},
 		"traffic to no machine": {func(f *conformanceFlags) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = cluster.KindExternal, "x", true, true
 		}, nil, []string{"--traffic and --without-machines"}},
 		"an image that nobody runs": {
-			func(f *conformanceFlags) { f.opts.Workload = "x" }, nil,
+			func(f *conformanceFlags) { f.opts.Workload.Image = "x" }, nil,
 			[]string{"--workload: nothing of an image runs on --cluster embedded"},
 		},
 		"shorter bounds": {
@@ -251,15 +239,15 @@ func TestConformanceLabs(t *testing.T) {
 		alone  int
 		want   []string
 	}{
-		"all":              {func(*suite.Options) {}, 40, three},
-		"one":              {func(*suite.Options) {}, 1, three[:1]},
-		"some":             {func(*suite.Options) {}, 6, three[:2]},
-		"as asked":         {func(o *suite.Options) { o.Labs = 2 }, 40, three[:2]},
-		"kept":             {func(o *suite.Options) { o.Keep = true }, 40, three[:1]},
-		"kept as asked":    {func(o *suite.Options) { o.Keep, o.Labs = true, 3 }, 40, three},
-		"in containers":    {func(o *suite.Options) { o.Cluster = cluster.KindKind }, 40, three[:1]},
-		"somebody's":       {func(o *suite.Options) { o.Cluster = cluster.KindExternal }, 40, three[:1]},
-		"done in a moment": {func(o *suite.Options) { o.Implementation = suite.ImplementationInMemory }, 40, three[:1]},
+		"all":           {func(*suite.Options) {}, 40, three},
+		"one":           {func(*suite.Options) {}, 1, three[:1]},
+		"some":          {func(*suite.Options) {}, 6, three[:2]},
+		"as asked":      {func(o *suite.Options) { o.Labs = 2 }, 40, three[:2]},
+		"kept":          {func(o *suite.Options) { o.Keep = true }, 40, three[:1]},
+		"kept as asked": {func(o *suite.Options) { o.Keep, o.Labs = true, 3 }, 40, three},
+		"in containers": {func(o *suite.Options) { o.Cluster = cluster.KindKind }, 40, three[:1]},
+		"somebody's":    {func(o *suite.Options) { o.Cluster = cluster.KindExternal }, 40, three[:1]},
+		"a driver's":    {func(o *suite.Options) { o.Driver = &suite.Driver{} }, 40, three[:1]},
 	} {
 		o := newConformanceFlags(func(*conformanceFlags) {}).opts
 		tc.change(&o)
@@ -397,14 +385,14 @@ BUDGET, calls/limit           PER      node       service    route      other
 `)
 }
 
-// The example that is there to be copied needs nothing with -memory: neither a cloud nor a lab.
+// The example that is there to be copied needs nothing: neither a cloud nor a lab.
 func TestConformanceDriverCheckOfTheExample(t *testing.T) {
 	example := filepath.Join(t.TempDir(), "example-driver")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", example, ".")
 	build.Dir = filepath.Join("..", "conformance", "driver", "example")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	printed, err := executeCommand(t, "conformance", "driver", "check", example, "--driver-arg=-memory", "-o", "json")
+	printed, err := executeCommand(t, "conformance", "driver", "check", example, "-o", "json")
 	require.NoError(t, err, printed)
 	var tried suite.TriedDriver
 	require.NoError(t, json.Unmarshal([]byte(printed), &tried))

@@ -116,9 +116,7 @@ func TestIncidentNamesAreCompleted(t *testing.T) {
 
 func TestFindIncident(t *testing.T) {
 	for _, test := range suite.Incidents() {
-		f := &conformanceFlags{opts: suite.Options{
-			Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud,
-		}}
+		f := &conformanceFlags{opts: suite.Options{Name: "lab", Cluster: cluster.KindEmbedded}}
 		found, err := f.findIncident(test.Incident.Name, nil)
 		require.NoError(t, err)
 		assert.Equal(t, test.ID, found.ID)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 func buildsOn(test Test, foundations ...string) Test { test.BuildsOn = foundations; return test }
@@ -249,13 +251,13 @@ func TestLabBreaksInAFoundation(t *testing.T) {
 		whole, errs := sharing(t.Context(), t, []Test{
 			core("first", func(ct *T) {
 				time.Sleep(time.Second)
-				if driverOf(ct).(*numberedCloud).lab == 0 {
+				if isOnLab(ct, 0) {
 					ct.Errorf("the API server does not answer")
 				}
 			}),
 			buildsOn(alone(core("second", passes)), "first"),
 		}, 2, func(lab int, o *Options) {
-			o.Implementation.Cloud = &numberedCloud{lab: lab}
+			o.Implementation.Cloud = numberedCloud(lab)
 			o.Healthy = func(context.Context) error {
 				if lab == 0 {
 					return errors.New("no route to host")
@@ -310,13 +312,15 @@ type hitCloud struct {
 	err  error
 }
 
-func (c hitCloud) FaultKinds() []FaultKind { return AllFaultKinds() }
+func (c hitCloud) InjectFault(context.Context, Fault) (protocol.Injection, error) {
+	return protocol.Injection{ID: "1"}, nil
+}
 
-func (c hitCloud) InjectFault(context.Context, Fault) (Injection, error) { return c, nil }
+func (c hitCloud) GetInjection(context.Context, string) (protocol.Hits, error) {
+	return protocol.Hits{Hits: c.hits}, c.err
+}
 
-func (c hitCloud) Hits(context.Context) (int, error) { return c.hits, c.err }
-
-func (c hitCloud) Lift(context.Context) error { return nil }
+func (c hitCloud) LiftInjection(context.Context, string) error { return nil }
 
 // A fault that has met nothing proves nothing: who passes nevertheless has not passed, and who fails has failed.
 func TestFaultThatWasNotMade(t *testing.T) {
@@ -346,10 +350,10 @@ func TestFaultThatWasNotMade(t *testing.T) {
 	}{
 		"met":      {hitCloud{hits: 1}, Passed, ""},
 		"not met":  {hitCloud{}, Blocked, "nothing that the CCM did has met it"},
-		"not made": {hitCloud{err: errors.New("it has no /state")}, Blocked, "it has no /state"},
+		"not made": {hitCloud{err: errors.New("it has no /state")}, Blocked, "the driver, GET /v1/injections/1: it has no /state"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report := runTests(t, Options{Implementation: Implementation{Cloud: tc.cloud}, Tests: tests})
+			report := runTests(t, Options{Implementation: Implementation{Cloud: clientOf(tc.cloud)}, Tests: tests})
 			assert.Equal(t, map[string]Result{
 				"met": tc.want, "avoidable": Passed, "broken": Failed, "on-it": Passed, "allowed": Passed,
 				"no-route": Blocked,
@@ -362,7 +366,7 @@ func TestFaultThatWasNotMade(t *testing.T) {
 				assert.Equal(t, []string{"it does not"}, reasons(report, "broken"))
 				assert.Equal(t, []string{"met", "no-route"}, report.Profiles[0].Core.BlockedTests)
 			}
-			alone := runTests(t, Options{Implementation: Implementation{Cloud: tc.cloud}, Tests: tests[:2]})
+			alone := runTests(t, Options{Implementation: Implementation{Cloud: clientOf(tc.cloud)}, Tests: tests[:2]})
 			assert.Equal(t, tc.want == Passed, alone.Passed())
 		})
 	}

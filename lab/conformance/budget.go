@@ -30,6 +30,15 @@ type Calls struct {
 	Of map[Thing]Count `json:"things,omitempty"`
 }
 
+// ToProtocol returns the calls as a driver answers them.
+func (c Calls) ToProtocol() protocol.CallCounts {
+	counts := protocol.CallCounts{Reads: c.Reads, Writes: c.Writes, Things: map[string]protocol.CallCount{}}
+	for thing, count := range c.Of {
+		counts.Things[string(thing)] = protocol.CallCount(count)
+	}
+	return counts
+}
+
 // Count of calls.
 type Count struct {
 	// Reads change nothing; Writes create, change or delete something.

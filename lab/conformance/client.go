@@ -5,8 +5,10 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -16,49 +18,95 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
-// Driver answers the protocol's operations: a Server, or a program of its own.
-type Driver interface {
-	// Features are those that the driver names, RoleInstanceBatches and RoleCallJournal among them.
-	Features() []Feature
-	// Call has an operation carried out, given by its operationId in openapi.yaml. argument is the
-	// parameter that its path or its query has, body what is sent, and answer what is read into; each may
-	// be none. ErrNotFound is the error for one thing that is not there.
-	Call(ctx context.Context, operation, argument string, body, answer any) error
-}
+// What drivers see and steer. openapi.yaml of package protocol says what each field is, and which feature
+// it belongs to: a driver leaves empty those whose feature it does not have.
+type (
+	// InstanceSpec says which instance to create.
+	InstanceSpec = protocol.InstanceSpec
+	// Instance is a running one.
+	Instance = protocol.Instance
+	// Balancer is a load balancer.
+	Balancer = protocol.Balancer
+	// Listener is a port that a balancer listens on.
+	Listener = protocol.Listener
+	// Route leads packets for Destination, a CIDR, to an instance.
+	Route = protocol.Route
+	// Fault is one way to misbehave.
+	Fault = protocol.Fault
+	// FaultKind is what a call gets instead of its answer.
+	FaultKind = protocol.FaultKind
+	// Call is one call of the cloud's API.
+	Call = protocol.Call
+	// Thing is what a call of the cloud's API is about.
+	Thing = protocol.Thing
+	// Name is what something is to be called.
+	Name = protocol.Name
+	// BalancerChange has the listeners and targets that a balancer is to have, instances' IDs.
+	BalancerChange = protocol.BalancerChange
+	// ForeignRoute is a route that is somebody else's.
+	ForeignRoute = protocol.ForeignRoute
+	// RouteDiversion says where a route is to lead.
+	RouteDiversion = protocol.RouteDiversion
+)
+
+// Features that no test needs: a driver names them to be asked for an operation.
+const (
+	// RoleInstanceBatches: many instances are made at little cost. The profile Budget has up to a thousand.
+	RoleInstanceBatches Feature = "instance-batches"
+	// RoleCallJournal: the tests' timelines have the CCM's calls.
+	RoleCallJournal Feature = "call-journal"
+)
 
 // Proxy stands between the CCM and the cloud, and does what a driver does not do itself.
 type Proxy interface {
-	FaultInjector
-	CallCounter
-	CallJournal
+	// FaultKinds lists the kinds that can be injected.
+	FaultKinds() []FaultKind
+	// InjectFault makes the cloud misbehave towards the CCM, and towards nobody else, until the injection is lifted.
+	InjectFault(ctx context.Context, f Fault) (Injection, error)
+	// CountCalls counts the calls that the CCM has made so far.
+	CountCalls(ctx context.Context) (Calls, error)
+	record.Journal
 }
 
-// Client calls a driver. It has the methods of all roles; its features say which of them the driver
-// answers.
+// Client is a cloud with one cluster in it, behind a driver. It asks for the operations of those features that the
+// driver names. Operations that change something return when the cloud says that it is so; what the CCM makes of it
+// is for the tests to await.
 type Client struct {
-	driver Driver
-	proxy  Proxy         // nil for none
-	trace  *record.Trace // what is done goes into it; may be nil
+	protocol.Client // whose calls are Client's
+	driver          protocol.Caller
+	described       protocol.Driver
+	proxy           Proxy         // nil for none
+	trace           *record.Trace // what is done goes into it; may be nil
 	// onFault, unless nil, is told when the cloud is made to misbehave.
 	onFault func(*tracedInjection)
 }
 
-// NewClient calls a driver.
-func NewClient(d Driver) *Client { return &Client{driver: d} }
-
-// clientOf calls the driver of a cloud, in this process unless it is one that is called already.
-func clientOf(c Cloud) *Client {
-	if remote, ok := c.(interface{ client() *Client }); ok {
-		return remote.client()
+// Connect asks a driver what it can do.
+func Connect(ctx context.Context, driver protocol.Caller, hello protocol.Hello) (*Client, error) {
+	c := &Client{driver: driver}
+	c.Client.Caller = c
+	hello.Protocols, hello.Features = []string{protocol.Version}, knownFeatures()
+	described, err := protocol.Client{Caller: driver}.Hello(ctx, hello)
+	if err == nil && described.Protocol != protocol.Version {
+		err = fmt.Errorf(
+			"the driver %s speaks version %q of the protocol, and this suite %q: one of them must be of another release",
+			described.Name, described.Protocol, protocol.Version)
 	}
-	return NewClient(NewServer(c))
+	c.described = described
+	return c, err
 }
 
-func (c *Client) client() *Client { return c }
+// InProcess connects to a driver that is in this process.
+func InProcess(ctx context.Context, driver protocol.Operations, hello protocol.Hello) (*Client, error) {
+	return Connect(ctx, &protocol.Connection{
+		Transport: protocol.InProcess(driver), Host: "driver", Timeout: protocol.DefaultTimeout,
+	}, hello)
+}
 
 // forTest returns a client that records in one test's timeline what it changes.
 func (c *Client) forTest(trace *record.Trace, onFault func(*tracedInjection)) *Client {
 	mine := *c
+	mine.Client.Caller = &mine
 	mine.trace, mine.onFault = trace, onFault
 	return &mine
 }
@@ -66,89 +114,109 @@ func (c *Client) forTest(trace *record.Trace, onFault func(*tracedInjection)) *C
 // UseProxy has a proxy count the CCM's calls, and make the faults that the driver does not make itself.
 func (c *Client) UseProxy(p Proxy) { c.proxy = p }
 
+// Described is what the driver says of itself.
+func (c *Client) Described() protocol.Driver { return c.described }
+
+// knownFeatures are all that a driver can name.
+func knownFeatures() []string {
+	return namesOf(append(AllFeatures(), RoleInstanceBatches, RoleCallJournal))
+}
+
+// UnknownFeatures are those that the driver names, or has an answer of its proxy for, and this suite does not know.
+func (c *Client) UnknownFeatures() []string {
+	named := slices.Clone(c.described.Features)
+	if proxy := c.described.Proxy; proxy != nil {
+		for _, kind := range slices.Sorted(maps.Keys(proxy.Answers)) {
+			named = append(named, string(FaultFeature(FaultKind(kind))))
+		}
+	}
+	return slices.DeleteFunc(named, func(name string) bool { return slices.Contains(knownFeatures(), name) })
+}
+
 // named tells whether the driver names a feature.
-func (c *Client) named(f Feature) bool { return slices.Contains(c.driver.Features(), f) }
+func (c *Client) named(f Feature) bool { return slices.Contains(c.described.Features, string(f)) }
 
 // byProxy tells whether the proxy does what the driver does not name. The driver goes first: it knows its
 // cloud better.
 func (c *Client) byProxy(f Feature) bool { return c.proxy != nil && !c.named(f) }
 
-// Features implements Cloud. Those that follow from roles are among them.
-func (c *Client) Features() []Feature {
-	features := slices.Clone(c.driver.Features())
-	if c.proxy != nil {
-		features = append(features, FeatureCalls)
-		for _, kind := range c.proxy.FaultKinds() {
-			features = append(features, FaultFeature(kind))
+// Features lists what the driver and the proxy can do. What a driver of a later release can do beyond what this suite
+// knows is not among it.
+func (c *Client) Features() (features []Feature) {
+	for _, f := range AllFeatures() {
+		kind, isFault := strings.CutPrefix(string(f), faultFeaturePrefix)
+		byProxy := c.proxy != nil && (f == FeatureCalls || isFault && slices.Contains(c.proxy.FaultKinds(), FaultKind(kind)))
+		if byProxy || c.named(f) {
+			features = append(features, f)
 		}
 	}
-	slices.Sort(features)
-	return slices.DeleteFunc(slices.Compact(features), func(f Feature) bool {
-		return f == RoleInstanceBatches || f == RoleCallJournal
-	})
+	return features
 }
 
-// call has an operation carried out whose feature the driver names. A test that uses another fails: it
-// would have to need the feature.
-func (c *Client) call(ctx context.Context, id, argument string, body, answer any) error {
-	i := slices.IndexFunc(operations, func(o operation) bool { return o.id == id })
-	if f := operations[i].feature; f != "" && !c.named(f) {
-		return fmt.Errorf("%s: the cloud's driver does not have %s: %w", id, f, errors.ErrUnsupported)
+// Call implements protocol.Caller: it has an operation carried out whose feature the driver names, and records what
+// openapi.yaml has a text for. A test that uses another feature fails: it would have to need it.
+func (c *Client) Call(ctx context.Context, operation, argument string, body, answer any) error {
+	o := protocol.OperationNamed(operation)
+	if o.Feature != "" && !c.named(Feature(o.Feature)) {
+		return fmt.Errorf("%s: the cloud's driver does not have %s: %w", operation, o.Feature, errors.ErrUnsupported)
 	}
-	return c.driver.Call(ctx, id, argument, body, answer)
-}
-
-// ask has an operation carried out that has an answer.
-func ask[A any](ctx context.Context, c *Client, operation, argument string, body any) (A, error) {
-	var answer A
-	err := c.call(ctx, operation, argument, body, &answer)
-	return answer, err
-}
-
-// find asks for one thing, which may not exist.
-func find[A any](ctx context.Context, c *Client, operation, id string) (answer A, found bool, err error) {
-	answer, err = ask[A](ctx, c, operation, id, nil)
-	if errors.Is(err, ErrNotFound) {
-		return answer, false, nil
+	if o.Timeline == "" {
+		return c.driver.Call(ctx, operation, argument, body, answer)
 	}
-	return answer, err == nil, err
+	fill := fillerOf(argument, body)
+	ended := c.trace.Begin(fill(o.Timeline))
+	err := c.driver.Call(ctx, operation, argument, body, answer)
+	detail := ""
+	switch made := answer.(type) {
+	case *protocol.ReservedAddress:
+		detail = made.Address
+	case *Instance:
+		detail = c.learn(made.ID, fill(o.TimelineName))
+		if o.Feature == string(FeatureChangeAddresses) {
+			detail = fmt.Sprint(made.InternalIPs, made.ExternalIPs)
+		}
+	case *Balancer:
+		detail = c.learn(made.ID, fill(o.TimelineName))
+	case *Route:
+		c.learn(made.ID, fill(o.TimelineName))
+	}
+	ended(err, detail)
+	return err
 }
 
-// do has an operation carried out that answers nothing, and records it as what.
-func (c *Client) do(ctx context.Context, what, operation, argument string, body any) error {
-	return traceAction(c.trace, what, func() error {
-		return c.call(ctx, operation, argument, body, nil)
-	})
+// learn has the timeline know what was made, unless it has no name, and returns its ID.
+func (c *Client) learn(id, name string) string {
+	if name == "" {
+		return ""
+	}
+	c.trace.Learn(id, name)
+	return id
 }
 
-// CreateInstance implements Cloud.
-func (c *Client) CreateInstance(ctx context.Context, spec InstanceSpec) (Instance, error) {
-	ended := c.trace.Begin("creating instance " + spec.Name)
-	i, err := ask[Instance](ctx, c, "createInstance", "", spec)
-	c.trace.Learn(i.ID, spec.Name)
-	ended(err, i.ID)
-	return i, err
+// fillerOf returns a function that fills in a text's names in braces: "id" with the argument, others with the fields of
+// the body.
+func fillerOf(argument string, body any) func(string) string {
+	var fields map[string]any
+	if text, err := json.Marshal(body); err == nil {
+		_ = json.Unmarshal(text, &fields) // A body that is none has no fields.
+	}
+	pairs := []string{"{id}", argument}
+	for name, value := range fields {
+		pairs = append(pairs, "{"+name+"}", fmt.Sprint(value))
+	}
+	return strings.NewReplacer(pairs...).Replace
 }
 
-// StopInstance implements Cloud.
-func (c *Client) StopInstance(ctx context.Context, id string) error {
-	return c.do(ctx, "stopping instance "+id, "stopInstance", id, nil)
-}
+// do does what is no operation of its own in the timeline, and records it as what.
+func (c *Client) do(what string, act func() error) error { return traceAction(c.trace, what, act) }
 
-// StartInstance implements Cloud.
-func (c *Client) StartInstance(ctx context.Context, id string) error {
-	return c.do(ctx, "starting instance "+id, "startInstance", id, nil)
-}
-
-// TerminateInstance implements Cloud.
-func (c *Client) TerminateInstance(ctx context.Context, id string) error {
-	return c.do(ctx, "terminating instance "+id, "terminateInstance", id, nil)
-}
+// Methods below hide those of protocol.Client that have the same names: a test wants more than the driver's answer.
 
 // instancesAtOnce is how many instances are made or terminated side by side.
 const instancesAtOnce = 16
 
-// CreateInstances implements InstanceBatcher. A driver that is none makes them one by one.
+// CreateInstances makes many instances. A driver without RoleInstanceBatches makes them one by one. It returns what was
+// made with an error, too.
 func (c *Client) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error) {
 	if !c.named(RoleInstanceBatches) {
 		instances := make([]Instance, len(specs))
@@ -159,8 +227,7 @@ func (c *Client) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]I
 		return slices.DeleteFunc(instances, func(i Instance) bool { return i.ID == "" }), err
 	}
 	ended := c.trace.Begin(fmt.Sprintf("creating instances: %d", len(specs)))
-	made, err := ask[protocol.InstanceBatch](
-		ctx, c, "createInstances", "", protocol.InstanceSpecs{Instances: listed(specs)})
+	made, err := c.Client.CreateInstances(ctx, protocol.InstanceSpecs{Instances: specs})
 	if err == nil && made.Problem != nil {
 		err = errors.New("the driver: " + made.Problem.Detail)
 	}
@@ -171,7 +238,7 @@ func (c *Client) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]I
 	return made.Instances, err
 }
 
-// TerminateInstances implements InstanceBatcher. It goes on when one cannot be terminated.
+// TerminateInstances terminates many instances. It goes on when one cannot be terminated.
 func (c *Client) TerminateInstances(ctx context.Context, ids []string) error {
 	if !c.named(RoleInstanceBatches) {
 		errs := make([]error, len(ids))
@@ -181,127 +248,69 @@ func (c *Client) TerminateInstances(ctx context.Context, ids []string) error {
 		})
 		return errors.Join(append(errs, err)...)
 	}
-	what := fmt.Sprintf("terminating instances: %d", len(ids))
-	return c.do(ctx, what, "terminateInstances", "", protocol.IDs{IDs: listed(ids)})
+	return c.do(fmt.Sprintf("terminating instances: %d", len(ids)), func() error {
+		return c.Client.TerminateInstances(ctx, protocol.IDs{IDs: ids})
+	})
 }
 
-// ChangeAddresses implements AddressChanger.
-func (c *Client) ChangeAddresses(ctx context.Context, instanceID string) (Instance, error) {
-	ended := c.trace.Begin("changing the addresses of instance " + instanceID)
-	i, err := ask[Instance](ctx, c, "changeAddresses", instanceID, nil)
-	ended(err, fmt.Sprint(i.InternalIPs, i.ExternalIPs))
-	return i, err
-}
-
-// RenameInstance implements InstanceRenamer.
-func (c *Client) RenameInstance(ctx context.Context, id, name string) (Instance, error) {
-	ended := c.trace.Begin(fmt.Sprintf("renaming instance %s to %s", id, name))
-	i, err := ask[Instance](ctx, c, "renameInstance", id, protocol.Name{Name: name})
-	ended(err, "")
-	return i, err
-}
-
-// RebootInstance implements InstanceRebooter.
-func (c *Client) RebootInstance(ctx context.Context, id string) error {
-	return c.do(ctx, "rebooting instance "+id, "rebootInstance", id, nil)
-}
-
-// ListBalancers implements Cloud. It records nothing, and learns whose balancers they are by their Services.
+// ListBalancers lists those that the cloud holds for this cluster's Services. It records nothing, and learns whose they
+// are by their Services.
 func (c *Client) ListBalancers(ctx context.Context) ([]Balancer, error) {
-	list, err := ask[protocol.BalancerList](ctx, c, "listBalancers", "", nil)
+	list, err := c.Client.ListBalancers(ctx)
 	for _, b := range list.Balancers {
 		c.trace.LearnOwned(b.ID, string(b.Service))
 	}
 	return list.Balancers, err
 }
 
-// GetBalancer implements Cloud.
-func (c *Client) GetBalancer(ctx context.Context, id string) (Balancer, bool, error) {
-	return find[Balancer](ctx, c, "getBalancer", id)
+// GetBalancer finds one of any owner; false when it is gone.
+func (c *Client) GetBalancer(ctx context.Context, id string) (b Balancer, found bool, err error) {
+	b, err = c.Client.GetBalancer(ctx, id)
+	return b, err == nil, unlessNotFound(err)
 }
 
-// DeleteBalancer implements Cloud.
-func (c *Client) DeleteBalancer(ctx context.Context, id string) error {
-	return c.do(ctx, "deleting balancer "+id, "deleteBalancer", id, nil)
+// GetRoute finds a route of any owner; false when it is gone.
+func (c *Client) GetRoute(ctx context.Context, id string) (r Route, found bool, err error) {
+	r, err = c.Client.GetRoute(ctx, id)
+	return r, err == nil, unlessNotFound(err)
 }
 
-// RenameBalancer implements BalancerRenamer.
-func (c *Client) RenameBalancer(ctx context.Context, id, name string) error {
-	what := fmt.Sprintf("renaming balancer %s to %s", id, name)
-	return c.do(ctx, what, "renameBalancer", id, protocol.Name{Name: name})
+func unlessNotFound(err error) error {
+	if errors.Is(err, protocol.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
-// ChangeBalancer implements BalancerChanger.
-func (c *Client) ChangeBalancer(ctx context.Context, id string, listeners []Listener, targets []string) error {
-	what := fmt.Sprintf("changing balancer %s: listeners %v, targets %v", id, listeners, targets)
-	return c.do(ctx, what, "changeBalancer", id,
-		protocol.BalancerChange{Listeners: listed(listeners), Targets: listed(targets)})
-}
-
-// ResetBalancer implements BalancerResetter.
-func (c *Client) ResetBalancer(ctx context.Context, id string) (Balancer, error) {
-	ended := c.trace.Begin("resetting balancer " + id)
-	b, err := ask[Balancer](ctx, c, "resetBalancer", id, nil)
-	ended(err, "")
-	return b, err
-}
-
-// TagBalancer implements BalancerTagger.
-func (c *Client) TagBalancer(ctx context.Context, id, name string) error {
-	return c.do(ctx, "tagging balancer "+id+" with "+name, "tagBalancer", id, protocol.Name{Name: name})
-}
-
-// CreateForeignBalancer implements ForeignBalancerCreator.
-func (c *Client) CreateForeignBalancer(ctx context.Context, name string) (Balancer, error) {
-	return c.createBalancer(ctx, "creating a stranger's balancer "+name, "a stranger's",
-		"createForeignBalancer", "", protocol.Name{Name: name})
-}
-
-// CreateNamesakeBalancer implements NamesakeBalancerCreator.
-func (c *Client) CreateNamesakeBalancer(ctx context.Context, name string) (Balancer, error) {
-	return c.createBalancer(ctx, "creating a balancer "+name+" of another cluster of the same name", "another cluster's",
-		"createNamesakeBalancer", "", protocol.Name{Name: name})
-}
-
-// CreateTwinBalancer implements TwinBalancerCreator.
-func (c *Client) CreateTwinBalancer(ctx context.Context, id string) (Balancer, error) {
-	return c.createBalancer(ctx, "creating a second balancer that is the Service's of balancer "+id, "the twin of "+id,
-		"createTwinBalancer", id, nil)
-}
-
-// createBalancer asks for a balancer, which the timeline calls by whose it is.
-func (c *Client) createBalancer(
-	ctx context.Context, what, whose, operation, argument string, body any,
-) (Balancer, error) {
-	ended := c.trace.Begin(what)
-	b, err := ask[Balancer](ctx, c, operation, argument, body)
-	c.trace.Learn(b.ID, whose)
-	ended(err, b.ID)
-	return b, err
-}
-
-// CreateNamesakeInstance implements NamesakeInstanceCreator.
-func (c *Client) CreateNamesakeInstance(ctx context.Context, name string) (Instance, error) {
-	ended := c.trace.Begin("creating an instance " + name + " of another cluster")
-	i, err := ask[Instance](ctx, c, "createNamesakeInstance", "", protocol.Name{Name: name})
-	c.trace.Learn(i.ID, "another cluster's")
-	ended(err, i.ID)
-	return i, err
-}
-
-// ReserveAddress implements AddressReserver.
+// ReserveAddress keeps an address that a balancer can be asked to have, and returns what gives it back.
 func (c *Client) ReserveAddress(ctx context.Context) (string, func(context.Context) error, error) {
-	ended := c.trace.Begin("reserving an address")
-	kept, err := ask[protocol.ReservedAddress](ctx, c, "reserveAddress", "", nil)
-	ended(err, kept.Address)
+	kept, err := c.Client.ReserveAddress(ctx)
 	return kept.Address, func(ctx context.Context) error {
-		return c.do(ctx, "releasing address "+kept.Address, "releaseAddress", kept.ID, nil)
+		return c.do("releasing address "+kept.Address, func() error { return c.ReleaseAddress(ctx, kept.ID) })
 	}, err
 }
 
-// CountConnections implements ConnectionCounter.
+// CountCalls counts the calls that the CCM has made.
+func (c *Client) CountCalls(ctx context.Context) (Calls, error) {
+	if c.byProxy(FeatureCalls) {
+		return c.proxy.CountCalls(ctx)
+	}
+	var calls Calls
+	err := c.Call(ctx, "countCalls", "", nil, &calls)
+	return calls, err
+}
+
+// ErrNotCounted tells that a balancer, such as a floating IP, counts no connections. Nothing but its address is
+// proof then that an answer came by it.
+var ErrNotCounted = errors.New("balancers of this kind count no connections")
+
+// CountConnections counts what a balancer has accepted so far, on each of its ports: TCP connections or UDP flows. The
+// error is ErrNotCounted if its kind counts nothing.
 func (c *Client) CountConnections(ctx context.Context, id string) (map[int32]int64, error) {
-	counts, err := ask[protocol.ConnectionCounts](ctx, c, "countConnections", id, nil)
+	counts, err := c.Client.CountConnections(ctx, id)
+	if counts.Uncounted {
+		return nil, ErrNotCounted
+	}
 	byPort := map[int32]int64{}
 	for _, count := range counts.Ports {
 		byPort[count.Port] += count.Connections
@@ -309,94 +318,46 @@ func (c *Client) CountConnections(ctx context.Context, id string) (map[int32]int
 	return byPort, err
 }
 
-// ListRoutes implements RouteTable.
+// ListRoutes lists the routes that the cloud holds for this cluster.
 func (c *Client) ListRoutes(ctx context.Context) ([]Route, error) {
-	list, err := ask[protocol.RouteList](ctx, c, "listRoutes", "", nil)
+	list, err := c.Client.ListRoutes(ctx)
 	return list.Routes, err
 }
 
-// GetRoute implements RouteTable.
-func (c *Client) GetRoute(ctx context.Context, id string) (Route, bool, error) {
-	return find[Route](ctx, c, "getRoute", id)
-}
-
-// DeleteRoute implements RouteTable.
-func (c *Client) DeleteRoute(ctx context.Context, id string) error {
-	return c.do(ctx, "deleting route "+id, "deleteRoute", id, nil)
-}
-
-// DivertRoute implements RouteDiverter.
-func (c *Client) DivertRoute(ctx context.Context, id, instanceID string) error {
-	what := fmt.Sprintf("diverting route %s to instance %s", id, instanceID)
-	return c.do(ctx, what, "divertRoute", id, protocol.RouteDiversion{InstanceID: instanceID})
-}
-
-// CreateForeignRoute implements ForeignRouteCreator.
-func (c *Client) CreateForeignRoute(ctx context.Context, destination, instanceID string) (Route, error) {
-	ended := c.trace.Begin(fmt.Sprintf("creating a stranger's route for %s to instance %s", destination, instanceID))
-	body := protocol.ForeignRoute{Destination: destination, InstanceID: instanceID}
-	r, err := ask[Route](ctx, c, "createForeignRoute", "", body)
-	c.trace.Learn(r.ID, "a stranger's")
-	ended(err, r.ID)
-	return r, err
-}
-
-// CreateNamesakeRoute implements NamesakeRouteCreator.
-func (c *Client) CreateNamesakeRoute(ctx context.Context, destination, instanceID string) (Route, error) {
-	ended := c.trace.Begin(fmt.Sprintf(
-		"creating a route for %s to instance %s, of another cluster of the same name", destination, instanceID,
-	))
-	body := protocol.ForeignRoute{Destination: destination, InstanceID: instanceID}
-	r, err := ask[Route](ctx, c, "createNamesakeRoute", "", body)
-	c.trace.Learn(r.ID, "another cluster's")
-	ended(err, r.ID)
-	return r, err
-}
-
-// CountCalls implements CallCounter.
-func (c *Client) CountCalls(ctx context.Context) (Calls, error) {
-	if c.byProxy(FeatureCalls) {
-		return c.proxy.CountCalls(ctx)
-	}
-	return ask[Calls](ctx, c, "countCalls", "", nil)
-}
-
-// CallsSince implements CallJournal.
+// CallsSince implements record.Journal.
 func (c *Client) CallsSince(ctx context.Context, since time.Time) ([]Call, error) {
 	if c.byProxy(RoleCallJournal) {
 		return c.proxy.CallsSince(ctx, since)
 	}
-	list, err := ask[protocol.CallList](ctx, c, "listCalls", since.Format(time.RFC3339Nano), nil)
+	list, err := c.ListCalls(ctx, since)
 	return list.Calls, err
 }
 
 // journal returns the client if the driver or the proxy knows the CCM's calls, and nil otherwise.
-func (c *Client) journal() CallJournal {
+func (c *Client) journal() record.Journal {
 	if c.proxy == nil && !c.named(RoleCallJournal) {
 		return nil
 	}
 	return c
 }
 
-// LimitRoutes implements RouteLimiter.
-func (c *Client) LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error) {
-	return c.limitQuota(ctx, "routes", "limitRoutes")
+// Methods below make the cloud misbehave, and hold what the driver has injected until it is lifted.
+
+// LimitRoutes has the cloud refuse to make routes, as one does whose quota is used up.
+func (c *Client) LimitRoutes(ctx context.Context) (Injection, error) {
+	return c.inject("limiting routes", "limiting routes no more", "", func() (protocol.Injection, error) {
+		return c.Client.LimitRoutes(ctx)
+	})
 }
 
-// LimitBalancers implements BalancerLimiter.
-func (c *Client) LimitBalancers(ctx context.Context) (lift func(context.Context) error, err error) {
-	return c.limitQuota(ctx, "balancers", "limitBalancers")
+// LimitBalancers has the cloud refuse to make balancers, as one does whose quota is used up.
+func (c *Client) LimitBalancers(ctx context.Context) (Injection, error) {
+	return c.inject("limiting balancers", "limiting balancers no more", "", func() (protocol.Injection, error) {
+		return c.Client.LimitBalancers(ctx)
+	})
 }
 
-func (c *Client) limitQuota(ctx context.Context, what, operation string) (lift func(context.Context) error, err error) {
-	limit, err := c.inject("limiting "+what, "limiting "+what+" no more", "", c.asks(ctx, operation, "", nil))
-	if err != nil {
-		return nil, err
-	}
-	return limit.Lift, nil
-}
-
-// FaultKinds implements FaultInjector.
+// FaultKinds lists the kinds that can be injected.
 func (c *Client) FaultKinds() (kinds []FaultKind) {
 	for _, f := range c.Features() {
 		if kind, ok := strings.CutPrefix(string(f), faultFeaturePrefix); ok {
@@ -406,50 +367,58 @@ func (c *Client) FaultKinds() (kinds []FaultKind) {
 	return kinds
 }
 
-// InjectFault implements FaultInjector.
+// InjectFault makes the cloud misbehave towards the CCM, and towards nobody else.
 func (c *Client) InjectFault(ctx context.Context, f Fault) (Injection, error) {
 	what := string(f.Kind)
 	for i, thing := range f.On {
 		what += []string{" on ", ", "}[min(i, 1)] + string(thing)
 	}
-	inject := c.asks(ctx, "injectFault", "", f)
-	if c.byProxy(FaultFeature(f.Kind)) {
-		inject = func() (Injection, error) { return c.proxy.InjectFault(ctx, f) }
-	}
 	evidence := "fault " + what
 	if isAvoidable(f.Kind) {
 		evidence = ""
 	}
-	return c.inject("injecting fault "+what, "lifting fault "+what, evidence, inject)
+	if c.byProxy(FaultFeature(f.Kind)) {
+		return c.hold("injecting fault "+what, "lifting fault "+what, evidence, func() (Injection, error) {
+			return c.proxy.InjectFault(ctx, f)
+		})
+	}
+	return c.inject("injecting fault "+what, "lifting fault "+what, evidence, func() (protocol.Injection, error) {
+		return c.Client.InjectFault(ctx, f)
+	})
 }
 
-// ListZones implements ZoneOutageInjector.
+// ListZones lists the zones in which an instance can be created, several of them.
 func (c *Client) ListZones(ctx context.Context) ([]string, error) {
-	list, err := ask[protocol.ZoneList](ctx, c, "listZones", "", nil)
+	list, err := c.Client.ListZones(ctx)
 	return list.Zones, err
 }
 
-// InjectZoneOutage implements ZoneOutageInjector.
+// InjectZoneOutage has all instances of a zone fail at once. It returns when they have; Lift, when they run again.
 func (c *Client) InjectZoneOutage(ctx context.Context, zone string) (Injection, error) {
-	return c.inject("losing zone "+zone, "zone "+zone+" comes back", "", c.asks(ctx, "injectZoneOutage", zone, nil))
+	return c.inject("losing zone "+zone, "zone "+zone+" comes back", "", func() (protocol.Injection, error) {
+		return c.Client.InjectZoneOutage(ctx, zone)
+	})
 }
 
-// ExpireCredentials implements CredentialExpirer.
+// ExpireCredentials has the cloud refuse the credentials that the CCM has, on every call.
 func (c *Client) ExpireCredentials(ctx context.Context) (Expiry, error) {
-	var id string
+	var made protocol.Injection
 	i, err := c.inject("the CCM's credentials expire", "the CCM's credentials are accepted again", "expired credentials",
-		func() (Injection, error) {
-			made, err := ask[protocol.Injection](ctx, c, "expireCredentials", "", nil)
-			id = made.ID
-			return driverInjection{c, id}, err
+		func() (_ protocol.Injection, err error) {
+			made, err = c.Client.ExpireCredentials(ctx)
+			return made, err
 		})
-	if err != nil {
-		return nil, err
-	}
-	return expiry{i, c, id}, nil
+	return expiry{i, c, made.ID}, err
 }
 
-// expiry is an injection whose credentials can be renewed.
+// Expiry is an Injection that has the CCM's credentials refused. Hits counts the calls that were refused. Lift
+// gives the CCM its former credentials back, and has them accepted again.
+type Expiry interface {
+	Injection
+	// Renew puts new credentials where the CCM has its own. The former ones stay refused.
+	Renew(ctx context.Context) error
+}
+
 type expiry struct {
 	Injection
 	c  *Client
@@ -458,25 +427,37 @@ type expiry struct {
 
 // Renew implements Expiry.
 func (e expiry) Renew(ctx context.Context) error {
-	return e.c.do(ctx, "giving the CCM new credentials", "renewCredentials", e.id, nil)
+	return e.c.do("giving the CCM new credentials", func() error { return e.c.RenewCredentials(ctx, e.id) })
 }
 
-// SwapCredentials implements CredentialSwapper.
+// SwapCredentials puts good credentials of another project, or account, in which there is nothing, where the CCM
+// has its own. Hits are the calls about instances that are made with them.
 func (c *Client) SwapCredentials(ctx context.Context) (Injection, error) {
 	// A CCM that has noticed whose they are may ask for nothing.
 	return c.inject("giving the CCM another project's credentials", "giving the CCM its own credentials back", "",
-		c.asks(ctx, "swapCredentials", "", nil))
+		func() (protocol.Injection, error) { return c.Client.SwapCredentials(ctx) })
 }
 
-// RenewCA implements CARenewer.
+// RenewCA has the CCM shown a certificate that a new CA signed, and puts that CA where the CCM has the former one.
+// Open connections break. Hits are connections on which the CCM accepted the new certificate.
 func (c *Client) RenewCA(ctx context.Context) (Injection, error) {
 	return c.inject("renewing the CA of the cloud's certificate", "the former CA's certificate is back", "",
-		c.asks(ctx, "renewCA", "", nil))
+		func() (protocol.Injection, error) { return c.Client.RenewCA(ctx) })
 }
 
-// inject makes the cloud misbehave. It records that, and later that the injection is lifted. A test passes only if
-// the injection has met something, unless evidence, which names it for that message, is "".
+// inject has the driver make the cloud misbehave: see hold.
 func (c *Client) inject(
+	what, lifting, evidence string, inject func() (protocol.Injection, error),
+) (Injection, error) {
+	return c.hold(what, lifting, evidence, func() (Injection, error) {
+		made, err := inject()
+		return driverInjection{c, made.ID}, err
+	})
+}
+
+// hold makes the cloud misbehave. It records that, and later that the injection is lifted. A test passes only if
+// the injection has met something, unless evidence, which names it for that message, is "".
+func (c *Client) hold(
 	what, lifting, evidence string, inject func() (Injection, error),
 ) (_ Injection, err error) {
 	made := &tracedInjection{trace: c.trace, lifting: lifting, evidence: evidence}
@@ -492,14 +473,6 @@ func (c *Client) inject(
 	return made, nil
 }
 
-// asks returns a function by which the driver injects something, with an operation.
-func (c *Client) asks(ctx context.Context, operation, argument string, body any) func() (Injection, error) {
-	return func() (Injection, error) {
-		made, err := ask[protocol.Injection](ctx, c, operation, argument, body)
-		return driverInjection{c, made.ID}, err
-	}
-}
-
 // driverInjection is an Injection that the driver keeps.
 type driverInjection struct {
 	c  *Client
@@ -508,13 +481,13 @@ type driverInjection struct {
 
 // Hits implements Injection.
 func (d driverInjection) Hits(ctx context.Context) (int, error) {
-	got, err := ask[protocol.Hits](ctx, d.c, "getInjection", d.id, nil)
+	got, err := d.c.GetInjection(ctx, d.id)
 	return got.Hits, err
 }
 
 // Lift implements Injection. That a second call does nothing is for the driver to see to.
 func (d driverInjection) Lift(ctx context.Context) error {
-	return d.c.call(ctx, "liftInjection", d.id, nil, nil)
+	return d.c.LiftInjection(ctx, d.id)
 }
 
 // tracedInjection records when it is first lifted.

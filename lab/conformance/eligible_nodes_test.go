@@ -103,14 +103,6 @@ func TestEligibleNodesThatNobodyInitializes(t *testing.T) {
 // Where traffic is looked at, nobody would answer on them.
 func TestNoEligibleNodesBesideTraffic(t *testing.T) {
 	s, cloud := newEligibleSuite(FeatureTraffic)
-	s.Cloud = clientOf(trafficCloud{cloud})
 	require.NoError(t, newEligibleNodes(t.Context(), s).ensure(t.Context()))
 	assert.Empty(t, cloud.made)
-}
-
-// trafficCloud counts connections, too.
-type trafficCloud struct{ *instancesCloud }
-
-func (trafficCloud) CountConnections(context.Context, string) (map[int32]int64, error) {
-	return nil, nil
 }

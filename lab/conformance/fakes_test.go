@@ -1,8 +1,10 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -11,18 +13,35 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// featuresOnly is a cloud of which the runner asks nothing but its features.
+// featuresOnly is a driver of which the runner asks nothing but its features.
 type featuresOnly struct {
-	Cloud
+	protocol.Unanswered
+	name     string
 	features []Feature
 }
 
-func (c featuresOnly) Features() []Feature { return c.features }
+func (c featuresOnly) Hello(context.Context, protocol.Hello) (protocol.Driver, error) {
+	return protocol.Driver{Name: cmp.Or(c.name, "fake"), Features: namesOf(c.features)}, nil
+}
 
-// driverOf is the driver in Go behind a test's cloud.
-func driverOf(t *T) Cloud { return t.Cloud.driver.(*Server).cloud }
+// numberedCloud is that of a lab among several.
+func numberedCloud(lab int) *Client { return clientOf(featuresOnly{name: fmt.Sprint("lab-", lab)}) }
+
+// isOnLab tells whether a test runs with this lab's cloud.
+func isOnLab(t *T, lab int) bool { return t.Cloud.Described().Name == fmt.Sprint("lab-", lab) }
+
+// clientOf calls a driver that is in this process.
+func clientOf(d protocol.Operations) *Client {
+	c, err := InProcess(context.Background(), d, protocol.Hello{})
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
 
 // fakeCCM crashes when told to, and always if it is broken.
 type fakeCCM struct {
@@ -74,7 +93,7 @@ func newRun(o Options) *run {
 		o.Implementation.CCM = newFakeCCM()
 	}
 	if o.Implementation.Cloud == nil {
-		o.Implementation.Cloud = featuresOnly{}
+		o.Implementation.Cloud = clientOf(featuresOnly{})
 	}
 	ccm := &supervisedCCM{CCM: o.Implementation.CCM}
 	if o.Queue == nil {
@@ -87,7 +106,7 @@ func newRun(o Options) *run {
 		ccm:     ccm,
 		Options: o, report: &Report{began: time.Now()},
 		suite: &Suite{
-			Cloud: clientOf(o.Implementation.Cloud), CCM: ccm, runID: "abcd", serial: new(atomic.Int64),
+			Cloud: o.Implementation.Cloud, CCM: ccm, runID: "abcd", serial: new(atomic.Int64),
 			crashes: new(atomic.Int64), faults: new(faultMark), boundsFactor: o.BoundsFactor, removals: new(removals),
 		},
 	}

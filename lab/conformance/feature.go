@@ -2,13 +2,17 @@ package conformance
 
 // What may differ from one cloud or CCM to another without either being wrong.
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
+)
 
 // Feature names something that not every cloud, or cluster, can do. A test that needs a feature
 // which is not there is skipped, by name.
 type Feature string
 
-// Features of a cloud, and of the cluster in it, that no role shows: a driver declares them.
+// Features of a cloud, and of the cluster in it, for which a driver answers no operation of its own, but for traffic.
 const (
 	// FeatureLoadBalancers: the cloud has load balancers. A driver need not name it: it is there unless
 	// `unsupported` says why not, and then GET /v1/balancers answers an empty list.
@@ -77,11 +81,21 @@ var declaredFeatures = []Feature{
 	FeatureBlackholes, FeatureUnlikeInstances, FeatureDualStack, FeatureCapitalNames,
 }
 
+// OperationFeatures lists those by which a driver is asked for operations, but for its faults.
+func OperationFeatures() (features []Feature) {
+	for _, name := range protocol.Features() {
+		if f := Feature(name); !slices.Contains(features, f) {
+			features = append(features, f)
+		}
+	}
+	return features
+}
+
 // AllFeatures lists every feature that a cloud can have.
 func AllFeatures() []Feature {
 	all := slices.Clone(declaredFeatures)
-	for _, f := range roleFeatures() {
-		if !slices.Contains(all, f) {
+	for _, f := range OperationFeatures() {
+		if f != RoleInstanceBatches && f != RoleCallJournal && !slices.Contains(all, f) {
 			all = append(all, f)
 		}
 	}
@@ -91,7 +105,7 @@ func AllFeatures() []Feature {
 	return all
 }
 
-// Features that follow from the roles that a driver implements (roles.go).
+// Features for which a driver answers operations.
 const (
 	// FeatureRenameBalancer: a balancer's name can change.
 	FeatureRenameBalancer Feature = "rename-balancer"
@@ -326,4 +340,20 @@ type Unsupported map[string]string
 func (u Unsupported) Lacks(f Feature, have []Feature) bool {
 	_, declared := u[string(f)]
 	return declared || f != FeatureLoadBalancers && !slices.Contains(have, f)
+}
+
+// HasFeature tells whether cloud, CCM or cluster have a feature, and nobody has declared it unsupported.
+func (s *Suite) HasFeature(f Feature) bool { return !s.unsupported.Lacks(f, s.features()) }
+
+// features lists what cloud, CCM and cluster can do, whether it is declared unsupported or not.
+func (s *Suite) features() []Feature {
+	ccm := s.CCM
+	if supervised, ok := ccm.(*supervisedCCM); ok {
+		ccm = supervised.CCM
+	}
+	have := append(s.Cloud.Features(), featuresOfCCM(ccm)...)
+	if s.APIServer != "" {
+		have = append(have, FeatureLocalAPIServer)
+	}
+	return have
 }

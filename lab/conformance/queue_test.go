@@ -167,7 +167,7 @@ func TestLabBreaks(t *testing.T) {
 		for i := range 12 {
 			test := core(fmt.Sprintf("test-%d", i), func(ct *T) {
 				time.Sleep(time.Second)
-				if driverOf(ct).(*numberedCloud).lab == 1 {
+				if isOnLab(ct, 1) {
 					broken.Store(true)
 					ct.Errorf("the API server does not answer")
 				}
@@ -176,7 +176,7 @@ func TestLabBreaks(t *testing.T) {
 			tests = append(tests, test)
 		}
 		whole, errs := sharing(t.Context(), t, tests, 3, func(lab int, o *Options) {
-			o.Implementation.Cloud = &numberedCloud{lab: lab}
+			o.Implementation.Cloud = numberedCloud(lab)
 			o.Healthy = func(context.Context) error {
 				if lab == 1 && broken.Load() {
 					return errors.New("no route to host")
@@ -199,11 +199,6 @@ func TestLabBreaks(t *testing.T) {
 		assert.True(t, whole.Passed(), "%v %s", results(whole), whole.Unfinished)
 		assert.Greater(t, len(told), 24, "what was begun on the broken lab began again")
 	})
-}
-
-type numberedCloud struct {
-	featuresOnly
-	lab int
 }
 
 // When all labs break, what is missing is named, and there is no verdict.

@@ -4,7 +4,7 @@
 // calls by the operations of package protocol, and the CCM only through what that does to the cluster and to the cloud.
 //
 // The package knows no kind of cluster, no cloud and no test; those are in profiles. Begin with Run
-// and Test, or, to write a driver, with Cloud and roles.go. README.md says how to run the suite, and
+// and Test, or, to write a driver, with Operations of package protocol. README.md says how to run the suite, and
 // how to point it at another CCM and another cloud.
 package conformance
 
@@ -90,7 +90,7 @@ type Options struct {
 // Implementation is a CCM with its cloud.
 type Implementation struct {
 	Name, Version string
-	Cloud         Cloud
+	Cloud         *Client
 	CCM           CCM
 	// Attempts is how often the CCM's client sends a call before it gives up on
 	// it; 3 when 0.
@@ -146,7 +146,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r := &run{
 		Options: o, ccm: ccm, sole: sole,
 		suite: &Suite{
-			Kube: kube, Cloud: clientOf(o.Implementation.Cloud), CCM: ccm,
+			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm,
 			Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits, unsupported: o.Implementation.Unsupported,
 			boundsFactor: o.BoundsFactor, removals: new(removals),

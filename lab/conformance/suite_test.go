@@ -27,7 +27,7 @@ func TestRun(t *testing.T) {
 	report, err := Run(t.Context(), Options{
 		Cluster: apiServer(t), ClusterName: "embedded",
 		Implementation: Implementation{
-			Name: "ours", Version: "v1", Cloud: featuresOnly{features: []Feature{FeatureUDP}}, CCM: ccm,
+			Name: "ours", Version: "v1", Cloud: clientOf(featuresOnly{features: []Feature{FeatureUDP}}), CCM: ccm,
 			Claims: []Capability{CapabilityUDP},
 		},
 		Tests: []Test{
@@ -247,7 +247,7 @@ func TestSkips(t *testing.T) {
 	ccm := newFakeCCM()
 	o := Options{
 		Implementation: Implementation{
-			CCM: ccm, Cloud: featuresOnly{features: []Feature{FeatureUDP, FeatureTargets}},
+			CCM: ccm, Cloud: clientOf(featuresOnly{features: []Feature{FeatureUDP, FeatureTargets}}),
 			Claims: []Capability{CapabilityUDP},
 			Unsupported: Unsupported{
 				string(CapabilityAffinity): "the cloud hashes", string(FeatureTargets): "they are secret",
@@ -420,7 +420,7 @@ func TestExitUnderFault(t *testing.T) {
 		}
 		report := runTests(t, Options{
 			Parallel:       1,
-			Implementation: Implementation{CCM: ccm, Cloud: faultyCloud{}},
+			Implementation: Implementation{CCM: ccm, Cloud: clientOf(hitCloud{})},
 			Tests: []Test{
 				core("fault", underFault), core("aftermath", crashes(1)), core("later", crashes(1)),
 			},

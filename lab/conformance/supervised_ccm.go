@@ -218,7 +218,7 @@ func (t *T) RestartCCM(flags ...string) {
 // ShutGate shuts a way that the CCM takes, until that is lifted, at the end of the test at the latest. That the
 // CCM ends meanwhile is no crash.
 func (t *T) ShutGate(way string, gate interface{ Refuse() (Injection, error) }) Injection {
-	shut, err := t.Cloud.inject("shutting "+way, "opening "+way, "shut "+way, gate.Refuse)
+	shut, err := t.Cloud.hold("shutting "+way, "opening "+way, "shut "+way, gate.Refuse)
 	t.Must(err, "shutting %s", way)
 	t.Cleanup(shut.Lift)
 	return shut

@@ -20,13 +20,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // journaled is a cloud of records that keeps a journal. Whoever reads it gets
 // some calls twice.
 type journaled struct {
-	Cloud
+	hitCloud
 	mu        sync.Mutex
 	calls     []Call
 	balancers []Balancer
@@ -47,26 +48,25 @@ func (c *journaled) called(operation, resource, answer string) {
 	})
 }
 
-func (c *journaled) Features() []Feature { return nil }
+func (c *journaled) Hello(context.Context, protocol.Hello) (protocol.Driver, error) {
+	return protocol.Driver{Name: "journaled", Features: namesOf([]Feature{RoleCallJournal})}, nil
+}
 
-func (c *journaled) ListBalancers(context.Context) ([]Balancer, error) { return c.balancers, nil }
+func (c *journaled) ListCalls(ctx context.Context, since time.Time) (protocol.CallList, error) {
+	calls, err := c.CallsSince(ctx, since)
+	return protocol.CallList{Calls: calls}, err
+}
+
+func (c *journaled) ListBalancers(context.Context) (protocol.BalancerList, error) {
+	return protocol.BalancerList{Balancers: c.balancers}, nil
+}
 
 func (c *journaled) CreateInstance(_ context.Context, spec InstanceSpec) (Instance, error) {
 	time.Sleep(time.Second)
-	return Instance{ID: "i-" + spec.Name[:1], Name: spec.Name}, nil
+	return Instance{ID: "i-" + spec.Name[:1], Name: spec.Name, ProviderID: "x://i-w"}, nil
 }
 
 func (c *journaled) TerminateInstance(context.Context, string) error { return errors.New("no") }
-
-func (c *journaled) FaultKinds() []FaultKind { return nil }
-
-func (c *journaled) InjectFault(context.Context, Fault) (Injection, error) { return injected{}, nil }
-
-type injected struct{ Injection }
-
-func (injected) Hits(context.Context) (int, error) { return 1, nil }
-
-func (injected) Lift(context.Context) error { return nil }
 
 // said has words in files.
 type said struct {
@@ -107,9 +107,9 @@ type bench struct {
 func runBench(t *testing.T, do func(b *bench)) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{T: t, kube: fake.NewClientset(), cloud: &journaled{}, log: filepath.Join(t.TempDir(), "ccm.log")}
+		b := &bench{T: t, kube: fake.NewClientset(), cloud: &journaled{hitCloud: hitCloud{hits: 1}}, log: filepath.Join(t.TempDir(), "ccm.log")}
 		require.NoError(t, os.WriteFile(b.log, []byte("of an earlier run\n"), 0o600))
-		b.run = newRun(Options{Implementation: Implementation{Cloud: b.cloud}})
+		b.run = newRun(Options{Implementation: Implementation{Cloud: clientOf(b.cloud)}})
 		b.run.suite.Kube = b.kube
 		b.run.recorder = record.Start(b.kube, b.cloud, said{files: []string{b.log}}, "abcd")
 		synctest.Wait()
@@ -190,7 +190,7 @@ func TestTimeline(t *testing.T) {
 			"2.0 call! i-w (" + name + "): getInstance → 404 not-found",
 			"3.0 step: lifting fault 429 on instances, balancers",
 			"3.0 node " + name + ": deleted",
-			"3.0 step!: terminating instance i-w: no",
+			"3.0 step!: terminating instance i-w: the driver, DELETE /v1/instances/i-w: no",
 			"3.0 step!: failed: it does not",
 		}, entryLines(line))
 		assert.Equal(t, time.Second, line.Entries[0].Took)

@@ -81,7 +81,7 @@ func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implemen
 }
 
 // openProxy opens the proxy that the driver asks for, at an address of this machine.
-func openProxy(cloud *driver.Cloud, host string) (*faultproxy.Proxy, error) {
+func openProxy(cloud *conformance.Client, host string) (*faultproxy.Proxy, error) {
 	described := cloud.Described()
 	proxy, err := faultproxy.Open(host, *described.Proxy)
 	if err != nil {
@@ -112,7 +112,7 @@ func (o Options) unsupportedByDriver(described protocol.Driver, values program.V
 // connect starts the program, if there is one, and asks the driver what it can do.
 func (d *Driver) connect(
 	ctx context.Context, host process.Host, logFile string, values program.Values,
-) (cloud *driver.Cloud, stop func() error, err error) {
+) (cloud *conformance.Client, stop func() error, err error) {
 	hello := protocol.Hello{ClusterName: values.ClusterName, ClusterCIDR: values.ClusterCIDR}
 	if d.Path == "" {
 		cloud, err = driver.Connect(ctx, d.Address, hello, nil)

@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
-	"github.com/ccmlab/ccmlab/lab/conformance/driver"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
@@ -115,7 +114,7 @@ func (t Trying) Try(ctx context.Context, steps *ui.Steps) (tried *TriedDriver, e
 type tryRun struct {
 	Trying
 	dir   string // of what the program writes
-	cloud *driver.Cloud
+	cloud *conformance.Client
 	stop  func() error      // ends the program
 	proxy *faultproxy.Proxy // nil if the driver asks for none
 	made  conformance.Instance
@@ -190,7 +189,7 @@ func (r *tryRun) tryChanges(ctx context.Context) (string, error) {
 		return err
 	})
 	try(conformance.FeatureStrangers, func() error {
-		made, err := r.cloud.CreateForeignBalancer(ctx, r.Values.ClusterName+"-check")
+		made, err := r.cloud.CreateForeignBalancer(ctx, conformance.Name{Name: r.Values.ClusterName + "-check"})
 		if err == nil {
 			r.balancer = &made
 		}
@@ -201,12 +200,14 @@ func (r *tryRun) tryChanges(ctx context.Context) (string, error) {
 	}
 	id, name := r.balancer.ID, r.Values.ClusterName+"-renamed"
 	try(conformance.FeatureRenameBalancer, func() error {
-		err := r.cloud.RenameBalancer(ctx, id, name)
+		err := r.cloud.RenameBalancer(ctx, id, conformance.Name{Name: name})
 		return r.checkBalancer(ctx, err, func(b conformance.Balancer) bool { return b.Name == name })
 	})
 	try(conformance.FeatureChangeBalancer, func() error {
 		listener := conformance.Listener{Protocol: "TCP", Port: 4242, TargetPort: 30042}
-		err := r.cloud.ChangeBalancer(ctx, id, []conformance.Listener{listener}, []string{r.made.ID})
+		err := r.cloud.ChangeBalancer(ctx, id, conformance.BalancerChange{
+			Listeners: []conformance.Listener{listener}, Targets: []string{r.made.ID},
+		})
 		return r.checkBalancer(ctx, err, func(b conformance.Balancer) bool {
 			return len(b.Listeners) == 0 || b.Listeners[0].Port == listener.Port
 		})

@@ -20,14 +20,16 @@ import (
 
 // smallCloud has one instance at most, and no balancers.
 type smallCloud struct {
-	conformance.Cloud // what no check calls
+	protocol.Unanswered // what no check calls
 
+	described  protocol.Driver
 	running    []string
 	terminated []string
 }
 
-func (c *smallCloud) Features() []conformance.Feature {
-	return []conformance.Feature{conformance.FeatureZones, conformance.FeatureTargets}
+func (c *smallCloud) Hello(context.Context, protocol.Hello) (protocol.Driver, error) {
+	c.described.Features = append([]string{"zones", "targets"}, c.described.Features...)
+	return c.described, nil
 }
 
 func (c *smallCloud) CreateInstance(
@@ -44,17 +46,27 @@ func (c *smallCloud) TerminateInstance(_ context.Context, id string) error {
 	return nil
 }
 
-func (c *smallCloud) ListBalancers(context.Context) ([]conformance.Balancer, error) { return nil, nil }
+func (c *smallCloud) ListBalancers(context.Context) (protocol.BalancerList, error) {
+	return protocol.BalancerList{}, nil
+}
+
+func (c *smallCloud) describe(d protocol.Driver) { c.described = d }
+
+// describable is a driver whose Hello answers what it is given.
+type describable interface {
+	protocol.Operations
+	describe(d protocol.Driver)
+}
 
 // tryCloud tries a driver of a cloud, that asks for a proxy with these rules.
 func tryCloud(
-	t *testing.T, cloud conformance.Cloud, calls []string, rules ...protocol.ProxyRule,
+	t *testing.T, cloud describable, calls []string, rules ...protocol.ProxyRule,
 ) (*TriedDriver, error) {
 	return tryCloudAt(t, "http://127.0.0.1:1/base", cloud, calls, rules...)
 }
 
 func tryCloudAt(
-	t *testing.T, upstream string, cloud conformance.Cloud, calls []string, rules ...protocol.ProxyRule,
+	t *testing.T, upstream string, cloud describable, calls []string, rules ...protocol.ProxyRule,
 ) (*TriedDriver, error) {
 	described := protocol.Driver{Name: "nebula"}
 	if len(rules) > 0 {
@@ -65,10 +77,10 @@ func tryCloudAt(
 
 // tryDescribed tries a driver of a cloud that says this of itself.
 func tryDescribed(
-	t *testing.T, cloud conformance.Cloud, described protocol.Driver, calls []string,
+	t *testing.T, cloud describable, described protocol.Driver, calls []string,
 ) (*TriedDriver, error) {
-	server := httptest.NewServer(driver.NewHandler(described,
-		func(context.Context, protocol.Hello) (conformance.Cloud, error) { return cloud, nil }))
+	cloud.describe(described)
+	server := httptest.NewServer(protocol.NewHandler(cloud))
 	t.Cleanup(server.Close)
 	address, err := driver.ParseAddress(server.URL, "secret")
 	require.NoError(t, err)
@@ -158,20 +170,25 @@ func TestTryDriverWithWrongFields(t *testing.T) {
 // idleCloud says that it has changed what it has not.
 type idleCloud struct{ *smallCloud }
 
+func (c idleCloud) describe(d protocol.Driver) {
+	d.Features = []string{"change-addresses", "strangers", "rename-balancer"}
+	c.smallCloud.describe(d)
+}
+
 func (idleCloud) ChangeAddresses(_ context.Context, id string) (conformance.Instance, error) {
 	return conformance.Instance{ID: id, ProviderID: "nebula://" + id, InternalIPs: []string{"10.0.0.1"}}, nil
 }
 
-func (idleCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
-	return conformance.Balancer{ID: "b-1", Name: name}, nil
+func (idleCloud) CreateForeignBalancer(_ context.Context, body protocol.Name) (conformance.Balancer, error) {
+	return conformance.Balancer{ID: "b-1", Name: body.Name}, nil
 }
 
-func (idleCloud) RenameBalancer(context.Context, string, string) error { return nil }
+func (idleCloud) RenameBalancer(context.Context, string, protocol.Name) error { return nil }
 
 func (idleCloud) DeleteBalancer(context.Context, string) error { return nil }
 
-func (idleCloud) GetBalancer(_ context.Context, id string) (conformance.Balancer, bool, error) {
-	return conformance.Balancer{ID: id, Name: "kitchen-check"}, true, nil
+func (idleCloud) GetBalancer(_ context.Context, id string) (conformance.Balancer, error) {
+	return conformance.Balancer{ID: id, Name: "kitchen-check"}, nil
 }
 
 func TestTryDriverThatChangesNothing(t *testing.T) {

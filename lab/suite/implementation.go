@@ -14,32 +14,17 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
-	"github.com/ccmlab/ccmlab/lab/conformance/driver"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
-	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/dialects"
 )
-
-// Implementations that the suite has a driver for.
-const (
-	// ImplementationFakecloud is fakecloud, with its CCM or another one.
-	ImplementationFakecloud = "fakecloud"
-	// ImplementationInMemory is a cloud in the suite's own memory, with a
-	// minimal CCM: it shows that the suite takes any.
-	ImplementationInMemory = "in-memory"
-)
-
-// Implementations are all of them, the default first.
-var Implementations = []string{ImplementationFakecloud, ImplementationInMemory}
 
 // OwnClaims are the capabilities of the lab's own CCM.
 var OwnClaims = []conformance.Capability{
@@ -98,15 +83,16 @@ var routeControllerNoise = regexp.MustCompile(`route_controller\.go:\d+\] (actio
 
 // healthCheck returns a function that checks whether the API server, the lab's cloud and the
 // driver of the cloud under test are ready.
-func healthCheck(l *lab.Lab, under conformance.Cloud) (func(context.Context) error, error) {
+func (o Options) healthCheck(l *lab.Lab, under *conformance.Client) (func(context.Context) error, error) {
 	kube, err1 := l.Cluster.Operator()
 	cloud, err2 := l.Cloud()
 	return func(ctx context.Context) error {
 		err := errors.Join(kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(), cloud.Ready(ctx))
-		if remote, ok := under.(*driver.Cloud); ok {
-			err = errors.Join(err, remote.Healthy(ctx))
+		if o.Driver == nil {
+			return err
 		}
-		return err
+		_, driverErr := under.ListBalancers(ctx)
+		return errors.Join(err, driverErr)
 	}, errors.Join(err1, err2)
 }
 
@@ -116,15 +102,10 @@ func podCIDR(l *lab.Lab) string {
 }
 
 func (o Options) implementationOn(
-	ctx context.Context,
-	l *lab.Lab,
-	cfg *rest.Config,
+	ctx context.Context, l *lab.Lab,
 ) (under conformance.Implementation, closeDriver func() error, err error) {
 	if o.Driver != nil {
 		return o.driverOn(ctx, l)
-	}
-	if o.Implementation == ImplementationInMemory {
-		return inmemory.New(cfg), func() error { return nil }, nil
 	}
 	return o.fakecloudOn(ctx, l)
 }
@@ -161,7 +142,7 @@ func (o Options) fakecloudOn(
 	}
 	u.Host = gate.Address()
 
-	under := conformance.Implementation{Name: ImplementationFakecloud}
+	under := conformance.Implementation{Name: "fakecloud"}
 	ccm := &program.CCM{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Env: ownEnv,
 		Noise:          routeControllerNoise,
@@ -205,13 +186,14 @@ func (o Options) fakecloudOn(
 	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = ccm
 	theirs := o.onSomebodysCluster()
-	under.Cloud = &onfakecloud.CloudWithToken{
-		Cloud: &onfakecloud.Cloud{
-			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Names: o.CCMNames,
-			Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
-			PassThrough: networkBalancers, KubeletProviderIDs: o.KubeletProviderIDs,
-		},
+	under.Cloud, err = conformance.InProcess(ctx, &onfakecloud.Cloud{
+		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Names: o.CCMNames,
+		Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
+		PassThrough: networkBalancers, KubeletProviderIDs: o.KubeletProviderIDs,
 		TokenFile: cloud.TokenFile(cluster.CallerCCM), CAFile: ccm.Values.CAFile,
+	}, protocol.Hello{ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR})
+	if err != nil {
+		return none, nil, errors.Join(err, gate.Close())
 	}
 	return under, gate.Close, nil
 }
@@ -315,11 +297,11 @@ func (o *Options) UseDialect(dialect string) error {
 	o.CCMNames.Region, o.CCMNames.ExternalAddresses = preset.Suite.Region, preset.Suite.ExternalAddresses
 	o.CCMNames.ServiceTag = cmp.Or(o.CCMNames.ServiceTag, preset.Suite.ServiceTag)
 	for _, c := range preset.Suite.Claims {
-		o.Claims = append(o.Claims, conformance.Capability(c))
+		o.Implementation.Claims = append(o.Implementation.Claims, conformance.Capability(c))
 	}
 	unsupported := conformance.Unsupported(maps.Clone(preset.Suite.Unsupported))
-	maps.Copy(unsupported, o.Unsupported)
-	o.Unsupported = unsupported
+	maps.Copy(unsupported, o.Implementation.Unsupported)
+	o.Implementation.Unsupported = unsupported
 	return nil
 }
 

@@ -95,7 +95,7 @@ func PlayIncident(
 ) (*IncidentReport, error) {
 	o.Focus, o.Profiles = regexp.MustCompile("^"+regexp.QuoteMeta(test.ID)+"$"), []conformance.Profile{test.Profile}
 	p := &incidentRun{ctx: ctx, options: o}
-	o.watchLab, o.recordStep = p.watchLab, p.recordStep
+	o.watchLab, o.Step = p.watchLab, p.recordStep
 	report, err := Run(ctx, o.Options, steps)
 	if report == nil || report.Unfinished != "" {
 		return nil, err

@@ -78,8 +78,10 @@ func TestPresetsAreJudged(t *testing.T) {
 	}
 	for _, name := range dialects.Names() {
 		o := Options{
-			Program:     &program.CCM{Path: "/bin/true"},
-			Unsupported: conformance.Unsupported{"udp": "said by a person"},
+			Program: &program.CCM{Path: "/bin/true"},
+			Options: conformance.Options{Implementation: conformance.Implementation{
+				Unsupported: conformance.Unsupported{"udp": "said by a person"},
+			}},
 		}
 		if !slices.Contains(identity.Dialects(), name) {
 			require.ErrorContains(t, o.UseDialect(name), "there is nothing to judge")
@@ -89,12 +91,12 @@ func TestPresetsAreJudged(t *testing.T) {
 		require.NoError(t, o.Program.Check())
 		assert.Equal(t, name, o.CCMNames.Dialect)
 		assert.NotEmpty(t, o.CCMNames.ServiceTag+o.CCMNames.AddressPrefix)
-		assert.Equal(t, "said by a person", o.Unsupported["udp"])
-		for what, why := range o.Unsupported {
+		assert.Equal(t, "said by a person", o.Implementation.Unsupported["udp"])
+		for what, why := range o.Implementation.Unsupported {
 			assert.Contains(t, known, what)
 			assert.NotEmpty(t, why, what)
 		}
-		for _, c := range o.Claims {
+		for _, c := range o.Implementation.Claims {
 			assert.Contains(t, known, string(c))
 		}
 	}

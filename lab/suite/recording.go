@@ -37,7 +37,7 @@ func (o Options) RecordingsFrom(dir string) (paths []string) {
 	if o.Recordings == "" {
 		return nil
 	}
-	for _, name := range o.Names(o.Tests()) {
+	for _, name := range o.Names(o.SelectTests()) {
 		file := recordingFile(o.Recordings, name)
 		if _, err := os.Stat(file); err != nil {
 			continue

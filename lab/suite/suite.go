@@ -10,9 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"sync"
-	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -29,6 +27,10 @@ import (
 
 // Options of Run.
 type Options struct {
+	// Options are those of the engine. Run fills in what a lab has: the cluster, cloud and CCM, how healthy they are. Of
+	// Implementation it takes the claims, what is unsupported and the attempts, over what the driver says; of Workload
+	// the image, "" for the lab's own.
+	conformance.Options
 	// Name is that of the lab, and the beginning of the others' names.
 	Name string
 	// Labs is how many labs share the tests; 0 starts as many as save time.
@@ -41,10 +43,7 @@ type Options struct {
 	// and that their ports are reached from this machine; with Driver, of other clusters, that the
 	// instances of the lab's own cloud, which become Nodes, are the driver's.
 	Traffic bool
-	// Workload is the image of pods that answer; "" is the lab's own.
-	Workload       string
-	Implementation string // "" is ImplementationFakecloud.
-	// Driver, unless nil, is the driver of another cloud, in place of Implementation.
+	// Driver, unless nil, is the driver of another cloud than the lab's own.
 	Driver *Driver
 	// Program is the CCM; nil is the lab's own.
 	Program *program.CCM
@@ -63,30 +62,11 @@ type Options struct {
 	// KubeletProviderIDs has the lab's kubelets given provider IDs.
 	KubeletProviderIDs bool
 
-	Claims      []conformance.Capability
-	Unsupported conformance.Unsupported
-	Profiles    []conformance.Profile
-	Focus       *regexp.Regexp
-	// RequiredOnly skips tests of capabilities that are not claimed.
-	RequiredOnly bool
 	// WithoutMachines has no kubelets: what needs machines or traffic is
 	// skipped. A control plane of another minor may have none that fit.
 	WithoutMachines bool
-	// Attempts is as in conformance.Implementation; 0 is its default.
-	Attempts int
-	// Bound is the longest that any test may take; 0 is what each allows.
-	Bound time.Duration
-	// BoundsFactor is how many times as long as it says each test may take, and cleaning up after it; 0
-	// is once.
-	BoundsFactor float64
-	// RunBlocked runs tests also where what they build on has failed.
-	RunBlocked bool
 	// First are tests that are begun before all others, by ID.
-	First    []string
-	Parallel int
-	// Limits are Budget's; nil is conformance.DefaultLimits.
-	Limits   conformance.Limits
-	Observer func(conformance.TestReport)
+	First []string
 	// Bundle is a file to run from instead of what was built here.
 	Bundle string
 	// Keep leaves the lab up.
@@ -95,9 +75,8 @@ type Options struct {
 	Recordings string
 
 	// watchLab, unless nil, is called before the suite runs on a lab; leave when it
-	// has. step is told what the suite does, as conformance.Options.Step is.
-	watchLab   func(*lab.Lab) (leave func())
-	recordStep func(what string, failed bool)
+	// has.
+	watchLab func(*lab.Lab) (leave func())
 }
 
 // nodesPerLab run the pods that traffic goes to.
@@ -112,8 +91,8 @@ const (
 	defaultWorkload = "ccmlab/hello:dev"
 )
 
-// Tests are those that were asked for.
-func (o Options) Tests() []conformance.Test {
+// SelectTests returns those that were asked for.
+func (o Options) SelectTests() []conformance.Test {
 	return conformance.Select(profiles.All(), o.Profiles, o.Focus)
 }
 
@@ -140,7 +119,7 @@ func (o Options) onSomebodysCluster() bool {
 // longer on one, and only embedded ones are cheap.
 func (o Options) worthwhileLabs(tests []conformance.Test) int {
 	if kind := cluster.KindNamed(o.Cluster); kind == nil || !kind.Hollow ||
-		o.Implementation == ImplementationInMemory || o.Driver != nil || o.Keep {
+		o.Driver != nil || o.Keep {
 		return 1
 	}
 	alone := 0
@@ -165,7 +144,7 @@ func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.R
 			return nil, err
 		}
 	}
-	tests := o.Tests()
+	tests := o.SelectTests()
 	names := o.Names(tests)
 	for _, name := range names {
 		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
@@ -243,7 +222,7 @@ func (o Options) runOnLab(
 	switch {
 	case o.onSomebodysCluster():
 		up.Nodes = 0 // It has those that it has.
-	case o.Implementation == ImplementationInMemory || o.WithoutMachines || o.Driver != nil && !o.Traffic:
+	case o.WithoutMachines || o.Driver != nil && !o.Traffic:
 		up.Nodes = lifecycle.NoNodes
 	}
 	if o.KubeletProviderIDs {
@@ -276,7 +255,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 	if err != nil {
 		return nil, err
 	}
-	under, closeDriver, err := o.implementationOn(ctx, l, cfg)
+	under, closeDriver, err := o.implementationOn(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -285,25 +264,25 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 			return nil, errors.Join(err, closeDriver())
 		}
 	}
-	under.Claims = append(under.Claims, o.Claims...)
-	under.Attempts = cmp.Or(o.Attempts, under.Attempts)
+	under.Claims = append(under.Claims, o.Implementation.Claims...)
+	under.Attempts = cmp.Or(o.Implementation.Attempts, under.Attempts)
 	if under.Unsupported == nil {
 		under.Unsupported = conformance.Unsupported{}
 	}
-	maps.Copy(under.Unsupported, o.Unsupported)
-	healthy, err := healthCheck(l, under.Cloud)
+	maps.Copy(under.Unsupported, o.Implementation.Unsupported)
+	healthy, err := o.healthCheck(l, under.Cloud)
 	if err != nil {
 		return nil, errors.Join(err, closeDriver())
 	}
 	if o.watchLab != nil {
 		defer o.watchLab(l)()
 	}
-	report, err := conformance.Run(ctx, conformance.Options{
-		Cluster: cfg, ClusterName: l.Kind(), Implementation: under,
-		Workload: conformance.Workload{Image: cmp.Or(o.Workload, defaultWorkload), Port: 8080, Path: "/"},
-		Queue:    queue, Healthy: healthy, Step: o.recordStep,
-		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.observerOn(l),
-		Limits: o.Limits, PodCIDR: podCIDR(l), BoundsFactor: o.BoundsFactor, RunBlocked: o.RunBlocked,
-	})
+	engine := o.Options
+	engine.Cluster, engine.ClusterName, engine.PodCIDR = cfg, l.Kind(), podCIDR(l)
+	engine.Implementation, engine.Healthy, engine.Queue, engine.Observer = under, healthy, queue, o.observerOn(l)
+	engine.Workload = conformance.Workload{
+		Image: cmp.Or(o.Workload.Image, defaultWorkload), Port: 8080, Path: "/",
+	}
+	report, err := conformance.Run(ctx, engine)
 	return report, errors.Join(err, closeDriver())
 }

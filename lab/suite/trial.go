@@ -49,7 +49,7 @@ func (t Trial) Run(ctx context.Context) (Verdict, error) {
 	still := startProgressReminder(t.Tell)
 	defer still.stop()
 	o := t.suiteOptions(still)
-	for _, name := range o.Names(o.Tests()) {
+	for _, name := range o.Names(o.SelectTests()) {
 		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
 			if _, err := lifecycle.Down(ctx, name); err != nil {
 				return Verdict{}, err
@@ -79,16 +79,18 @@ func (t Trial) suiteOptions(still *progressReminder) Options {
 	}
 	ended := 0
 	return Options{
-		Name: t.Name, Labs: t.Labs, Program: t.Program, Claims: claims, RequiredOnly: true, Bound: t.Bound,
-		First: t.First,
-		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
-		Observer: func(test conformance.TestReport) {
-			still.observeTest(test)
-			if test.Result == "" { // It begins.
-				return
-			}
-			ended++
-			t.Tell(fmt.Sprintf("%d of %d: %s %s", ended, len(t.Tests), test.ID, test.Result))
+		Name: t.Name, Labs: t.Labs, Program: t.Program, First: t.First,
+		Options: conformance.Options{
+			Implementation: conformance.Implementation{Claims: claims}, RequiredOnly: true, Bound: t.Bound,
+			Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
+			Observer: func(test conformance.TestReport) {
+				still.observeTest(test)
+				if test.Result == "" { // It begins.
+					return
+				}
+				ended++
+				t.Tell(fmt.Sprintf("%d of %d: %s %s", ended, len(t.Tests), test.ID, test.Result))
+			},
 		},
 	}
 }

@@ -1,7 +1,7 @@
 // Package driver has the suite see and steer a cloud through a driver that is a program of its own, in
-// any language: it speaks the protocol of package protocol. Connect is the suite's side, whose Cloud
-// has exactly the features that the driver names. Program starts a driver and ends it. NewHandler is the
-// other side, for a driver that is written in Go against the interfaces of package conformance.
+// any language: it speaks the protocol of package protocol. Connect is the suite's side, whose Client
+// has exactly the features that the driver names. Program starts a driver and ends it. A driver that is written in Go
+// against the interface of package protocol is served by protocol.NewHandler.
 //
 // It knows no cloud. Begin with Connect; openapi.yaml of package protocol says what a driver answers.
 package driver
@@ -11,11 +11,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -59,74 +58,38 @@ func ParseAddress(text, token string) (Address, error) {
 // IsAddress tells an address from a program's path.
 func IsAddress(text string) bool { return strings.Contains(text, "://") }
 
-// Cloud is what a driver sees and steers. It has the roles that the driver names, and FaultInjector,
-// CallCounter and CallJournal also where a proxy was opened.
-type Cloud struct {
-	*conformance.Client
-	driver *remoteDriver
-}
-
-// remoteDriver is a program that answers the protocol's operations.
-type remoteDriver struct {
-	connection
-	described protocol.Driver
-}
-
-// knownFeatures are all that a driver can name.
-func knownFeatures() (names []string) {
-	for _, f := range append(conformance.AllFeatures(), conformance.RoleInstanceBatches, conformance.RoleCallJournal) {
-		names = append(names, string(f))
-	}
-	return names
-}
-
-// Features implements conformance.Driver. What a driver of a later release can do beyond what this suite knows
-// is not among them.
-func (r *remoteDriver) Features() (features []conformance.Feature) {
-	for _, name := range r.described.Features {
-		if slices.Contains(knownFeatures(), name) {
-			features = append(features, conformance.Feature(name))
-		}
-	}
-	return features
-}
-
 // UnknownFeature says why a feature is left aside.
 const UnknownFeature = "this suite does not know it: it is mistyped, or of a later release"
 
-// UnknownFeatures are those that the driver names, or has an answer of its proxy for, and this suite does not know.
-func (c *Cloud) UnknownFeatures() []string {
-	named := slices.Clone(c.Described().Features)
-	if proxy := c.Described().Proxy; proxy != nil {
-		for _, kind := range slices.Sorted(maps.Keys(proxy.Answers)) {
-			named = append(named, string(conformance.FaultFeature(conformance.FaultKind(kind))))
-		}
-	}
-	return slices.DeleteFunc(named, func(name string) bool { return slices.Contains(knownFeatures(), name) })
-}
-
-// startBound is how long a driver may take until it listens.
-const startBound = 30 * time.Second
+const (
+	// startBound is how long a driver may take until it listens.
+	startBound = 30 * time.Second
+	// connectInterval is how often a driver that does not listen yet is tried.
+	connectInterval = 50 * time.Millisecond
+)
 
 // Connect asks a driver what it can do. It waits for one that does not listen yet, unless ended says
 // that there will be none; ended may be nil.
-func Connect(ctx context.Context, a Address, hello protocol.Hello, ended func() error) (*Cloud, error) {
-	if ended == nil {
-		ended = func() error { return nil }
+func Connect(
+	ctx context.Context, a Address, hello protocol.Hello, ended func() error,
+) (*conformance.Client, error) {
+	cloud, err := connectBy(ctx, a.connection(ended), hello)
+	if errors.Is(err, errNotListening) {
+		err = fmt.Errorf("the driver on %s: %w", a.target, err)
 	}
-	d := &remoteDriver{connection: newConnection(a, ended)}
-	hello.Protocols, hello.Features = []string{protocol.Version}, knownFeatures()
-	bounded, cancel := context.WithTimeoutCause(
-		ctx, startBound, fmt.Errorf("the driver does not listen on %s after %s", a.target, startBound))
+	return cloud, err
+}
+
+var errNotListening = fmt.Errorf("it does not listen after %s", startBound)
+
+func connectBy(ctx context.Context, d *protocol.Connection, hello protocol.Hello) (*conformance.Client, error) {
+	bounded, cancel := context.WithTimeoutCause(ctx, startBound, errNotListening)
 	defer cancel()
+	var cloud *conformance.Client
 	var last error
-	err := wait.PollUntilContextCancel(bounded, connectInterval, true, func(ctx context.Context) (done bool, err error) {
-		last = d.Call(ctx, helloOperation, "", hello, &d.described)
-		notYet := errors.Is(last, syscall.ECONNREFUSED) || errors.Is(last, syscall.ENOENT)
-		if err := ended(); err != nil && notYet {
-			return false, err
-		}
-		return !notYet, nil
+	err := wait.PollUntilContextCancel(bounded, connectInterval, true, func(ctx context.Context) (bool, error) {
+		cloud, last = conformance.Connect(ctx, d, hello)
+		return !errors.Is(last, syscall.ECONNREFUSED) && !errors.Is(last, syscall.ENOENT), nil
 	})
 	switch {
 	case context.Cause(bounded) != nil && ctx.Err() == nil:
@@ -136,35 +99,18 @@ func Connect(ctx context.Context, a Address, hello protocol.Hello, ended func() 
 	case last != nil:
 		return nil, last
 	}
-	if d.described.CallTimeoutSeconds > 0 {
-		d.timeout = time.Duration(d.described.CallTimeoutSeconds) * time.Second
+	if seconds := cloud.Described().CallTimeoutSeconds; seconds > 0 {
+		d.Timeout = time.Duration(seconds) * time.Second
 	}
-	return &Cloud{conformance.NewClient(d), d}, checkDescription(d.described)
+	return cloud, nil
 }
 
-// connectInterval is how often a driver that does not listen yet is tried.
-const connectInterval = 50 * time.Millisecond
-
-// checkDescription returns an error when the driver's version of the protocol is another one.
-func checkDescription(d protocol.Driver) error {
-	if d.Protocol != protocol.Version {
-		return fmt.Errorf(
-			"the driver %s speaks version %q of the protocol, and this suite %q: one of them must be of another release",
-			d.Name, d.Protocol, protocol.Version)
+// connection sends requests to the address.
+func (a Address) connection(ended func() error) *protocol.Connection {
+	return &protocol.Connection{
+		Transport: &http.Transport{DialContext: a.dialer()}, Host: a.host(), Token: a.token,
+		Timeout: protocol.DefaultTimeout, Ended: ended,
 	}
-	return nil
-}
-
-// Described is what the driver says of itself.
-func (c *Cloud) Described() protocol.Driver { return c.driver.described }
-
-// Healthy returns an error when the driver does not work any more.
-func (c *Cloud) Healthy(ctx context.Context) error {
-	if err := c.driver.ended(); err != nil {
-		return err
-	}
-	_, err := c.ListBalancers(ctx)
-	return err
 }
 
 // dialer connects to the address, whatever host a URL has.

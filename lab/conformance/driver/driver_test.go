@@ -3,12 +3,13 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -63,7 +64,7 @@ func sayingHello(t *testing.T, hello string, others map[string]string) http.Hand
 
 const plainHello = `{"protocol": "v1", "name": "nebula", "features": ["zones"]}`
 
-func connect(t *testing.T, h http.Handler) (*Cloud, error) {
+func connect(t *testing.T, h http.Handler) (*conformance.Client, error) {
 	return Connect(t.Context(), serve(t, h), protocol.Hello{ClusterName: "kitchen"}, nil)
 }
 
@@ -86,20 +87,8 @@ func TestDriverOfALaterRelease(t *testing.T) {
 	assert.NoError(t, proxy.Close())
 }
 
-// A driver serves suites of two releases: each is told of what it knows.
-func TestSuiteOfAnotherRelease(t *testing.T) {
-	h := NewHandler(protocol.Driver{}, func(context.Context, protocol.Hello) (conformance.Cloud, error) {
-		return &fullCloud{}, nil
-	})
-	for hello, want := range map[string]string{
-		`{"protocols": ["v1"], "features": ["udp", "fault-slow", "fault-supernova", "call-journal", "wormholes"]}`: `
-			"features":["udp","fault-slow","call-journal"]`,
-		`{"protocols": ["v1"]}`: `"listeners","node-ports","targets","udp"`,
-	} {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/hello", strings.NewReader(hello)))
-		assert.Contains(t, w.Body.String(), strings.TrimSpace(want))
-	}
+// A driver serves suites of two releases: each says what it knows.
+func TestSuiteSaysWhatItKnows(t *testing.T) {
 	var asked protocol.Hello
 	_, err := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, json.NewDecoder(r.Body).Decode(&asked))
@@ -133,7 +122,7 @@ func TestAnswerThatDoesNotFitTheProtocol(t *testing.T) {
 
 func TestCallsAreBounded(t *testing.T) {
 	given := make(chan struct{})
-	c, err := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	d := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hello" {
 			sayingHello(t, `{"protocol": "v1", "name": "nebula", "features": [], "callTimeoutSeconds": 7}`, nil).
 				ServeHTTP(w, r)
@@ -141,16 +130,18 @@ func TestCallsAreBounded(t *testing.T) {
 		}
 		<-r.Context().Done() // The driver learns that nobody waits any more.
 		given <- struct{}{}
-	}))
+	})).connection(nil)
+	assert.Equal(t, protocol.DefaultTimeout, d.Timeout)
+	c, err := connectBy(t.Context(), d, protocol.Hello{})
 	require.NoError(t, err)
-	assert.Equal(t, 7*time.Second, c.driver.timeout)
-	c.driver.timeout = time.Millisecond
+	assert.Equal(t, 7*time.Second, d.Timeout)
+	d.Timeout = time.Millisecond
 	_, err = c.ListBalancers(t.Context())
 	assert.ErrorContains(t, err, "it has not answered within 1ms")
 	<-given
 
 	ctx, cancel := context.WithCancelCause(t.Context())
-	c.driver.timeout = time.Hour
+	d.Timeout = time.Hour
 	cancel(io.EOF)
 	_, err = c.ListBalancers(ctx)
 	assert.ErrorIs(t, err, io.EOF)
@@ -159,7 +150,7 @@ func TestCallsAreBounded(t *testing.T) {
 func TestTokenOverTCP(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer secret" {
-			writeProblem(w, http.StatusUnauthorized, io.ErrUnexpectedEOF)
+			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
 		}
 		sayingHello(t, plainHello, nil).ServeHTTP(w, r)
@@ -173,30 +164,6 @@ func TestTokenOverTCP(t *testing.T) {
 	}
 }
 
-func TestMistakesOfRequestsAreProblems(t *testing.T) {
-	h := NewHandler(protocol.Driver{}, func(context.Context, protocol.Hello) (conformance.Cloud, error) {
-		return bareCloud{}, nil
-	})
-	for _, c := range []struct {
-		method, path, body string
-		status             int
-		detail             string
-	}{
-		{http.MethodGet, "/v1/balancers", "", http.StatusInternalServerError, "the first request is /hello"},
-		{http.MethodPost, "/hello", "{", http.StatusBadRequest, "the request's body"},
-		{http.MethodPost, "/hello", `{"protocols": ["v9"]}`, http.StatusBadRequest, `this driver speaks version \"v1\"`},
-		{http.MethodPost, "/hello", `{"protocols": ["v1"]}`, http.StatusOK, `"features":["udp"]`},
-		{http.MethodGet, "/v1/routes", "", http.StatusNotImplemented, "RouteTable"},
-		{http.MethodGet, "/v1/injections/9", "", http.StatusNotFound, "there is none"},
-		{http.MethodPost, "/v1/injections/9/renew", "", http.StatusNotFound, "there is none"},
-	} {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
-		assert.Equal(t, c.status, w.Code, c.path)
-		assert.Contains(t, w.Body.String(), c.detail, c.path)
-	}
-}
-
 // A proxy gives a driver without faults and counters both; what the driver has itself stays its own.
 func TestRolesByTheProxy(t *testing.T) {
 	list := "/servers"
@@ -207,10 +174,11 @@ func TestRolesByTheProxy(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, proxy.Close()) }()
 
-	bare := connectTo(t, bareCloud{})
-	assert.NotContains(t, conformance.FeaturesOf(bare), conformance.FeatureCalls)
+	bare, err := connect(t, protocol.NewHandler(countingDriver{features: []string{"udp"}}))
+	require.NoError(t, err)
+	assert.NotContains(t, bare.Features(), conformance.FeatureCalls)
 	bare.UseProxy(proxy)
-	features := conformance.FeaturesOf(bare)
+	features := bare.Features()
 	for _, f := range []conformance.Feature{"calls", "fault-503", "fault-empty-list", "fault-lost", "udp"} {
 		assert.Contains(t, features, f)
 	}
@@ -231,16 +199,54 @@ func TestRolesByTheProxy(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, journal, 1)
 
-	near := &fullCloud{}
-	full := connectTo(t, near)
+	full, err := connect(t, protocol.NewHandler(countingDriver{features: []string{"calls", "fault-reset"}}))
+	require.NoError(t, err)
 	full.UseProxy(proxy)
 	calls, err := full.CountCalls(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, someCalls, calls)
+	assert.Equal(t, conformance.Calls{
+		Count: conformance.Count{Reads: 3, Writes: 1},
+		Of:    map[conformance.Thing]conformance.Count{conformance.Routes: {Writes: 1}},
+	}, calls)
 	assert.Contains(t, full.FaultKinds(), conformance.FaultUnavailable)
 	_, err = full.InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultReset})
+	assert.ErrorContains(t, err, "the driver's own fault")
+}
+
+// countingDriver counts calls, and has faults of its own.
+type countingDriver struct {
+	protocol.Unanswered
+	features []string
+}
+
+func (d countingDriver) Hello(context.Context, protocol.Hello) (protocol.Driver, error) {
+	return protocol.Driver{Name: "nebula", Features: d.features}, nil
+}
+
+func (countingDriver) CountCalls(context.Context) (protocol.CallCounts, error) {
+	return protocol.CallCounts{Reads: 3, Writes: 1, Things: map[string]protocol.CallCount{"routes": {Writes: 1}}}, nil
+}
+
+func (countingDriver) InjectFault(context.Context, conformance.Fault) (protocol.Injection, error) {
+	return protocol.Injection{}, errors.New("the driver's own fault")
+}
+
+// serve has a handler answer on a Unix socket, as a driver does.
+func serve(t *testing.T, h http.Handler) Address {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	assert.Len(t, near.takeQuestions(), 2, "the driver's own fault is the driver's")
+	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	t.Cleanup(func() {
+		assert.NoError(t, server.Close())
+		<-served
+	})
+	return Address{network: "unix", target: socket}
 }
 
 // startScript starts a driver that is a shell's script.

@@ -81,7 +81,7 @@ func (p *Proxy) endCall(c call, met *fault, status int) {
 	}
 }
 
-// CountCalls implements conformance.CallCounter.
+// CountCalls implements conformance.Proxy.
 func (p *Proxy) CountCalls(context.Context) (conformance.Calls, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *Proxy) CountCalls(context.Context) (conformance.Calls, error) {
 	return counted, nil
 }
 
-// CallsSince implements conformance.CallJournal.
+// CallsSince implements conformance.Proxy.
 func (p *Proxy) CallsSince(_ context.Context, since time.Time) ([]conformance.Call, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,7 +29,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// Proxy is a cloud for one CCM. It has the roles FaultInjector, CallCounter and CallJournal.
+// Proxy is a cloud for one CCM.
 type Proxy struct {
 	upstream *url.URL // the cloud's
 	answers  map[string]protocol.ProxyAnswer
@@ -50,11 +50,7 @@ type Proxy struct {
 	journal []conformance.Call // by the time of their answers
 }
 
-var _ interface {
-	conformance.FaultInjector
-	conformance.CallCounter
-	conformance.CallJournal
-} = (*Proxy)(nil)
+var _ conformance.Proxy = (*Proxy)(nil)
 
 // slowDelay is the delay of conformance.FaultSlow.
 const slowDelay = 30 * time.Second

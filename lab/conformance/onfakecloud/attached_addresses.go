@@ -9,29 +9,29 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // balancersAreAddresses tells whether the CCM makes no load balancers, but attaches reserved addresses to Nodes'
 // instances: what Names.AddressPrefix says.
 func (c *Cloud) balancersAreAddresses() bool { return c.Names.AddressPrefix != "" }
 
-func (c *Cloud) listAttachedAddresses(ctx context.Context) ([]conformance.Balancer, error) {
+func (c *Cloud) listAttachedAddresses(ctx context.Context) (out protocol.BalancerList, err error) {
 	all, err := c.API.ListAddresses(ctx, client.AddressFilter{})
-	var out []conformance.Balancer
 	for _, a := range all {
 		if strings.HasPrefix(a.Name, c.Names.AddressPrefix) {
-			out = append(out, c.balancerFromAddress(&a))
+			out.Balancers = append(out.Balancers, c.balancerFromAddress(&a))
 		}
 	}
 	return out, err
 }
 
-func (c *Cloud) getAttachedAddress(ctx context.Context, id string) (conformance.Balancer, bool, error) {
+func (c *Cloud) getAttachedAddress(ctx context.Context, id string) (conformance.Balancer, error) {
 	a, err := c.API.GetAddress(ctx, id)
 	if err != nil {
-		return conformance.Balancer{}, false, unlessNotFound(err)
+		return conformance.Balancer{}, orNotFound(err)
 	}
-	return c.balancerFromAddress(a), true, nil
+	return c.balancerFromAddress(a), nil
 }
 
 // balancerFromAddress is active while the address is attached.

@@ -25,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 )
 
@@ -44,72 +45,64 @@ type Cloud struct {
 	Machines, Traffic, PassThrough bool
 	// KubeletProviderIDs tells that the cluster's kubelets are given provider IDs.
 	KubeletProviderIDs bool
+	// TokenFile and CAFile have the CCM's token and the cloud's CA. The driver changes them; "" for what it may not.
+	TokenFile, CAFile string
+
+	protocol.Injections
 
 	externalAddresses sync.Map // the IDs of reserved addresses, by that of the instance
 }
 
-var _ interface {
-	conformance.Cloud
-	conformance.InstanceBatcher
-	conformance.AddressChanger
-	conformance.InstanceRenamer
-	conformance.InstanceRebooter
-	conformance.BalancerRenamer
-	conformance.BalancerChanger
-	conformance.BalancerResetter
-	conformance.BalancerTagger
-	conformance.ForeignBalancerCreator
-	conformance.NamesakeBalancerCreator
-	conformance.NamesakeInstanceCreator
-	conformance.TwinBalancerCreator
-	conformance.BalancerLimiter
-	conformance.AddressReserver
-	conformance.ConnectionCounter
-	conformance.RouteTable
-	conformance.RouteDiverter
-	conformance.ForeignRouteCreator
-	conformance.NamesakeRouteCreator
-	conformance.RouteLimiter
-	conformance.FaultInjector
-	conformance.CallCounter
-	conformance.CallJournal
-	conformance.ZoneOutageInjector
-} = (*Cloud)(nil)
+var _ protocol.Operations = (*Cloud)(nil)
 
-// Features implements conformance.Cloud.
-func (c *Cloud) Features() []conformance.Feature {
-	features := []conformance.Feature{
-		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureUDP,
-		conformance.FeatureBlackholes, conformance.FeatureUnlikeInstances,
+// Hello implements protocol.Operations.
+func (c *Cloud) Hello(context.Context, protocol.Hello) (protocol.Driver, error) {
+	described := protocol.Driver{Name: "fakecloud"}
+	for _, f := range slices.Concat(shownFeatures, conformance.OperationFeatures(), c.faultFeatures()) {
+		if c.hasFeature(f) {
+			described.Features = append(described.Features, string(f))
+		}
 	}
-	if c.Names.Dialect == "" { // Others show an instance's first address alone, and may have rules for names.
-		features = append(features, conformance.FeatureSeveralAddresses, conformance.FeatureDualStack,
-			conformance.FeatureCapitalNames)
-	}
-	if !c.balancersAreAddresses() { // An address has all ports, and leads to one Node.
-		features = append(features, conformance.FeatureListeners, conformance.FeatureTargets,
-			conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureAffinityTimeout,
-			conformance.FeatureHealthCheck)
-	}
-	switch {
-	case c.PassThrough:
-		features = append(features, conformance.FeaturePassThrough)
-	case !c.balancersAreAddresses():
-		features = append(features, conformance.FeatureNodePorts)
-	}
-	if c.Machines {
-		features = append(features, conformance.FeatureMachines)
-	}
-	if c.KubeletProviderIDs {
-		features = append(features, conformance.FeatureKubeletProviderIDs)
-	}
-	if c.Traffic {
-		features = append(features, conformance.FeatureTraffic)
-	}
-	return features
+	return described, nil
 }
 
-// CreateInstance implements conformance.Cloud. One that is no machine is the
+// shownFeatures are those that answers show, and what the cluster can do.
+var shownFeatures = []conformance.Feature{
+	conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureUDP,
+	conformance.FeatureBlackholes, conformance.FeatureUnlikeInstances, conformance.FeatureSeveralAddresses,
+	conformance.FeatureDualStack, conformance.FeatureCapitalNames, conformance.FeatureListeners,
+	conformance.FeatureTargets, conformance.FeatureSourceRanges, conformance.FeatureAffinity,
+	conformance.FeatureAffinityTimeout, conformance.FeatureHealthCheck, conformance.FeaturePassThrough,
+	conformance.FeatureNodePorts, conformance.FeatureMachines, conformance.FeatureKubeletProviderIDs,
+}
+
+// hasFeature tells whether the cloud, as it was set up, has one of the features that it can have.
+func (c *Cloud) hasFeature(f conformance.Feature) bool {
+	switch f {
+	case conformance.FeatureSeveralAddresses, conformance.FeatureDualStack, conformance.FeatureCapitalNames:
+		return c.Names.Dialect == "" // Others show an instance's first address alone, and may have rules for names.
+	case conformance.FeatureListeners, conformance.FeatureTargets, conformance.FeatureSourceRanges,
+		conformance.FeatureAffinity, conformance.FeatureAffinityTimeout, conformance.FeatureHealthCheck:
+		return !c.balancersAreAddresses() // An address has all ports, and leads to one Node.
+	case conformance.FeaturePassThrough:
+		return c.PassThrough
+	case conformance.FeatureNodePorts:
+		return !c.PassThrough && !c.balancersAreAddresses()
+	case conformance.FeatureMachines:
+		return c.Machines
+	case conformance.FeatureTraffic:
+		return c.Traffic
+	case conformance.FeatureKubeletProviderIDs:
+		return c.KubeletProviderIDs
+	case conformance.FeatureExpiry, conformance.FeatureOtherProject:
+		return c.TokenFile != ""
+	case conformance.FeatureCARenewal:
+		return c.CAFile != ""
+	}
+	return true
+}
+
+// CreateInstance implements protocol.Operations. One that is no machine is the
 // cluster's all the same: a CCM may look at no others.
 func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
 	made, err := c.requestDualStackInstance(ctx, spec)
@@ -126,10 +119,10 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 	return c.instanceOf(i), nil
 }
 
-// CreateNamesakeInstance implements conformance.NamesakeInstanceCreator.
-func (c *Cloud) CreateNamesakeInstance(ctx context.Context, name string) (conformance.Instance, error) {
+// CreateNamesakeInstance implements protocol.Operations.
+func (c *Cloud) CreateNamesakeInstance(ctx context.Context, body protocol.Name) (conformance.Instance, error) {
 	tags := c.Names.instanceTags(c.stranger(), false)
-	made, err := c.API.CreateInstance(ctx, api.InstanceCreate{Name: &name, Tags: &tags})
+	made, err := c.API.CreateInstance(ctx, api.InstanceCreate{Name: &body.Name, Tags: &tags})
 	if err == nil {
 		made, err = c.awaitState(ctx, made.ID, api.InstanceRunning)
 	}
@@ -202,7 +195,7 @@ func (c *Cloud) setUnlike(ctx context.Context, create *api.InstanceCreate, id st
 	if err != nil {
 		return err
 	}
-	zones, err := c.ListZones(ctx)
+	zones, err := c.zoneNames(ctx)
 	if err != nil {
 		return err
 	}
@@ -241,7 +234,7 @@ func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 	return out
 }
 
-// StopInstance implements conformance.Cloud.
+// StopInstance implements protocol.Operations.
 func (c *Cloud) StopInstance(ctx context.Context, id string) error {
 	if _, err := c.API.StopInstance(ctx, id); err != nil {
 		return err
@@ -250,7 +243,7 @@ func (c *Cloud) StopInstance(ctx context.Context, id string) error {
 	return err
 }
 
-// StartInstance implements conformance.Cloud.
+// StartInstance implements protocol.Operations.
 func (c *Cloud) StartInstance(ctx context.Context, id string) error {
 	if _, err := c.API.StartInstance(ctx, id); err != nil {
 		return err
@@ -259,7 +252,7 @@ func (c *Cloud) StartInstance(ctx context.Context, id string) error {
 	return err
 }
 
-// TerminateInstance implements conformance.Cloud.
+// TerminateInstance implements protocol.Operations.
 func (c *Cloud) TerminateInstance(ctx context.Context, id string) error {
 	if _, err := c.API.TerminateInstance(ctx, id); err != nil {
 		return unlessNotFound(err)
@@ -292,7 +285,7 @@ func (c *Cloud) releaseExternalAddress(ctx context.Context, instance string) err
 	return unlessNotFound(c.API.ReleaseAddress(ctx, id.(string)))
 }
 
-// ChangeAddresses implements conformance.AddressChanger. The external address is another then.
+// ChangeAddresses implements protocol.Operations. The external address is another then.
 func (c *Cloud) ChangeAddresses(ctx context.Context, instanceID string) (conformance.Instance, error) {
 	if id, exposed := c.externalAddresses.Load(instanceID); exposed {
 		if _, err := c.API.DetachAddress(ctx, id.(string)); err != nil {
@@ -309,16 +302,16 @@ func (c *Cloud) ChangeAddresses(ctx context.Context, instanceID string) (conform
 	return c.instanceOf(i), nil
 }
 
-// RenameInstance implements conformance.InstanceRenamer.
-func (c *Cloud) RenameInstance(ctx context.Context, id, name string) (conformance.Instance, error) {
-	i, err := c.API.UpdateInstance(ctx, id, api.ResourceUpdate{Name: &name})
+// RenameInstance implements protocol.Operations.
+func (c *Cloud) RenameInstance(ctx context.Context, id string, body protocol.Name) (conformance.Instance, error) {
+	i, err := c.API.UpdateInstance(ctx, id, api.ResourceUpdate{Name: &body.Name})
 	if err != nil {
 		return conformance.Instance{}, err
 	}
 	return c.instanceOf(i), nil
 }
 
-// RebootInstance implements conformance.InstanceRebooter.
+// RebootInstance implements protocol.Operations.
 func (c *Cloud) RebootInstance(ctx context.Context, id string) error {
 	if _, err := c.API.RebootInstance(ctx, id); err != nil {
 		return err
@@ -337,34 +330,42 @@ func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceStat
 	})
 }
 
-// ListBalancers implements conformance.Cloud. The cluster may have been renamed, so that all that
+// ListBalancers implements protocol.Operations. The cluster may have been renamed, so that all that
 // are somebody's are the cluster's, but for the stranger's.
-func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
+func (c *Cloud) ListBalancers(ctx context.Context) (protocol.BalancerList, error) {
 	if c.balancersAreAddresses() {
 		return c.listAttachedAddresses(ctx)
 	}
 	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{c.Names.serviceTag()}})
 	if err != nil {
-		return nil, err
+		return protocol.BalancerList{}, err
 	}
 	all = slices.DeleteFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[c.Names.clusterTag()] == c.stranger() })
 	out := make([]conformance.Balancer, len(all))
 	for i, lb := range all {
 		out[i] = c.balancerOf(&lb)
 	}
-	return out, nil
+	return protocol.BalancerList{Balancers: out}, nil
 }
 
-// GetBalancer implements conformance.Cloud.
-func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
+// GetBalancer implements protocol.Operations.
+func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balancer, error) {
 	if c.balancersAreAddresses() {
 		return c.getAttachedAddress(ctx, id)
 	}
 	lb, err := c.API.GetLoadBalancer(ctx, id)
 	if err != nil {
-		return conformance.Balancer{}, false, unlessNotFound(err)
+		return conformance.Balancer{}, orNotFound(err)
 	}
-	return c.balancerOf(lb), true, nil
+	return c.balancerOf(lb), nil
+}
+
+// orNotFound returns protocol.ErrNotFound where the error says that there is no such thing.
+func orNotFound(err error) error {
+	if client.IsNotFound(err) {
+		return protocol.ErrNotFound
+	}
+	return err
 }
 
 // unlessNotFound returns the error, or nil where it says that there is no such thing.
@@ -423,7 +424,7 @@ func healthCheckOf(lb *api.LoadBalancer) (checked bool, port int32) {
 	return true, int32(checks[0].Port) //nolint:gosec // A port.
 }
 
-// DeleteBalancer implements conformance.Cloud.
+// DeleteBalancer implements protocol.Operations.
 func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
 	if c.balancersAreAddresses() {
 		return c.deleteAttachedAddress(ctx, id)
@@ -432,26 +433,21 @@ func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
 		return err
 	}
 	return pollUntil(ctx, func() (bool, error) {
-		_, there, err := c.GetBalancer(ctx, id)
-		return err == nil && !there, err
+		_, err := c.API.GetLoadBalancer(ctx, id)
+		return client.IsNotFound(err), unlessNotFound(err)
 	})
 }
 
-// RenameBalancer implements conformance.BalancerRenamer.
-func (c *Cloud) RenameBalancer(ctx context.Context, id, name string) error {
-	_, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: &name})
+// RenameBalancer implements protocol.Operations.
+func (c *Cloud) RenameBalancer(ctx context.Context, id string, body protocol.Name) error {
+	_, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: &body.Name})
 	return err
 }
 
-// ChangeBalancer implements conformance.BalancerChanger.
-func (c *Cloud) ChangeBalancer(
-	ctx context.Context,
-	id string,
-	listeners []conformance.Listener,
-	targets []string,
-) error {
+// ChangeBalancer implements protocol.Operations.
+func (c *Cloud) ChangeBalancer(ctx context.Context, id string, body protocol.BalancerChange) error {
 	update := api.LoadBalancerUpdate{Listeners: &api.Listeners{}, Targets: &api.Targets{}}
-	for _, l := range listeners {
+	for _, l := range body.Listeners {
 		if c.PassThrough { // A network balancer changes no ports.
 			l.TargetPort = l.Port
 		}
@@ -459,14 +455,14 @@ func (c *Cloud) ChangeBalancer(
 			Protocol: api.Protocol(strings.ToLower(l.Protocol)), Port: int(l.Port), TargetPort: int(l.TargetPort),
 		})
 	}
-	for _, t := range targets {
+	for _, t := range body.Targets {
 		*update.Targets = append(*update.Targets, api.Target{InstanceID: t})
 	}
 	_, err := c.API.UpdateLoadBalancer(ctx, id, update)
 	return err
 }
 
-// ResetBalancer implements conformance.BalancerResetter.
+// ResetBalancer implements protocol.Operations.
 func (c *Cloud) ResetBalancer(ctx context.Context, id string) (conformance.Balancer, error) {
 	lb, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{
 		HealthCheck:  &api.HealthCheck{Protocol: api.HealthCheckNone},
@@ -478,14 +474,14 @@ func (c *Cloud) ResetBalancer(ctx context.Context, id string) (conformance.Balan
 	return c.balancerOf(lb), nil
 }
 
-// TagBalancer implements conformance.BalancerTagger.
-func (c *Cloud) TagBalancer(ctx context.Context, id, name string) error {
+// TagBalancer implements protocol.Operations.
+func (c *Cloud) TagBalancer(ctx context.Context, id string, body protocol.Name) error {
 	return pollUntil(ctx, func() (done bool, err error) {
 		lb, err := c.API.GetLoadBalancer(ctx, id)
 		if err != nil {
 			return false, err
 		}
-		tags := api.Tags{name: "somebody"}
+		tags := api.Tags{body.Name: "somebody"}
 		maps.Copy(tags, lb.Tags)
 		_, err = c.API.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), id, api.LoadBalancerUpdate{Tags: &tags})
 		if client.HasCode(err, api.PreconditionFailed) { // The CCM has changed it meanwhile.
@@ -495,28 +491,31 @@ func (c *Cloud) TagBalancer(ctx context.Context, id, name string) error {
 	})
 }
 
-// ReserveAddress implements conformance.AddressReserver.
-func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release func(context.Context) error, err error) {
+// ReserveAddress implements protocol.Operations.
+func (c *Cloud) ReserveAddress(ctx context.Context) (protocol.ReservedAddress, error) {
 	made, err := c.API.ReserveAddress(ctx, api.ReservedAddressCreate{})
 	if err != nil {
-		return "", nil, err
+		return protocol.ReservedAddress{}, err
 	}
-	return made.IP, func(ctx context.Context) error {
-		return unlessNotFound(c.API.ReleaseAddress(ctx, made.ID))
-	}, nil
+	return protocol.ReservedAddress{ID: made.ID, Address: made.IP}, nil
 }
 
-// CreateForeignBalancer implements conformance.ForeignBalancerCreator. It belongs to another cluster
+// ReleaseAddress implements protocol.Operations.
+func (c *Cloud) ReleaseAddress(ctx context.Context, id string) error {
+	return unlessNotFound(c.API.ReleaseAddress(ctx, id))
+}
+
+// CreateForeignBalancer implements protocol.Operations. It belongs to another cluster
 // and to a Service there, as a neighbour's in the same project would.
-func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
-	return c.createStrangersBalancer(ctx, name, api.Tags{c.Names.clusterTag(): c.stranger()})
+func (c *Cloud) CreateForeignBalancer(ctx context.Context, body protocol.Name) (conformance.Balancer, error) {
+	return c.createStrangersBalancer(ctx, body.Name, api.Tags{c.Names.clusterTag(): c.stranger()})
 }
 
-// CreateNamesakeBalancer implements conformance.NamesakeBalancerCreator.
-func (c *Cloud) CreateNamesakeBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
+// CreateNamesakeBalancer implements protocol.Operations.
+func (c *Cloud) CreateNamesakeBalancer(ctx context.Context, body protocol.Name) (conformance.Balancer, error) {
 	tags := c.namesakeTags()
 	tags[contract.TagService] = "default/namesake" // Of which there is none here.
-	return c.createStrangersBalancer(ctx, name, tags)
+	return c.createStrangersBalancer(ctx, body.Name, tags)
 }
 
 // namesakeUID is that of another cluster with the same name.
@@ -539,7 +538,7 @@ func (c *Cloud) createStrangersBalancer(
 	})
 }
 
-// CreateTwinBalancer implements conformance.TwinBalancerCreator.
+// CreateTwinBalancer implements protocol.Operations.
 func (c *Cloud) CreateTwinBalancer(ctx context.Context, id string) (conformance.Balancer, error) {
 	lb, err := c.API.GetLoadBalancer(ctx, id)
 	if err != nil {
@@ -550,8 +549,8 @@ func (c *Cloud) CreateTwinBalancer(ctx context.Context, id string) (conformance.
 	})
 }
 
-// LimitBalancers implements conformance.BalancerLimiter.
-func (c *Cloud) LimitBalancers(ctx context.Context) (lift func(context.Context) error, err error) {
+// LimitBalancers implements protocol.Operations.
+func (c *Cloud) LimitBalancers(ctx context.Context) (protocol.Injection, error) {
 	return c.exhaustQuota(ctx, func(q *api.Quotas) api.QuotasUpdate {
 		if c.balancersAreAddresses() {
 			return api.QuotasUpdate{Addresses: &q.Addresses.Limit}
@@ -563,24 +562,34 @@ func (c *Cloud) LimitBalancers(ctx context.Context) (lift func(context.Context) 
 // exhaustQuota sets a limit of the project to 0, and back when that is lifted. limitOf has that of these quotas.
 func (c *Cloud) exhaustQuota(
 	ctx context.Context, limitOf func(*api.Quotas) api.QuotasUpdate,
-) (lift func(context.Context) error, err error) {
+) (protocol.Injection, error) {
 	project, err := c.API.Project(ctx)
 	if err != nil {
-		return nil, err
+		return protocol.Injection{}, err
 	}
 	before, err := c.API.ProjectQuotas(ctx, project.ID)
 	if err != nil {
-		return nil, err
+		return protocol.Injection{}, err
 	}
-	update := func(ctx context.Context, quotas *api.Quotas) error {
+	set := func(ctx context.Context, quotas *api.Quotas) error {
 		_, err := c.API.UpdateProjectQuotas(ctx, project.ID, limitOf(quotas))
 		if err != nil {
 			err = fmt.Errorf("limiting what the project may have: %w", err)
 		}
 		return err
 	}
-	return func(ctx context.Context) error { return update(ctx, before) }, update(ctx, &api.Quotas{})
+	lift := func(ctx context.Context) error { return set(ctx, before) }
+	return c.Hold(exhaustedQuota{lift}, set(ctx, &api.Quotas{}))
 }
+
+// exhaustedQuota counts no hits.
+type exhaustedQuota struct {
+	lift func(context.Context) error
+}
+
+func (exhaustedQuota) Hits(context.Context) (int, error) { return 0, nil }
+
+func (q exhaustedQuota) Lift(ctx context.Context) error { return q.lift(ctx) }
 
 // createBalancer returns when the balancer serves.
 func (c *Cloud) createBalancer(ctx context.Context, create api.LoadBalancerCreate) (conformance.Balancer, error) {
@@ -591,7 +600,7 @@ func (c *Cloud) createBalancer(ctx context.Context, create api.LoadBalancerCreat
 	var b conformance.Balancer
 	return b, pollUntil(ctx, func() (bool, error) {
 		var err error
-		b, _, err = c.GetBalancer(ctx, lb.ID)
+		b, err = c.GetBalancer(ctx, lb.ID)
 		return b.Active, err
 	})
 }
@@ -601,26 +610,27 @@ const strangersPort = 32123
 // stranger is another cluster's name.
 func (c *Cloud) stranger() string { return c.Cluster + ".stranger" }
 
-// CountConnections implements conformance.ConnectionCounter.
-func (c *Cloud) CountConnections(ctx context.Context, id string) (map[int32]int64, error) {
+// CountConnections implements protocol.Operations.
+func (c *Cloud) CountConnections(ctx context.Context, id string) (counts protocol.ConnectionCounts, err error) {
 	if c.balancersAreAddresses() {
-		return nil, conformance.ErrNotCounted
+		return protocol.ConnectionCounts{Uncounted: true}, nil
 	}
 	stats, err := c.API.LoadBalancerStats(ctx, id)
 	if err != nil {
-		return nil, err
+		return counts, err
 	}
-	counted := map[int32]int64{}
 	for _, l := range stats.Listeners {
-		counted[int32(l.Port)] += l.Connections //nolint:gosec // A port.
+		counts.Ports = append(counts.Ports, protocol.PortConnections{
+			Port: int32(l.Port), Connections: l.Connections, //nolint:gosec // A port.
+		})
 	}
-	return counted, nil
+	return counts, nil
 }
 
-// CountCalls implements conformance.CallCounter.
-func (c *Cloud) CountCalls(ctx context.Context) (conformance.Calls, error) {
+// CountCalls implements protocol.Operations.
+func (c *Cloud) CountCalls(ctx context.Context) (protocol.CallCounts, error) {
 	counted, err := c.API.SumAudit(ctx, client.AuditFilter{Token: c.Token}, api.AuditByOperation)
-	return sumOf(counted), err
+	return sumOf(counted).ToProtocol(), err
 }
 
 // sumOf sums calls up by what they are about.

@@ -4,12 +4,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
+	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 )
 
-// What fakecloud can do follows from the driver's roles, but for what only its data show.
+// What fakecloud can do depends on the lab around it.
 func TestFeatures(t *testing.T) {
 	always := []conformance.Feature{
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
@@ -24,11 +27,19 @@ func TestFeatures(t *testing.T) {
 	for _, kind := range conformance.AllFaultKinds() {
 		always = append(always, conformance.FaultFeature(kind))
 	}
-	assert.ElementsMatch(t, always, conformance.FeaturesOf(&Cloud{}))
+	featuresOf := func(c *Cloud) []conformance.Feature {
+		connected, err := conformance.InProcess(t.Context(), c, protocol.Hello{})
+		require.NoError(t, err)
+		assert.Empty(t, connected.UnknownFeatures())
+		return connected.Features()
+	}
+	assert.ElementsMatch(t, always, featuresOf(&Cloud{Gate: &faultproxy.Gate{}}))
 	all := append(
 		[]conformance.Feature{"credential-expiry", "other-project", "ca-renewal", "machines", "traffic"}, always...,
 	)
-	assert.ElementsMatch(t, all, conformance.FeaturesOf(&CloudWithToken{Cloud: &Cloud{Machines: true, Traffic: true}}))
+	assert.ElementsMatch(t, all, featuresOf(&Cloud{
+		Machines: true, Traffic: true, Gate: &faultproxy.Gate{}, TokenFile: "token", CAFile: "ca.crt",
+	}))
 }
 
 func TestCallsByWhatTheyAreAbout(t *testing.T) {

@@ -20,38 +20,31 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/pki"
 )
 
-// CloudWithToken is a Cloud whose CCM has its token, and the cloud's CA, in files that the suite may change.
-type CloudWithToken struct {
-	*Cloud
-	TokenFile, CAFile string
+// ExpireCredentials implements protocol.Operations.
+func (c *Cloud) ExpireCredentials(ctx context.Context) (protocol.Injection, error) {
+	return c.Hold(c.expireCredentials(ctx))
 }
 
-var _ interface {
-	conformance.CredentialExpirer
-	conformance.CredentialSwapper
-	conformance.CARenewer
-} = (*CloudWithToken)(nil)
-
-// ExpireCredentials implements conformance.CredentialExpirer.
-func (c *CloudWithToken) ExpireCredentials(ctx context.Context) (conformance.Expiry, error) {
+func (c *Cloud) expireCredentials(ctx context.Context) (protocol.Injected, error) {
 	own, err := os.ReadFile(c.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("the CCM's token: %w", err)
 	}
-	refused, err := c.InjectFault(ctx, conformance.Fault{Kind: conformance.FaultUnauthorized})
+	refused, err := c.makeFault(ctx, conformance.Fault{Kind: conformance.FaultUnauthorized})
 	if err != nil {
 		return nil, err
 	}
-	return &expiry{Injection: refused, c: c, own: own}, nil
+	return &expiry{Injected: refused, c: c, own: own}, nil
 }
 
 // expiry refuses the CCM's token, whatever is in its file meanwhile.
 type expiry struct {
-	conformance.Injection
-	c       *CloudWithToken
+	protocol.Injected
+	c       *Cloud
 	own     []byte
 	project string
 	renewed string // the name of the token in the file; "" until there is one
@@ -72,7 +65,7 @@ func (e *expiry) Renew(ctx context.Context) error {
 }
 
 func (e *expiry) Lift(ctx context.Context) error {
-	err := errors.Join(e.Injection.Lift(ctx), atomicfile.Write(e.c.TokenFile, e.own))
+	err := errors.Join(e.Injected.Lift(ctx), atomicfile.Write(e.c.TokenFile, e.own))
 	if e.renewed == "" || err != nil {
 		return err
 	}
@@ -82,9 +75,13 @@ func (e *expiry) Lift(ctx context.Context) error {
 	return nil
 }
 
-// RenewCA implements conformance.CARenewer. The CCM's file has the former CA beside the new one, as a rotation
+// RenewCA implements protocol.Operations. The CCM's file has the former CA beside the new one, as a rotation
 // begins with.
-func (c *CloudWithToken) RenewCA(ctx context.Context) (conformance.Injection, error) {
+func (c *Cloud) RenewCA(ctx context.Context) (protocol.Injection, error) {
+	return c.Hold(c.renewCA(ctx))
+}
+
+func (c *Cloud) renewCA(ctx context.Context) (protocol.Injected, error) {
 	own, err := os.ReadFile(c.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("the cloud's CA: %w", err)
@@ -101,7 +98,7 @@ func (c *CloudWithToken) RenewCA(ctx context.Context) (conformance.Injection, er
 	if err != nil {
 		return nil, err
 	}
-	r := &renewedCA{Injection: changed, file: c.CAFile, own: own}
+	r := &renewedCA{Injected: changed, file: c.CAFile, own: own}
 	if err := atomicfile.Write(c.CAFile, slices.Concat(ca, own)); err != nil {
 		return nil, errors.Join(err, r.Lift(ctx))
 	}
@@ -130,17 +127,21 @@ func newCertificate(host string) (certificate tls.Certificate, ca []byte, err er
 
 // renewedCA is the new certificate at the gate, and its CA in the CCM's file.
 type renewedCA struct {
-	conformance.Injection
+	protocol.Injected
 	file string
 	own  []byte
 }
 
 func (r *renewedCA) Lift(ctx context.Context) error {
-	return errors.Join(r.Injection.Lift(ctx), atomicfile.Write(r.file, r.own))
+	return errors.Join(r.Injected.Lift(ctx), atomicfile.Write(r.file, r.own))
 }
 
-// SwapCredentials implements conformance.CredentialSwapper.
-func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injection, error) {
+// SwapCredentials implements protocol.Operations.
+func (c *Cloud) SwapCredentials(ctx context.Context) (protocol.Injection, error) {
+	return c.Hold(c.swapCredentials(ctx))
+}
+
+func (c *Cloud) swapCredentials(ctx context.Context) (protocol.Injected, error) {
 	own, err := os.ReadFile(c.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("the CCM's token: %w", err)
@@ -161,7 +162,7 @@ func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injec
 			Effect: api.FaultEffect{DelayMilliseconds: 1},
 		})
 		if err == nil {
-			s.Injection = injection{api: c.API, id: counted.ID}
+			s.Injected = injection{api: c.API, id: counted.ID}
 			err = atomicfile.Write(c.TokenFile, []byte(made.Secret))
 		}
 	}
@@ -173,18 +174,18 @@ func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injec
 
 // swappedCredentials is another project, whose token is in the CCM's token file.
 type swappedCredentials struct {
-	conformance.Injection // counts; nil until it can
-	c                     *CloudWithToken
-	own                   []byte
-	project               string
+	protocol.Injected // counts; nil until it can
+	c                 *Cloud
+	own               []byte
+	project           string
 }
 
 // Lift ends the project and its token, too. What the CCM has made there, which it
 // should not have, stays with the lab.
 func (s *swappedCredentials) Lift(ctx context.Context) error {
 	err := atomicfile.Write(s.c.TokenFile, s.own)
-	if s.Injection != nil {
-		err = errors.Join(err, s.Injection.Lift(ctx))
+	if s.Injected != nil {
+		err = errors.Join(err, s.Injected.Lift(ctx))
 	}
 	if gone := s.c.API.DeleteProject(ctx, s.project); gone != nil && !client.IsNotFound(gone) &&
 		!client.HasCode(gone, api.InUse) {

@@ -14,6 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // slowDelay is how long an answer takes under FaultSlow.
@@ -67,20 +68,30 @@ var lists = map[conformance.Thing][]string{
 	conformance.Routes:    {"listRoutes"},
 }
 
-// FaultKinds implements conformance.FaultInjector. An address takes no time to build, and has no listeners.
-func (c *Cloud) FaultKinds() []conformance.FaultKind {
-	kinds := conformance.AllFaultKinds()
-	if !c.balancersAreAddresses() {
-		return kinds
+// faultFeatures are those of the faults that can be injected. An address takes no time to build, and has no listeners.
+func (c *Cloud) faultFeatures() (features []conformance.Feature) {
+	for _, k := range conformance.AllFaultKinds() {
+		switch k {
+		case conformance.FaultStuck, conformance.FaultBuildFails, conformance.FaultMissingBalancerListener:
+			if c.balancersAreAddresses() {
+				continue
+			}
+		case conformance.FaultRefused:
+			if c.Gate == nil {
+				continue
+			}
+		}
+		features = append(features, conformance.FaultFeature(k))
 	}
-	return slices.DeleteFunc(kinds, func(k conformance.FaultKind) bool {
-		return k == conformance.FaultStuck || k == conformance.FaultBuildFails ||
-			k == conformance.FaultMissingBalancerListener
-	})
+	return features
 }
 
-// InjectFault implements conformance.FaultInjector.
-func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
+// InjectFault implements protocol.Operations.
+func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (protocol.Injection, error) {
+	return c.Hold(c.makeFault(ctx, f))
+}
+
+func (c *Cloud) makeFault(ctx context.Context, f conformance.Fault) (protocol.Injected, error) {
 	switch f.Kind {
 	case conformance.FaultRefused:
 		return c.Gate.Refuse()
@@ -115,7 +126,7 @@ var lifeCycleKinds = map[conformance.Thing]api.FaultMatchKinds{
 }
 
 // injectLifeCycleFault makes a rule about the things themselves, whoever has made them.
-func (c *Cloud) injectLifeCycleFault(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
+func (c *Cloud) injectLifeCycleFault(ctx context.Context, f conformance.Fault) (protocol.Injected, error) {
 	rule := api.FaultCreate{Effect: effectOf(f.Kind)}
 	for _, thing := range f.On {
 		rule.Match.Kinds = append(rule.Match.Kinds, lifeCycleKinds[thing])
@@ -167,8 +178,8 @@ func (c *Cloud) injectDataLoss(
 	ctx context.Context,
 	f conformance.Fault,
 	rule api.FaultCreate,
-) (conformance.Injection, error) {
-	empty, err := c.InjectFault(ctx, conformance.Fault{
+) (protocol.Injected, error) {
+	empty, err := c.makeFault(ctx, conformance.Fault{
 		Kind: conformance.FaultEmptyList, On: f.On, DelayMilliseconds: f.DelayMilliseconds,
 	})
 	if err != nil {
@@ -186,12 +197,12 @@ func (c *Cloud) injectDataLoss(
 
 // pairedInjection is two rules. The hits are those of the first.
 type pairedInjection struct {
-	conformance.Injection
-	other conformance.Injection
+	protocol.Injected
+	other protocol.Injected
 }
 
 func (p pairedInjection) Lift(ctx context.Context) error {
-	return errors.Join(p.Injection.Lift(ctx), p.other.Lift(ctx))
+	return errors.Join(p.Injected.Lift(ctx), p.other.Lift(ctx))
 }
 
 func effectOf(k conformance.FaultKind) api.FaultEffect {
@@ -250,8 +261,13 @@ func (i injection) Lift(ctx context.Context) error {
 	return nil
 }
 
-// ListZones implements conformance.ZoneOutageInjector.
-func (c *Cloud) ListZones(ctx context.Context) ([]string, error) {
+// ListZones implements protocol.Operations.
+func (c *Cloud) ListZones(ctx context.Context) (protocol.ZoneList, error) {
+	names, err := c.zoneNames(ctx)
+	return protocol.ZoneList{Zones: names}, err
+}
+
+func (c *Cloud) zoneNames(ctx context.Context) ([]string, error) {
 	all, err := c.API.ListZones(ctx)
 	var names []string
 	for _, z := range all {
@@ -260,8 +276,12 @@ func (c *Cloud) ListZones(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// InjectZoneOutage implements conformance.ZoneOutageInjector.
-func (c *Cloud) InjectZoneOutage(ctx context.Context, zone string) (conformance.Injection, error) {
+// InjectZoneOutage implements protocol.Operations.
+func (c *Cloud) InjectZoneOutage(ctx context.Context, zone string) (protocol.Injection, error) {
+	return c.Hold(c.loseZone(ctx, zone))
+}
+
+func (c *Cloud) loseZone(ctx context.Context, zone string) (protocol.Injected, error) {
 	there, err := c.idsIn(ctx, zone, api.InstanceRunning, api.InstancePending)
 	if err != nil {
 		return nil, err

@@ -9,30 +9,41 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // instancesAtOnce is how many calls are under way.
 const instancesAtOnce = 16
 
-// CreateInstances implements conformance.InstanceBatcher.
-func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.InstanceSpec) ([]conformance.Instance, error) {
-	ids := make([]string, len(specs))
+// CreateInstances implements protocol.Operations.
+func (c *Cloud) CreateInstances(ctx context.Context, body protocol.InstanceSpecs) (protocol.InstanceBatch, error) {
+	made, err := c.createAll(ctx, body.Instances)
+	batch := protocol.InstanceBatch{Instances: made}
+	if err != nil { // What was made comes with it.
+		batch.Problem = &protocol.Problem{Detail: err.Error()}
+	}
+	return batch, nil
+}
+
+func (c *Cloud) createAll(ctx context.Context, specs []conformance.InstanceSpec) ([]conformance.Instance, error) {
+	requested := make([]*api.Instance, len(specs))
 	err := conformance.Each(ctx, instancesAtOnce, len(specs), func(ctx context.Context, i int) error {
 		made, err := c.requestInstance(ctx, specs[i])
 		if err == nil {
-			ids[i] = made.ID
+			requested[i] = made
 		}
 		return err
 	})
-	var made []conformance.Instance
-	if err != nil { // The caller removes the created ones.
-		for _, id := range ids {
-			if id != "" {
-				made = append(made, conformance.Instance{ID: id})
-			}
+	var all []conformance.Instance // The caller removes these if not all of them run.
+	for _, i := range requested {
+		if i != nil {
+			all = append(all, c.instanceOf(i))
 		}
-		return made, err
 	}
+	if err != nil {
+		return all, err
+	}
+	var made []conformance.Instance
 	known := map[string]conformance.Instance{}
 	err = pollUntil(ctx, func() (bool, error) {
 		running, err := c.inState(ctx, api.InstanceRunning)
@@ -40,24 +51,22 @@ func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.Instanc
 			known[i.ID] = c.instanceOf(&i)
 		}
 		made = made[:0]
-		for _, id := range ids {
-			if i, there := known[id]; there {
-				made = append(made, i)
+		for _, i := range all {
+			if running, there := known[i.ID]; there {
+				made = append(made, running)
 			}
 		}
-		return len(made) == len(ids), err
+		return len(made) == len(all), err
 	})
 	if err != nil {
-		made = made[:0]
-		for _, id := range ids {
-			made = append(made, conformance.Instance{ID: id})
-		}
+		return all, err
 	}
-	return made, err
+	return made, nil
 }
 
-// TerminateInstances implements conformance.InstanceBatcher.
-func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
+// TerminateInstances implements protocol.Operations.
+func (c *Cloud) TerminateInstances(ctx context.Context, body protocol.IDs) error {
+	ids := body.IDs
 	err := conformance.Each(ctx, instancesAtOnce, len(ids), func(ctx context.Context, i int) error {
 		_, err := c.API.TerminateInstance(ctx, ids[i])
 		if client.IsNotFound(err) {

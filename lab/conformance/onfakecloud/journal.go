@@ -13,17 +13,16 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-var _ conformance.CallJournal = (*Cloud)(nil)
-
-// CallsSince implements conformance.CallJournal.
-func (c *Cloud) CallsSince(ctx context.Context, since time.Time) ([]conformance.Call, error) {
+// ListCalls implements protocol.Operations.
+func (c *Cloud) ListCalls(ctx context.Context, since time.Time) (protocol.CallList, error) {
 	newest, err := c.API.ListAuditUntil(ctx, client.AuditFilter{Token: c.Token}, func(a api.AuditEntry) bool {
 		return a.Time.Before(since)
 	})
 	if err != nil {
-		return nil, err
+		return protocol.CallList{}, err
 	}
 	var calls []conformance.Call
 	for _, a := range newest {
@@ -32,7 +31,7 @@ func (c *Cloud) CallsSince(ctx context.Context, since time.Time) ([]conformance.
 		}
 	}
 	slices.SortStableFunc(calls, func(a, b conformance.Call) int { return a.Answered.Compare(b.Answered) })
-	return calls, nil
+	return protocol.CallList{Calls: calls}, nil
 }
 
 func callOf(a api.AuditEntry) conformance.Call {

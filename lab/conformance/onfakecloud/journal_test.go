@@ -56,15 +56,16 @@ func TestCallsSinceATime(t *testing.T) {
 	}
 	for _, want := range []int{0, 1, 49, 50, 51, 400, 549, 550, 551, all - 1, all} {
 		c, _ := auditOf(t, newestFirst)
-		got, err := c.CallsSince(t.Context(), start.Add(time.Duration(all-want+1)*time.Second))
+		list, err := c.ListCalls(t.Context(), start.Add(time.Duration(all-want+1)*time.Second))
 		require.NoError(t, err)
+		got := list.Calls
 		if assert.Len(t, got, want) && want > 0 {
 			assert.Equal(t, strconv.Itoa(all-want+1), got[0].ID, "the oldest is the first")
 			assert.Equal(t, strconv.Itoa(all), got[want-1].ID)
 		}
 	}
 	c, pages := auditOf(t, newestFirst)
-	_, err := c.CallsSince(t.Context(), start.Add((all-5)*time.Second))
+	_, err := c.ListCalls(t.Context(), start.Add((all-5)*time.Second))
 	require.NoError(t, err)
 	assert.Equal(t, 1, *pages, "the whole audit is not read for the last few calls")
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// ListRoutes implements conformance.RouteTable. By the cluster alone: with what a CCM marks the
+// ListRoutes implements protocol.Operations. By the cluster alone: with what a CCM marks the
 // Node of a route is its own matter.
-func (c *Cloud) ListRoutes(ctx context.Context) ([]conformance.Route, error) {
+func (c *Cloud) ListRoutes(ctx context.Context) (out protocol.RouteList, err error) {
 	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{c.Names.clusterTag() + "=" + c.Cluster}})
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	var out []conformance.Route
 	for _, r := range all {
 		if r.Tags[c.Names.clusterUIDTag()] != namesakeUID {
-			out = append(out, routeOf(&r))
+			out.Routes = append(out.Routes, routeOf(&r))
 		}
 	}
 	return out, nil
@@ -32,35 +32,37 @@ func routeOf(r *api.Route) conformance.Route {
 	return conformance.Route{ID: r.ID, Destination: r.Destination, InstanceID: r.InstanceID}
 }
 
-// GetRoute implements conformance.RouteTable.
-func (c *Cloud) GetRoute(ctx context.Context, id string) (conformance.Route, bool, error) {
+// GetRoute implements protocol.Operations.
+func (c *Cloud) GetRoute(ctx context.Context, id string) (conformance.Route, error) {
 	r, err := c.API.GetRoute(ctx, id)
 	if err != nil {
-		return conformance.Route{}, false, unlessNotFound(err)
+		return conformance.Route{}, orNotFound(err)
 	}
-	return routeOf(r), true, nil
+	return routeOf(r), nil
 }
 
-// DeleteRoute implements conformance.RouteTable.
+// DeleteRoute implements protocol.Operations.
 func (c *Cloud) DeleteRoute(ctx context.Context, id string) error {
 	return unlessNotFound(c.API.DeleteRoute(ctx, id))
 }
 
-// DivertRoute implements conformance.RouteDiverter. Where a route leads cannot be changed
+// DivertRoute implements protocol.Operations. Where a route leads cannot be changed
 // here: another takes its place, with its name and tags. A CCM that is faster puts
 // its own there, which then is the one to go.
-func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
+func (c *Cloud) DivertRoute(ctx context.Context, id string, body protocol.RouteDiversion) error {
 	was, err := c.API.GetRoute(ctx, id)
 	if err != nil {
 		return err
 	}
-	want := api.RouteCreate{Name: was.Name, Destination: was.Destination, InstanceID: instanceID, Tags: &was.Tags}
+	want := api.RouteCreate{
+		Name: was.Name, Destination: was.Destination, InstanceID: body.InstanceID, Tags: &was.Tags,
+	}
 	return pollUntil(ctx, func() (bool, error) {
 		there, err := c.ListRoutes(ctx)
 		if err != nil {
 			return false, err
 		}
-		for _, r := range there {
+		for _, r := range there.Routes {
 			if r.Destination == was.Destination {
 				if err := c.DeleteRoute(ctx, r.ID); err != nil {
 					return false, err
@@ -75,25 +77,25 @@ func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
 	})
 }
 
-// CreateForeignRoute implements conformance.ForeignRouteCreator. It belongs to a Node of another
+// CreateForeignRoute implements protocol.Operations. It belongs to a Node of another
 // cluster, as a neighbour's in the same project would.
-func (c *Cloud) CreateForeignRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
-	return c.createStrangersRoute(ctx, destination, instanceID, api.Tags{c.Names.clusterTag(): c.stranger()})
+func (c *Cloud) CreateForeignRoute(ctx context.Context, body protocol.ForeignRoute) (conformance.Route, error) {
+	return c.createStrangersRoute(ctx, body, api.Tags{c.Names.clusterTag(): c.stranger()})
 }
 
-// CreateNamesakeRoute implements conformance.NamesakeRouteCreator.
-func (c *Cloud) CreateNamesakeRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
-	return c.createStrangersRoute(ctx, destination, instanceID, c.namesakeTags())
+// CreateNamesakeRoute implements protocol.Operations.
+func (c *Cloud) CreateNamesakeRoute(ctx context.Context, body protocol.ForeignRoute) (conformance.Route, error) {
+	return c.createStrangersRoute(ctx, body, c.namesakeTags())
 }
 
 // createStrangersRoute makes a route of a Node that is in another cluster, by these tags.
 func (c *Cloud) createStrangersRoute(
-	ctx context.Context, destination, instanceID string, tags api.Tags,
+	ctx context.Context, body protocol.ForeignRoute, tags api.Tags,
 ) (conformance.Route, error) {
 	tags[contract.TagNode] = "stranger"
 	made, err := c.API.CreateRoute(ctx, api.RouteCreate{
-		Destination: destination, InstanceID: instanceID, Tags: &tags,
-		Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
+		Destination: body.Destination, InstanceID: body.InstanceID, Tags: &tags,
+		Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(body.Destination),
 	})
 	if err != nil {
 		return conformance.Route{}, err
@@ -101,7 +103,7 @@ func (c *Cloud) createStrangersRoute(
 	return routeOf(made), nil
 }
 
-// LimitRoutes implements conformance.RouteLimiter.
-func (c *Cloud) LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error) {
+// LimitRoutes implements protocol.Operations.
+func (c *Cloud) LimitRoutes(ctx context.Context) (protocol.Injection, error) {
 	return c.exhaustQuota(ctx, func(q *api.Quotas) api.QuotasUpdate { return api.QuotasUpdate{Routes: &q.Routes.Limit} })
 }

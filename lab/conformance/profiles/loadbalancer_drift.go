@@ -57,7 +57,7 @@ var balancerDriftTests = []conformance.Test{
 			b := t.AwaitBalancer(svc, leadsToNodesOf(t, instance), listensFor(t, svc))
 			require.Contains(t, b.Targets, instance.ID)
 			t.Must(t.Cloud.
-				ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
+				ChangeBalancer(t.Context(), b.ID, conformance.BalancerChange{Listeners: b.Listeners}), "taking away the targets of balancer %s", b.ID)
 			awaitRepaired(t, svc, time.Minute, leadsTo(b.Targets), listensFor(t, svc))
 		},
 	}, {
@@ -222,8 +222,10 @@ var balancerDriftTests = []conformance.Test{
 // targets alone.
 func divertBalancer(t *conformance.T, b conformance.Balancer) {
 	t.Must(t.Cloud.ChangeBalancer(
-		t.Context(), b.ID,
-		[]conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets,
+		t.Context(), b.ID, conformance.BalancerChange{
+			Listeners: []conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}},
+			Targets:   b.Targets,
+		},
 	),
 		"changing the listeners of balancer %s", b.ID)
 }
@@ -307,7 +309,7 @@ func lbStatusOverwritten(t *conformance.T) {
 func lbTagsOfOthersStay(t *conformance.T) {
 	const tag = "conformance-kept"
 	svc, b := newServiceWithListeners(t)
-	t.Must(t.Cloud.TagBalancer(t.Context(), b.ID, tag), "tagging balancer %s", b.ID)
+	t.Must(t.Cloud.TagBalancer(t.Context(), b.ID, conformance.Name{Name: tag}), "tagging balancer %s", b.ID)
 	tagged, _, err := t.Cloud.GetBalancer(t.Context(), b.ID)
 	t.Must(err, "looking at balancer %s", b.ID)
 	require.Contains(t, tagged.Tags, tag)

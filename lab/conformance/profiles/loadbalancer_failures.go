@@ -384,7 +384,7 @@ const namesakePatience = 2 * time.Minute
 // the orphan has seen the other one, too.
 func lbOfNamesakeCluster(t *conformance.T) {
 	// The older one: who judges both at once begins with it.
-	theirs, err := t.Cloud.CreateNamesakeBalancer(t.Context(), t.Name("namesake"))
+	theirs, err := t.Cloud.CreateNamesakeBalancer(t.Context(), conformance.Name{Name: t.Name("namesake")})
 	t.Must(err, "creating a balancer of another cluster of the same name")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, theirs.ID) })
 	orphaning, served := t.NewService(), t.NewService()
@@ -450,7 +450,7 @@ func lbNameTaken(t *conformance.T) {
 
 // createStranger makes somebody else's balancer of this name, until the end of the test.
 func createStranger(t *conformance.T, name string) conformance.Balancer {
-	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), name)
+	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), conformance.Name{Name: name})
 	t.Must(err, "creating a balancer named %s", name)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 	return stranger
@@ -458,7 +458,8 @@ func createStranger(t *conformance.T, name string) conformance.Balancer {
 
 // renameBalancer gives the balancer a name that no CCM gives.
 func renameBalancer(t *conformance.T, b conformance.Balancer) {
-	t.Must(t.Cloud.RenameBalancer(t.Context(), b.ID, t.Name("renamed")), "renaming balancer %s", b.ID)
+	err := t.Cloud.RenameBalancer(t.Context(), b.ID, conformance.Name{Name: t.Name("renamed")})
+	t.Must(err, "renaming balancer %s", b.ID)
 }
 
 func lbQuiet(t *conformance.T) {

@@ -65,12 +65,12 @@ var aboutQuota = regexp.MustCompile(`(?i)quota|limit|exhaust|exceed|too many|no 
 func newWaitingServices(t *conformance.T) (waiting []*corev1.Service, lift func()) {
 	undo, err := t.Cloud.LimitBalancers(t.Context())
 	t.Must(err, "having the cloud refuse balancers")
-	t.Cleanup(undo)
+	t.Cleanup(undo.Lift)
 	for range waitingServices {
 		waiting = append(waiting, t.NewService())
 	}
 	for _, svc := range waiting {
 		t.Await("a Warning on Service "+svc.Name+" about the quota", checkWarning(t, svc, aboutQuota))
 	}
-	return waiting, func() { t.Must(undo(t.Context()), "having the cloud make balancers again") }
+	return waiting, func() { t.Must(undo.Lift(t.Context()), "having the cloud make balancers again") }
 }

@@ -192,6 +192,9 @@ var nodeTests = []conformance.Test{
 		Requires: "A Node whose kubelet was given an internal address of its instance with --node-ip is initialised, and has that address.",
 		Run: func(t *conformance.T) {
 			instance := t.NewInstance(t.Name("node-ip"))
+			if len(instance.InternalIPs) == 0 {
+				t.NotMade("instance %s has no internal address", instance.ID)
+			}
 			awaitProvidedIP(t, instance, instance.InternalIPs[0])
 		},
 	}, {

@@ -34,7 +34,7 @@ var nodeExtendedTests = []conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureNamesakeInstances, conformance.FeatureNodeNames},
 		Run: func(t *conformance.T) {
 			node := t.NewNode(conformance.NodeSpec{Name: t.Name("namesake")})
-			theirs, err := t.Cloud.CreateNamesakeInstance(t.Context(), node.Name)
+			theirs, err := t.Cloud.CreateNamesakeInstance(t.Context(), conformance.Name{Name: node.Name})
 			t.Must(err, "creating an instance %s of another cluster", node.Name)
 			t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, theirs.ID) })
 			waitsWhileOthersJoin(t, node.Name)
@@ -128,7 +128,7 @@ var lifecycleExtendedTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			staysAsItIs(t, "renaming", func(id string) error {
 				name := t.Name("renamed")
-				now, err := t.Cloud.RenameInstance(t.Context(), id, name)
+				now, err := t.Cloud.RenameInstance(t.Context(), id, conformance.Name{Name: name})
 				if err == nil && now.Name != name {
 					t.NotMade("instance %s is called %s, and was to be called %s", id, now.Name, name)
 				}

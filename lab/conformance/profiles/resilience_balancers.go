@@ -245,7 +245,8 @@ func strangerOfSameName(t *conformance.T) {
 	// The second one has the same name and, while it wants no balancer yet, a UID:
 	// that is all of which a CCM makes a balancer's name.
 	svc := t.NewService(func(s *corev1.Service) { s.Name, s.Spec.Type = before.Name, corev1.ServiceTypeClusterIP })
-	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), guessBalancerName(svc, name, before))
+	stranger, err := t.Cloud.CreateForeignBalancer(
+		t.Context(), conformance.Name{Name: guessBalancerName(svc, name, before)})
 	t.Must(err, "creating another cluster's balancer")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 	const what = "another cluster's balancer is to be left alone"

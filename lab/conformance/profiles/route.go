@@ -95,8 +95,9 @@ var routeTests = append([]conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureDivertRoutes},
 		Run: func(t *conformance.T) {
 			r, other := newRoutedNode(t), newRoutedNode(t)
-			t.Must(t.Cloud.
-				DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
+			err := t.Cloud.DivertRoute(
+				t.Context(), r.theRoute().ID, conformance.RouteDiversion{InstanceID: other.instance.ID})
+			t.Must(err, "diverting the route to Node %s", r.Name)
 			newNodeWithRange(t)
 			r.awaitRoutes()
 			t.Must(other.checkRoutes(t.Context()), "the Node that it led to for a while")
@@ -464,7 +465,7 @@ func deleteAndCheckRoutes(leaving []routedNode) func(context.Context) error {
 func testForeignRoutes(
 	t *conformance.T,
 	beyond string,
-	create func(ctx context.Context, destination, instanceID string) (conformance.Route, error),
+	create func(context.Context, conformance.ForeignRoute) (conformance.Route, error),
 ) {
 	// Within the pods' range, the CCM would take for its own what a Node that has
 	// gone had.
@@ -473,7 +474,9 @@ func testForeignRoutes(
 	t.Await("the route to go with the Node", former.checkNoRoute)
 	var strangers []conformance.Route
 	for _, destination := range []string{former.ranges[0].String(), beyond} {
-		r, err := create(t.Context(), destination, former.instance.ID)
+		r, err := create(t.Context(), conformance.ForeignRoute{
+			Destination: destination, InstanceID: former.instance.ID,
+		})
 		t.Must(err, "making somebody else's route for %s", destination)
 		t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, r.ID) })
 		strangers = append(strangers, r)
@@ -502,7 +505,8 @@ func checkSameRoutes(t *conformance.T, routes ...conformance.Route) func(context
 
 func routeOfStrangerToEndedInstance(t *conformance.T) {
 	instance := t.NewInstance(t.Name("ended"))
-	stranger, err := t.Cloud.CreateForeignRoute(t.Context(), "198.18.1.0/24", instance.ID)
+	stranger, err := t.Cloud.CreateForeignRoute(
+		t.Context(), conformance.ForeignRoute{Destination: "198.18.1.0/24", InstanceID: instance.ID})
 	t.Must(err, "making somebody else's route to instance %s", instance.ID)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, stranger.ID) })
 	t.Must(t.Cloud.TerminateInstance(t.Context(), instance.ID), "terminating instance %s", instance.ID)
@@ -589,8 +593,8 @@ func routeOutsideClusterCIDR(t *conformance.T) {
 func newRefusedNode(t *conformance.T) (r routedNode, lift func()) {
 	undo, err := t.Cloud.LimitRoutes(t.Context())
 	t.Must(err, "having the cloud refuse routes")
-	t.Cleanup(undo)
-	return newNodeWithRange(t), func() { t.Must(undo(t.Context()), "having the cloud take routes again") }
+	t.Cleanup(undo.Lift)
+	return newNodeWithRange(t), func() { t.Must(undo.Lift(t.Context()), "having the cloud take routes again") }
 }
 
 // routeDoubtTests returns tests of answers that do not say that a route, or the instance behind it, is gone.

@@ -28,7 +28,7 @@ const heading = `<!-- Written by go generate from the features' comments, openap
 
 # Features of a driver
 
-A driver names in ` + "`/hello`" + ` what its cloud can do; a driver in Go shows most of it by its methods. The
+A driver names in ` + "`/hello`" + ` what its cloud can do. The
 paths and fields are those of [openapi.yaml](protocol/openapi.yaml). What is not named is not asked for, and its
 tests are skipped by name; extended tests are counted. ` + "`lab conformance list`" + ` has all tests with what they
 need.

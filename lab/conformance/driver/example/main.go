@@ -1,16 +1,14 @@
 // A driver for the conformance suite, as small as one can be: what every driver answers (serve.go), three features
-// more that core tests need, and rules for the suite's proxy, which makes all faults. Its cloud is behind
-// REST, fakecloud (cloud.go), or with -memory a fake in the same process (memory.go). Whoever has another
-// cloud replaces one of the two files, deletes the other and what newExample does with it, and changes the
-// rules, the features and the CCM's arguments in describe. It shares no code with this repository, and needs
-// nothing but Go's own packages: all that it knows is the protocol, and the API of the cloud.
+// more that core tests need, and rules for the suite's proxy, which makes all faults. Its cloud is a fake in the same
+// process (memory.go), whose API is as much of fakecloud's as fakecloud's CCM cannot do without. Whoever has another
+// cloud replaces that file, and changes the rules, the features and the CCM's arguments in describe. It shares no code
+// with this repository, and needs nothing but Go's own packages: all that it knows is the protocol, and the API of the
+// cloud.
 package main
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"log"
 	"net/http"
 	"os"
@@ -22,96 +20,50 @@ import (
 func main() {
 	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	inMemory := flag.Bool("memory", false, "serve a cloud in memory instead of connecting to $FAKECLOUD_URL")
-	flag.Parse()
-	err := run(ctx, *inMemory, os.Getenv)
+	err := run(ctx)
 	stop()
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, inMemory bool, getenv func(string) string) error {
-	e, err := newExample(ctx, inMemory, getenv)
+func run(ctx context.Context) error {
+	cloud, err := startMemory(ctx)
 	if err != nil {
 		return err
 	}
-	return serve(ctx, e.paths())
+	return serve(ctx, (&example{memory: cloud}).paths())
 }
 
-// cloud is what the example needs of a cloud.
-type cloud interface {
-	apiURL() string // of the API that the CCM calls
-	project(ctx context.Context) (id string, err error)
-	createInstance(ctx context.Context, name string, tags map[string]string) (instance, error)
-	changeInstance(ctx context.Context, id, action string) error
-	listBalancers(ctx context.Context) ([]balancer, error)
-	getBalancer(ctx context.Context, id string) (balancer, error)
-	deleteBalancer(ctx context.Context, id string) error
-	changeBalancer(ctx context.Context, id string, listeners []listener, targets []string) error
-}
-
-// connectionCounter is a cloud whose instances become Nodes, and whose balancers carry traffic.
-type connectionCounter interface {
-	countConnections(ctx context.Context, id string) ([]portConnections, error)
-}
-
-// example is a driver of either cloud.
+// example is a driver of a cloud.
 type example struct {
-	cloud
-	tokenFile string
-	caFile    string // Go's HTTP client reads it by itself; the suite's proxy is told.
-	cluster   string // its name, from the suite's first request
+	*memory
+	cluster string // its name, from the suite's first request
 }
 
-func newExample(ctx context.Context, inMemory bool, getenv func(string) string) (*example, error) {
-	if inMemory {
-		m, err := startMemory(ctx)
-		return &example{cloud: m, tokenFile: "{{.TokenFile}}"}, err // Any token will do.
-	}
-	e := &example{tokenFile: getenv("FAKECLOUD_TOKEN_FILE"), caFile: getenv("SSL_CERT_FILE")}
-	if e.tokenFile == "" || getenv("FAKECLOUD_URL") == "" {
-		return nil, errors.New("FAKECLOUD_URL and FAKECLOUD_TOKEN_FILE are to say where the cloud is; with -memory there is one in memory")
-	}
-	token, err := os.ReadFile(e.tokenFile)
-	e.cloud = client{url: getenv("FAKECLOUD_URL"), token: string(token)}
-	return e, err
-}
-
-// paths has those of every driver, and those that the features ask for.
+// paths has those of every driver, and one that a feature asks for.
 func (e *example) paths() http.Handler {
 	mux := pathsOf(e)
 	handle(mux, "POST /v1/balancers/{id}/change", e.answerChange)
-	if counter, ok := e.cloud.(connectionCounter); ok {
-		handle(mux, "GET /v1/balancers/{id}/connections", func(r *http.Request) (any, error) {
-			ports, err := counter.countConnections(r.Context(), r.PathValue("id"))
-			return object{"ports": ports}, err
-		})
-	}
 	return mux
 }
 
 // describe says what the cloud can do, which of its paths are what, and how its CCM is started.
-func (e *example) describe(ctx context.Context, clusterName string) (object, error) {
+func (e *example) describe(_ context.Context, clusterName string) (object, error) {
 	e.cluster = clusterName
-	features := []string{
-		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", // what answers have
-		"change-balancer", // what there is one more path for
-	}
-	if _, ok := e.cloud.(connectionCounter); ok {
-		features = append(features, "machines", "traffic")
-	}
-	project, err := e.project(ctx)
 	return object{
-		"name": "example", "version": "v0.1.0", "features": features,
+		"name": "example", "version": "v0.1.0",
+		"features": []string{
+			"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", // what answers have
+			"change-balancer", // what there is one more path for
+		},
 		"proxy": object{
-			"upstream": e.apiURL(),
-			"caFile":   e.caFile,
+			"upstream": e.url,
 			"rules":    rules,
 			"answers": object{
 				// Whose project was looked at tells a CCM whether a 404 is about its own instances.
 				"404":       object{"body": notFound("p-00000000000000000000000000"), "headers": problemHeaders},
-				"not-found": object{"body": notFound(project), "headers": problemHeaders},
+				"not-found": object{"body": notFound(memoryProject), "headers": problemHeaders},
 			},
 		},
 		"ccm": object{
@@ -121,11 +73,12 @@ func (e *example) describe(ctx context.Context, clusterName string) (object, err
 				"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 				"--node-monitor-period=1s",
 			},
-			"config": "url: {{.CloudURL}}\ntokenFile: " + e.tokenFile + "\nproject: " + project + "\n" +
+			// Any token will do.
+			"config": "url: {{.CloudURL}}\ntokenFile: {{.TokenFile}}\nproject: " + memoryProject + "\n" +
 				// Tests beside each other end many instances, for which the CCM is not to keep their Nodes.
 				"massDeletion: {minimum: 10, window: 30s, hold: 10m}\n",
 		},
-	}, err
+	}, nil
 }
 
 var problemHeaders = object{"Content-Type": "application/problem+json"}
@@ -172,7 +125,7 @@ func (e *example) createInstance(ctx context.Context, spec instanceSpec) (instan
 	if !spec.Machine {
 		tags["ccmlab-machine"] = "none" // No kubelet is to run on it.
 	}
-	return e.cloud.createInstance(ctx, spec.Name, tags)
+	return e.memory.createInstance(ctx, spec.Name, tags)
 }
 
 func (e *example) stopInstance(ctx context.Context, id string) error {

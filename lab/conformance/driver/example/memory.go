@@ -149,10 +149,7 @@ func convertJSON(from, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// What the suite asks for: see cloud. Nothing takes time here; in a fake where it does, it is waited for.
-
-func (m *memory) apiURL() string                          { return m.url }
-func (m *memory) project(context.Context) (string, error) { return memoryProject, nil }
+// What the suite asks for. Nothing takes time here; in a fake where it does, it is waited for.
 
 func (m *memory) createInstance(_ context.Context, name string, tags map[string]string) (instance, error) {
 	m.mu.Lock()

@@ -70,11 +70,6 @@ func toTargets(instanceIDs []string) []target {
 	return targets
 }
 
-type portConnections struct {
-	Port        int   `json:"port"`
-	Connections int64 `json:"connections"`
-}
-
 // refusal is an answer of the cloud that is an error.
 type refusal struct {
 	status int

@@ -4,6 +4,7 @@
 package protocol
 
 import (
+	"context"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -147,6 +148,10 @@ type CallList struct {
 // ConnectionCounts defines model for ConnectionCounts.
 type ConnectionCounts struct {
 	Ports []PortConnections `json:"ports"`
+
+	// Uncounted Balancers of this kind, such as a floating IP, count nothing. Nothing but its address is proof then that an
+	// answer came by it.
+	Uncounted bool `json:"uncounted,omitempty"`
 }
 
 // Driver defines model for Driver.
@@ -248,7 +253,7 @@ type Instance struct {
 	// ProviderID What spec.providerID of its Node must be.
 	ProviderID string `json:"providerID"`
 
-	// InternalIPs One; two of them: For `several-addresses`.
+	// InternalIPs One, or none where all are external; two of them: For `several-addresses`.
 	InternalIPs []string `json:"internalIPs"`
 	ExternalIPs []string `json:"externalIPs,omitempty"`
 
@@ -415,3 +420,550 @@ type ZoneList struct {
 
 // ID defines model for ID.
 type ID = string
+
+// Operations are those of a driver: it answers them, and Client asks for them.
+type Operations interface {
+	// Hello answers POST /hello:
+	// Which protocol, which cloud, and what it can do. The first request.
+	Hello(ctx context.Context, body Hello) (Driver, error)
+	// ReserveAddress answers POST /v1/addresses:
+	// Keep an address that a load balancer can be asked to have.
+	ReserveAddress(ctx context.Context) (ReservedAddress, error)
+	// ReleaseAddress answers DELETE /v1/addresses/{id}:
+	// Give an address back. One that is gone already is no error.
+	ReleaseAddress(ctx context.Context, id string) error
+	// LimitBalancers answers POST /v1/balancer-limits:
+	// Refuse to make load balancers, as a cloud does whose quota is used up, until that is lifted.
+	LimitBalancers(ctx context.Context) (Injection, error)
+	// ListBalancers answers GET /v1/balancers:
+	// The load balancers that the cloud holds for Services of this cluster, those being made or deleted among them.
+	ListBalancers(ctx context.Context) (BalancerList, error)
+	// DeleteBalancer answers DELETE /v1/balancers/{id}:
+	// Delete a load balancer behind the CCM's back. One that is gone already is no error.
+	DeleteBalancer(ctx context.Context, id string) error
+	// GetBalancer answers GET /v1/balancers/{id}:
+	// One load balancer of any owner.
+	GetBalancer(ctx context.Context, id string) (Balancer, error)
+	// ChangeBalancer answers POST /v1/balancers/{id}/change:
+	// Give a load balancer these listeners and targets, behind the CCM's back.
+	ChangeBalancer(ctx context.Context, id string, body BalancerChange) error
+	// CountConnections answers GET /v1/balancers/{id}/connections:
+	// What a load balancer has accepted so far, TCP connections or UDP flows.
+	CountConnections(ctx context.Context, id string) (ConnectionCounts, error)
+	// RenameBalancer answers POST /v1/balancers/{id}/rename:
+	// Give a load balancer another name, behind the CCM's back.
+	RenameBalancer(ctx context.Context, id string, body Name) error
+	// ResetBalancer answers POST /v1/balancers/{id}/reset:
+	// Take its health check, source ranges and client affinity away, as far as it has them, behind the CCM's back.
+	ResetBalancer(ctx context.Context, id string) (Balancer, error)
+	// TagBalancer answers POST /v1/balancers/{id}/tag:
+	// Add a tag, or label, of this name to a load balancer, behind the CCM's back. Its value, if tags have one, does not matter.
+	TagBalancer(ctx context.Context, id string, body Name) error
+	// CreateTwinBalancer answers POST /v1/balancers/{id}/twin:
+	// Make a second load balancer that says, as this one does, that it is that Service's. It is listed and deleted as any other.
+	CreateTwinBalancer(ctx context.Context, id string) (Balancer, error)
+	// RenewCA answers POST /v1/ca/renew:
+	// Show the CCM a certificate that a new CA signed, and put that CA in the file that the running CCM has the former one from. Lifting it undoes both.
+	RenewCA(ctx context.Context) (Injection, error)
+	// CountCalls answers GET /v1/calls:
+	// How many calls of the cloud the CCM has made so far.
+	CountCalls(ctx context.Context) (CallCounts, error)
+	// ListCalls answers GET /v1/calls/journal:
+	// The CCM's calls that were answered at this time or later, the oldest first.
+	ListCalls(ctx context.Context, since time.Time) (CallList, error)
+	// ExpireCredentials answers POST /v1/credentials/expire:
+	// Refuse the credentials that the CCM has, on every call. Lifting it gives the CCM back what it had.
+	ExpireCredentials(ctx context.Context) (Injection, error)
+	// SwapCredentials answers POST /v1/credentials/swap:
+	// Put good credentials of another project, in which there is nothing, where the CCM has its own.
+	SwapCredentials(ctx context.Context) (Injection, error)
+	// InjectFault answers POST /v1/faults:
+	// Misbehave towards the CCM, and towards nobody else, until that is lifted.
+	InjectFault(ctx context.Context, body Fault) (Injection, error)
+	// CreateForeignBalancer answers POST /v1/foreign-balancers:
+	// Make a load balancer of this name that is no Service's of the cluster. It is deleted as any other.
+	CreateForeignBalancer(ctx context.Context, body Name) (Balancer, error)
+	// CreateForeignRoute answers POST /v1/foreign-routes:
+	// Make a route that is somebody else's, though it leads to an instance of the cluster. It is deleted as any other.
+	CreateForeignRoute(ctx context.Context, body ForeignRoute) (Route, error)
+	// LiftInjection answers DELETE /v1/injections/{id}:
+	// End an injection. One that has ended already is no error.
+	LiftInjection(ctx context.Context, id string) error
+	// GetInjection answers GET /v1/injections/{id}:
+	// What an injection has met so far.
+	GetInjection(ctx context.Context, id string) (Hits, error)
+	// RenewCredentials answers POST /v1/injections/{id}/renew:
+	// Put new credentials in the place that the running CCM has its own from. Those that expired stay refused.
+	RenewCredentials(ctx context.Context, id string) error
+	// CreateInstances answers POST /v1/instance-batches:
+	// Make many instances, and return when all run.
+	CreateInstances(ctx context.Context, body InstanceSpecs) (InstanceBatch, error)
+	// TerminateInstances answers POST /v1/instance-batches/terminate:
+	// End many instances for good. Those that have ended already are no error.
+	TerminateInstances(ctx context.Context, body IDs) error
+	// CreateInstance answers POST /v1/instances:
+	// Make an instance, and return when it runs.
+	CreateInstance(ctx context.Context, body InstanceSpec) (Instance, error)
+	// TerminateInstance answers DELETE /v1/instances/{id}:
+	// End an instance for good. One that has ended already is no error.
+	TerminateInstance(ctx context.Context, id string) error
+	// ChangeAddresses answers POST /v1/instances/{id}/change-addresses:
+	// Give a running instance addresses that are not those from before, internal or external ones.
+	ChangeAddresses(ctx context.Context, id string) (Instance, error)
+	// RebootInstance answers POST /v1/instances/{id}/reboot:
+	// Reboot a running instance, and return when it runs again.
+	RebootInstance(ctx context.Context, id string) error
+	// RenameInstance answers POST /v1/instances/{id}/rename:
+	// Give a running instance another name.
+	RenameInstance(ctx context.Context, id string, body Name) (Instance, error)
+	// StartInstance answers POST /v1/instances/{id}/start:
+	// Start an instance that was shut down, and return when it runs.
+	StartInstance(ctx context.Context, id string) error
+	// StopInstance answers POST /v1/instances/{id}/stop:
+	// Shut an instance down. It can be started again.
+	StopInstance(ctx context.Context, id string) error
+	// CreateNamesakeBalancer answers POST /v1/namesake-balancers:
+	// Make a load balancer of this name as the CCM of another cluster does that has this cluster's name. It is deleted as any other.
+	CreateNamesakeBalancer(ctx context.Context, body Name) (Balancer, error)
+	// CreateNamesakeInstance answers POST /v1/namesake-instances:
+	// Make a running instance of this name as another cluster in the same project, or account, has it. It is terminated as any other.
+	CreateNamesakeInstance(ctx context.Context, body Name) (Instance, error)
+	// CreateNamesakeRoute answers POST /v1/namesake-routes:
+	// Make a route as the CCM of another cluster does that has this cluster's name. The list of routes leaves it out.
+	CreateNamesakeRoute(ctx context.Context, body ForeignRoute) (Route, error)
+	// LimitRoutes answers POST /v1/route-limits:
+	// Refuse to make routes, as a cloud does whose quota is used up, until that is lifted.
+	LimitRoutes(ctx context.Context) (Injection, error)
+	// ListRoutes answers GET /v1/routes:
+	// The routes that the cloud holds for this cluster.
+	ListRoutes(ctx context.Context) (RouteList, error)
+	// DeleteRoute answers DELETE /v1/routes/{id}:
+	// Delete a route of any owner behind the CCM's back. One that is gone already is no error.
+	DeleteRoute(ctx context.Context, id string) error
+	// GetRoute answers GET /v1/routes/{id}:
+	// One route of any owner.
+	GetRoute(ctx context.Context, id string) (Route, error)
+	// DivertRoute answers POST /v1/routes/{id}/divert:
+	// Have a route lead to another instance, behind the CCM's back. It may become another route by that.
+	DivertRoute(ctx context.Context, id string, body RouteDiversion) error
+	// ListZones answers GET /v1/zones:
+	// The zones that an instance can be asked to be in, several of them.
+	ListZones(ctx context.Context) (ZoneList, error)
+	// InjectZoneOutage answers POST /v1/zones/{id}/outage:
+	// Have all instances of a zone fail at once, and return when they have. Lifting it returns when they run again.
+	InjectZoneOutage(ctx context.Context, id string) (Injection, error)
+}
+
+// Hello implements Operations.
+func (c Client) Hello(ctx context.Context, body Hello) (Driver, error) {
+	return ask[Driver](ctx, c, "hello", "", body)
+}
+
+// ReserveAddress implements Operations.
+func (c Client) ReserveAddress(ctx context.Context) (ReservedAddress, error) {
+	return ask[ReservedAddress](ctx, c, "reserveAddress", "", nil)
+}
+
+// ReleaseAddress implements Operations.
+func (c Client) ReleaseAddress(ctx context.Context, id string) error {
+	return tell(ctx, c, "releaseAddress", id, nil)
+}
+
+// LimitBalancers implements Operations.
+func (c Client) LimitBalancers(ctx context.Context) (Injection, error) {
+	return ask[Injection](ctx, c, "limitBalancers", "", nil)
+}
+
+// ListBalancers implements Operations.
+func (c Client) ListBalancers(ctx context.Context) (BalancerList, error) {
+	return ask[BalancerList](ctx, c, "listBalancers", "", nil)
+}
+
+// DeleteBalancer implements Operations.
+func (c Client) DeleteBalancer(ctx context.Context, id string) error {
+	return tell(ctx, c, "deleteBalancer", id, nil)
+}
+
+// GetBalancer implements Operations.
+func (c Client) GetBalancer(ctx context.Context, id string) (Balancer, error) {
+	return ask[Balancer](ctx, c, "getBalancer", id, nil)
+}
+
+// ChangeBalancer implements Operations.
+func (c Client) ChangeBalancer(ctx context.Context, id string, body BalancerChange) error {
+	return tell(ctx, c, "changeBalancer", id, body)
+}
+
+// CountConnections implements Operations.
+func (c Client) CountConnections(ctx context.Context, id string) (ConnectionCounts, error) {
+	return ask[ConnectionCounts](ctx, c, "countConnections", id, nil)
+}
+
+// RenameBalancer implements Operations.
+func (c Client) RenameBalancer(ctx context.Context, id string, body Name) error {
+	return tell(ctx, c, "renameBalancer", id, body)
+}
+
+// ResetBalancer implements Operations.
+func (c Client) ResetBalancer(ctx context.Context, id string) (Balancer, error) {
+	return ask[Balancer](ctx, c, "resetBalancer", id, nil)
+}
+
+// TagBalancer implements Operations.
+func (c Client) TagBalancer(ctx context.Context, id string, body Name) error {
+	return tell(ctx, c, "tagBalancer", id, body)
+}
+
+// CreateTwinBalancer implements Operations.
+func (c Client) CreateTwinBalancer(ctx context.Context, id string) (Balancer, error) {
+	return ask[Balancer](ctx, c, "createTwinBalancer", id, nil)
+}
+
+// RenewCA implements Operations.
+func (c Client) RenewCA(ctx context.Context) (Injection, error) {
+	return ask[Injection](ctx, c, "renewCA", "", nil)
+}
+
+// CountCalls implements Operations.
+func (c Client) CountCalls(ctx context.Context) (CallCounts, error) {
+	return ask[CallCounts](ctx, c, "countCalls", "", nil)
+}
+
+// ListCalls implements Operations.
+func (c Client) ListCalls(ctx context.Context, since time.Time) (CallList, error) {
+	return ask[CallList](ctx, c, "listCalls", since.Format(time.RFC3339Nano), nil)
+}
+
+// ExpireCredentials implements Operations.
+func (c Client) ExpireCredentials(ctx context.Context) (Injection, error) {
+	return ask[Injection](ctx, c, "expireCredentials", "", nil)
+}
+
+// SwapCredentials implements Operations.
+func (c Client) SwapCredentials(ctx context.Context) (Injection, error) {
+	return ask[Injection](ctx, c, "swapCredentials", "", nil)
+}
+
+// InjectFault implements Operations.
+func (c Client) InjectFault(ctx context.Context, body Fault) (Injection, error) {
+	return ask[Injection](ctx, c, "injectFault", "", body)
+}
+
+// CreateForeignBalancer implements Operations.
+func (c Client) CreateForeignBalancer(ctx context.Context, body Name) (Balancer, error) {
+	return ask[Balancer](ctx, c, "createForeignBalancer", "", body)
+}
+
+// CreateForeignRoute implements Operations.
+func (c Client) CreateForeignRoute(ctx context.Context, body ForeignRoute) (Route, error) {
+	return ask[Route](ctx, c, "createForeignRoute", "", body)
+}
+
+// LiftInjection implements Operations.
+func (c Client) LiftInjection(ctx context.Context, id string) error {
+	return tell(ctx, c, "liftInjection", id, nil)
+}
+
+// GetInjection implements Operations.
+func (c Client) GetInjection(ctx context.Context, id string) (Hits, error) {
+	return ask[Hits](ctx, c, "getInjection", id, nil)
+}
+
+// RenewCredentials implements Operations.
+func (c Client) RenewCredentials(ctx context.Context, id string) error {
+	return tell(ctx, c, "renewCredentials", id, nil)
+}
+
+// CreateInstances implements Operations.
+func (c Client) CreateInstances(ctx context.Context, body InstanceSpecs) (InstanceBatch, error) {
+	return ask[InstanceBatch](ctx, c, "createInstances", "", body)
+}
+
+// TerminateInstances implements Operations.
+func (c Client) TerminateInstances(ctx context.Context, body IDs) error {
+	return tell(ctx, c, "terminateInstances", "", body)
+}
+
+// CreateInstance implements Operations.
+func (c Client) CreateInstance(ctx context.Context, body InstanceSpec) (Instance, error) {
+	return ask[Instance](ctx, c, "createInstance", "", body)
+}
+
+// TerminateInstance implements Operations.
+func (c Client) TerminateInstance(ctx context.Context, id string) error {
+	return tell(ctx, c, "terminateInstance", id, nil)
+}
+
+// ChangeAddresses implements Operations.
+func (c Client) ChangeAddresses(ctx context.Context, id string) (Instance, error) {
+	return ask[Instance](ctx, c, "changeAddresses", id, nil)
+}
+
+// RebootInstance implements Operations.
+func (c Client) RebootInstance(ctx context.Context, id string) error {
+	return tell(ctx, c, "rebootInstance", id, nil)
+}
+
+// RenameInstance implements Operations.
+func (c Client) RenameInstance(ctx context.Context, id string, body Name) (Instance, error) {
+	return ask[Instance](ctx, c, "renameInstance", id, body)
+}
+
+// StartInstance implements Operations.
+func (c Client) StartInstance(ctx context.Context, id string) error {
+	return tell(ctx, c, "startInstance", id, nil)
+}
+
+// StopInstance implements Operations.
+func (c Client) StopInstance(ctx context.Context, id string) error {
+	return tell(ctx, c, "stopInstance", id, nil)
+}
+
+// CreateNamesakeBalancer implements Operations.
+func (c Client) CreateNamesakeBalancer(ctx context.Context, body Name) (Balancer, error) {
+	return ask[Balancer](ctx, c, "createNamesakeBalancer", "", body)
+}
+
+// CreateNamesakeInstance implements Operations.
+func (c Client) CreateNamesakeInstance(ctx context.Context, body Name) (Instance, error) {
+	return ask[Instance](ctx, c, "createNamesakeInstance", "", body)
+}
+
+// CreateNamesakeRoute implements Operations.
+func (c Client) CreateNamesakeRoute(ctx context.Context, body ForeignRoute) (Route, error) {
+	return ask[Route](ctx, c, "createNamesakeRoute", "", body)
+}
+
+// LimitRoutes implements Operations.
+func (c Client) LimitRoutes(ctx context.Context) (Injection, error) {
+	return ask[Injection](ctx, c, "limitRoutes", "", nil)
+}
+
+// ListRoutes implements Operations.
+func (c Client) ListRoutes(ctx context.Context) (RouteList, error) {
+	return ask[RouteList](ctx, c, "listRoutes", "", nil)
+}
+
+// DeleteRoute implements Operations.
+func (c Client) DeleteRoute(ctx context.Context, id string) error {
+	return tell(ctx, c, "deleteRoute", id, nil)
+}
+
+// GetRoute implements Operations.
+func (c Client) GetRoute(ctx context.Context, id string) (Route, error) {
+	return ask[Route](ctx, c, "getRoute", id, nil)
+}
+
+// DivertRoute implements Operations.
+func (c Client) DivertRoute(ctx context.Context, id string, body RouteDiversion) error {
+	return tell(ctx, c, "divertRoute", id, body)
+}
+
+// ListZones implements Operations.
+func (c Client) ListZones(ctx context.Context) (ZoneList, error) {
+	return ask[ZoneList](ctx, c, "listZones", "", nil)
+}
+
+// InjectZoneOutage implements Operations.
+func (c Client) InjectZoneOutage(ctx context.Context, id string) (Injection, error) {
+	return ask[Injection](ctx, c, "injectZoneOutage", id, nil)
+}
+
+// answersOf returns what answers each operation, by its ID.
+func answersOf(d Operations) map[string]func(*request) (any, error) {
+	return map[string]func(*request) (any, error){
+		"hello": func(r *request) (any, error) {
+			body, err := bodyOf[Hello](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.Hello(r.Context(), body)
+		},
+		"reserveAddress": func(r *request) (any, error) {
+			return d.ReserveAddress(r.Context())
+		},
+		"releaseAddress": func(r *request) (any, error) {
+			return nil, d.ReleaseAddress(r.Context(), r.argument)
+		},
+		"limitBalancers": func(r *request) (any, error) {
+			return d.LimitBalancers(r.Context())
+		},
+		"listBalancers": func(r *request) (any, error) {
+			return d.ListBalancers(r.Context())
+		},
+		"deleteBalancer": func(r *request) (any, error) {
+			return nil, d.DeleteBalancer(r.Context(), r.argument)
+		},
+		"getBalancer": func(r *request) (any, error) {
+			return d.GetBalancer(r.Context(), r.argument)
+		},
+		"changeBalancer": func(r *request) (any, error) {
+			body, err := bodyOf[BalancerChange](r)
+			if err != nil {
+				return nil, err
+			}
+			return nil, d.ChangeBalancer(r.Context(), r.argument, body)
+		},
+		"countConnections": func(r *request) (any, error) {
+			return d.CountConnections(r.Context(), r.argument)
+		},
+		"renameBalancer": func(r *request) (any, error) {
+			body, err := bodyOf[Name](r)
+			if err != nil {
+				return nil, err
+			}
+			return nil, d.RenameBalancer(r.Context(), r.argument, body)
+		},
+		"resetBalancer": func(r *request) (any, error) {
+			return d.ResetBalancer(r.Context(), r.argument)
+		},
+		"tagBalancer": func(r *request) (any, error) {
+			body, err := bodyOf[Name](r)
+			if err != nil {
+				return nil, err
+			}
+			return nil, d.TagBalancer(r.Context(), r.argument, body)
+		},
+		"createTwinBalancer": func(r *request) (any, error) {
+			return d.CreateTwinBalancer(r.Context(), r.argument)
+		},
+		"renewCA": func(r *request) (any, error) {
+			return d.RenewCA(r.Context())
+		},
+		"countCalls": func(r *request) (any, error) {
+			return d.CountCalls(r.Context())
+		},
+		"listCalls": func(r *request) (any, error) {
+			since, err := r.time()
+			if err != nil {
+				return nil, err
+			}
+			return d.ListCalls(r.Context(), since)
+		},
+		"expireCredentials": func(r *request) (any, error) {
+			return d.ExpireCredentials(r.Context())
+		},
+		"swapCredentials": func(r *request) (any, error) {
+			return d.SwapCredentials(r.Context())
+		},
+		"injectFault": func(r *request) (any, error) {
+			body, err := bodyOf[Fault](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.InjectFault(r.Context(), body)
+		},
+		"createForeignBalancer": func(r *request) (any, error) {
+			body, err := bodyOf[Name](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.CreateForeignBalancer(r.Context(), body)
+		},
+		"createForeignRoute": func(r *request) (any, error) {
+			body, err := bodyOf[ForeignRoute](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.CreateForeignRoute(r.Context(), body)
+		},
+		"liftInjection": func(r *request) (any, error) {
+			return nil, d.LiftInjection(r.Context(), r.argument)
+		},
+		"getInjection": func(r *request) (any, error) {
+			return d.GetInjection(r.Context(), r.argument)
+		},
+		"renewCredentials": func(r *request) (any, error) {
+			return nil, d.RenewCredentials(r.Context(), r.argument)
+		},
+		"createInstances": func(r *request) (any, error) {
+			body, err := bodyOf[InstanceSpecs](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.CreateInstances(r.Context(), body)
+		},
+		"terminateInstances": func(r *request) (any, error) {
+			body, err := bodyOf[IDs](r)
+			if err != nil {
+				return nil, err
+			}
+			return nil, d.TerminateInstances(r.Context(), body)
+		},
+		"createInstance": func(r *request) (any, error) {
+			body, err := bodyOf[InstanceSpec](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.CreateInstance(r.Context(), body)
+		},
+		"terminateInstance": func(r *request) (any, error) {
+			return nil, d.TerminateInstance(r.Context(), r.argument)
+		},
+		"changeAddresses": func(r *request) (any, error) {
+			return d.ChangeAddresses(r.Context(), r.argument)
+		},
+		"rebootInstance": func(r *request) (any, error) {
+			return nil, d.RebootInstance(r.Context(), r.argument)
+		},
+		"renameInstance": func(r *request) (any, error) {
+			body, err := bodyOf[Name](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.RenameInstance(r.Context(), r.argument, body)
+		},
+		"startInstance": func(r *request) (any, error) {
+			return nil, d.StartInstance(r.Context(), r.argument)
+		},
+		"stopInstance": func(r *request) (any, error) {
+			return nil, d.StopInstance(r.Context(), r.argument)
+		},
+		"createNamesakeBalancer": func(r *request) (any, error) {
+			body, err := bodyOf[Name](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.CreateNamesakeBalancer(r.Context(), body)
+		},
+		"createNamesakeInstance": func(r *request) (any, error) {
+			body, err := bodyOf[Name](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.CreateNamesakeInstance(r.Context(), body)
+		},
+		"createNamesakeRoute": func(r *request) (any, error) {
+			body, err := bodyOf[ForeignRoute](r)
+			if err != nil {
+				return nil, err
+			}
+			return d.CreateNamesakeRoute(r.Context(), body)
+		},
+		"limitRoutes": func(r *request) (any, error) {
+			return d.LimitRoutes(r.Context())
+		},
+		"listRoutes": func(r *request) (any, error) {
+			return d.ListRoutes(r.Context())
+		},
+		"deleteRoute": func(r *request) (any, error) {
+			return nil, d.DeleteRoute(r.Context(), r.argument)
+		},
+		"getRoute": func(r *request) (any, error) {
+			return d.GetRoute(r.Context(), r.argument)
+		},
+		"divertRoute": func(r *request) (any, error) {
+			body, err := bodyOf[RouteDiversion](r)
+			if err != nil {
+				return nil, err
+			}
+			return nil, d.DivertRoute(r.Context(), r.argument, body)
+		},
+		"listZones": func(r *request) (any, error) {
+			return d.ListZones(r.Context())
+		},
+		"injectZoneOutage": func(r *request) (any, error) {
+			return d.InjectZoneOutage(r.Context(), r.argument)
+		},
+	}
+}

@@ -1,5 +1,5 @@
-// Package protocol is what the conformance suite and a driver that is a program of its own say to
-// each other, as Go types, generated from openapi.yaml by `make generate`. Begin with openapi.yaml.
+// Package protocol is what the conformance suite and a driver say to each other: types, a client and a server
+// interface, generated from openapi.yaml by `make generate`. Begin with openapi.yaml.
 package protocol
 
 import _ "embed"
