@@ -164,13 +164,10 @@ func (c *CCM) Log() string {
 	return string(log)
 }
 
-// Metrics returns /metrics in Prometheus' text format.
-func (c *CCM) Metrics(ctx context.Context) (string, error) { return c.Get(ctx, "/metrics") }
-
 // Metric sums all series of a counter or gauge with this name and these labels. found
 // is false while there is no such series.
 func (c *CCM) Metric(ctx context.Context, name string, labels map[string]string) (sum float64, found bool, err error) {
-	text, err := c.Metrics(ctx)
+	text, err := c.Get(ctx, "/metrics")
 	if err != nil {
 		return 0, false, err
 	}
