@@ -126,7 +126,7 @@ func (d *bed) initialise(ctx context.Context, env, flags []string) (v value, err
 		return v, errors.Join(err, ignoreInterrupted(<-watched))
 	}
 	err = <-watched
-	took := time.Since(d.ccm.Started)
+	took := time.Since(d.ccm.Started())
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) && wait.Interrupted(err) {
 		took, err = d.bound, nil
 	}
