@@ -81,8 +81,8 @@ func main() {
 	b.flags = strings.Fields(*flags)
 	b.setDefaults(*quick)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	r, err := b.measure(ctx, *output)
+	stop()
 	// Rows that were measured before an error are printed all the same.
 	if len(r.Lines) > 0 {
 		err = errors.Join(err, r.print(os.Stdout, *output))

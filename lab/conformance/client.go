@@ -84,7 +84,7 @@ type Client struct {
 // Connect asks a driver what it can do.
 func Connect(ctx context.Context, driver protocol.Caller, hello protocol.Hello) (*Client, error) {
 	c := &Client{driver: driver}
-	c.Client.Caller = c
+	c.Caller = c
 	hello.Protocols, hello.Features = []string{protocol.Version}, knownFeatures()
 	described, err := protocol.Client{Caller: driver}.Hello(ctx, hello)
 	if err == nil && described.Protocol != protocol.Version {
@@ -106,7 +106,7 @@ func InProcess(ctx context.Context, driver protocol.Operations, hello protocol.H
 // forTest returns a client that records in one test's timeline what it changes.
 func (c *Client) forTest(trace *record.Trace, onFault func(*tracedInjection)) *Client {
 	mine := *c
-	mine.Client.Caller = &mine
+	mine.Caller = &mine
 	mine.trace, mine.onFault = trace, onFault
 	return &mine
 }

@@ -132,7 +132,7 @@ func TestErrorsOfOperations(t *testing.T) {
 		_, got := connect(Client{&fakeCaller{err: err}}).GetBalancer(t.Context(), oddID)
 		assert.EqualError(t, got, "the driver, GET /v1/balancers/"+oddID+": "+err.Error())
 		for _, is := range []error{ErrNotFound, ErrMalformed, errors.ErrUnsupported} {
-			assert.Equal(t, is == err, errors.Is(got, is))
+			assert.Equal(t, is == err, errors.Is(got, is)) //nolint:errorlint // The very error.
 		}
 	}
 	assert.ErrorIs(t, Unanswered{}.StopInstance(t.Context(), "i-1"), errors.ErrUnsupported)
