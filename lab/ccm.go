@@ -15,7 +15,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
@@ -92,14 +91,9 @@ func (l *Lab) FillCloudValues(ctx context.Context, p *program.CCM) error {
 		if err != nil {
 			return err
 		}
-		networks, err := cloud.ListNetworks(ctx, client.NetworkFilter{Name: "default"})
-		if err != nil {
+		if p.Values.NetworkCode, err = cluster.NetworkCode(ctx, cloud); err != nil {
 			return err
 		}
-		if len(networks) != 1 {
-			return errors.New("the lab's cloud has no network called default")
-		}
-		p.Values.NetworkCode = identity.Code(networks[0].Serial)
 	}
 	if !p.IsTold(keyFields) {
 		return nil

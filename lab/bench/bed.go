@@ -23,7 +23,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
@@ -53,14 +52,14 @@ func (b *bench) openBed(ctx context.Context) (*bed, error) {
 		return nil, err
 	}
 	d := &bed{bench: b, Bed: made}
-	if err := d.populate(ctx); err != nil {
+	if err := d.createNodes(ctx); err != nil {
 		return nil, errors.Join(err, made.Close())
 	}
 	return d, nil
 }
 
-// populate makes instances and Nodes, with provider IDs if the CCM's preset needs them.
-func (d *bed) populate(ctx context.Context) error {
+// createNodes makes instances and Nodes, with provider IDs if the CCM's preset needs them.
+func (d *bed) createNodes(ctx context.Context) error {
 	names := make([]string, d.nodes)
 	for i := range names {
 		names[i] = fmt.Sprintf("node-%04d", i)
@@ -89,17 +88,17 @@ func (d *bed) populate(ctx context.Context) error {
 	return err
 }
 
-// close closes the bed. If the measurement failed, it prints the bed's logs.
-func (d *bed) close(err *error) {
+// closeBed closes the bed. If the measurement failed, it prints the bed's logs.
+func (d *bed) closeBed(err *error) {
 	if *err != nil && !errors.Is(*err, context.Canceled) {
 		fmt.Fprint(os.Stderr, d.Logs(15))
 	}
 	*err = errors.Join(*err, d.Close())
 }
 
-// initialise starts the CCM with this environment and these flags, and measures from its start until the last
+// measureInit starts the CCM with this environment and these flags, and measures from its start until the last
 // Node's taint is lifted.
-func (d *bed) initialise(ctx context.Context, env, flags []string) (v value, err error) {
+func (d *bed) measureInit(ctx context.Context, env, flags []string) (v value, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.bound)
 	defer cancel()
 	config := d.AdminConfig()
@@ -156,8 +155,8 @@ func watchNodes(kube kubernetes.Interface) cache.ListerWatcher {
 	}
 }
 
-// rest measures what is used while nothing happens.
-func (d *bed) rest(ctx context.Context) (v value, err error) {
+// measureRest measures what is used while nothing happens.
+func (d *bed) measureRest(ctx context.Context) (v value, err error) {
 	if err := pause(ctx, d.settle); err != nil {
 		return v, err
 	}
@@ -284,12 +283,8 @@ func (d *bed) presetValues(ctx context.Context) (v program.Values, err error) {
 		DialectURL: d.DialectURL(d.dialect), DialectHost: host, CAFile: d.CloudCA, TokenFile: d.CCMToken,
 		Project: d.Project, NeedsRoutes: "false", KeyFile: d.CCMToken + "-key.pem",
 	}
-	networks, err := d.Cloud().ListNetworks(ctx, client.NetworkFilter{Name: "default"})
-	if err != nil {
+	if v.NetworkCode, err = cluster.NetworkCode(ctx, d.Cloud()); err != nil {
 		return v, err
-	}
-	for _, n := range networks {
-		v.NetworkCode = identity.Code(n.Serial)
 	}
 	project, err := d.Cloud().Project(ctx)
 	if err != nil {

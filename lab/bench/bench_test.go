@@ -32,11 +32,11 @@ func TestWrongArguments(t *testing.T) {
 		`no row "routes"`:   {nodes: 1, rows: "init,routes"},
 		"no-such-directory": {nodes: 1, rows: "init", bin: "no-such-directory"},
 	} {
-		_, err := b.measure(t.Context(), "table")
+		_, err := b.measureAll(t.Context(), "table")
 		assert.ErrorContains(t, err, want)
 	}
 	b := bench{nodes: 1, rows: "init"}
-	_, err := b.measure(t.Context(), "xml")
+	_, err := b.measureAll(t.Context(), "xml")
 	assert.ErrorContains(t, err, "-o")
 }
 
@@ -48,7 +48,7 @@ func TestFewNodes(t *testing.T) {
 	if err := testbed.Check(b.bedOptions()); err != nil {
 		t.Skipf("a control plane is needed: %v", err)
 	}
-	r, err := b.measure(t.Context(), "json")
+	r, err := b.measureAll(t.Context(), "json")
 	require.NoError(t, err)
 	require.Len(t, r.Lines, 2)
 	for _, v := range []value{r.Lines[0].Ours, *r.Lines[0].Peer, r.Lines[1].Ours} {
@@ -60,10 +60,10 @@ func TestFewNodes(t *testing.T) {
 	assert.Nil(t, r.Lines[0].Holds, "the aim is for a thousand Nodes")
 
 	var asJSON, asTable bytes.Buffer
-	require.NoError(t, r.print(&asJSON, "json"))
+	require.NoError(t, r.writeTo(&asJSON, "json"))
 	var again report
 	require.NoError(t, json.Unmarshal(asJSON.Bytes(), &again))
 	assert.Equal(t, r, again)
-	require.NoError(t, r.print(&asTable, "table"))
+	require.NoError(t, r.writeTo(&asTable, "table"))
 	assert.Contains(t, asTable.String(), "6 tainted Nodes: last taint lifted")
 }

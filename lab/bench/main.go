@@ -4,7 +4,7 @@
 //
 // Nodes are objects and instances are records, both made by this program before it measures; there are no
 // kubelets and no kube-controller-manager. All processes share the machine's cores, also with whatever else runs
-// there. Begin with measure; bed.go has what is measured on.
+// there. Begin with measureAll; bed.go has what is measured on.
 package main
 
 import (
@@ -81,11 +81,11 @@ func main() {
 	b.flags = strings.Fields(*flags)
 	b.setDefaults(*quick)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	r, err := b.measure(ctx, *output)
+	r, err := b.measureAll(ctx, *output)
 	stop()
 	// Rows that were measured before an error are printed all the same.
 	if len(r.Lines) > 0 {
-		err = errors.Join(err, r.print(os.Stdout, *output))
+		err = errors.Join(err, r.writeTo(os.Stdout, *output))
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "bench-ccm: %v\n", err)
@@ -109,7 +109,7 @@ func (b *bench) setDefaults(quick bool) {
 	}
 }
 
-func (b *bench) check(output string) (err error) {
+func (b *bench) checkFlags(output string) (err error) {
 	if output != "table" && output != "json" {
 		return fmt.Errorf("-o %q: choose table or json", output)
 	}
@@ -135,9 +135,9 @@ func (b *bench) check(output string) (err error) {
 	return testbed.Check(b.bedOptions())
 }
 
-// measure measures the CCM with its own defaults and then, unless it is alone, our provider without its cache and
+// measureAll measures the CCM with its own defaults and then, unless it is alone, our provider without its cache and
 // with upstream's defaults, in a cluster of its own.
-func (b *bench) measure(ctx context.Context, output string) (report, error) {
+func (b *bench) measureAll(ctx context.Context, output string) (report, error) {
 	r := report{CCM: "fakecloud", Command: "make bench-ccm", Size: size{b.nodes}, Machine: describeMachine()}
 	if b.ccm != "" {
 		r.CCM = filepath.Base(b.ccm)
@@ -147,7 +147,7 @@ func (b *bench) measure(ctx context.Context, output string) (report, error) {
 		}
 		r.Command += fmt.Sprintf(` BENCH=%q`, of)
 	}
-	if err := b.check(output); err != nil {
+	if err := b.checkFlags(output); err != nil {
 		return r, err
 	}
 	if err := b.measureOwnDefaults(ctx, &r); err != nil || b.alone {
@@ -157,8 +157,8 @@ func (b *bench) measure(ctx context.Context, output string) (report, error) {
 	if err != nil {
 		return r, err
 	}
-	defer peer.close(&err)
-	v, err := peer.initialise(ctx, []string{"FAKECLOUD_CACHE=false"}, upstreamDefaults)
+	defer peer.closeBed(&err)
+	v, err := peer.measureInit(ctx, []string{"FAKECLOUD_CACHE=false"}, upstreamDefaults)
 	r.Lines[0].Peer = &v
 	return r, err
 }
@@ -168,8 +168,8 @@ func (b *bench) measureOwnDefaults(ctx context.Context, r *report) (err error) {
 	if err != nil {
 		return err
 	}
-	defer ours.close(&err)
-	v, err := ours.initialise(ctx, nil, b.flags)
+	defer ours.closeBed(&err)
+	v, err := ours.measureInit(ctx, nil, b.flags)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (b *bench) measureOwnDefaults(ctx context.Context, r *report) (err error) {
 	if v.Left > 0 {
 		return fmt.Errorf("%d of %d Nodes were not initialised within %s: there is no rest", v.Left, b.nodes, b.bound)
 	}
-	v, err = ours.rest(ctx)
+	v, err = ours.measureRest(ctx)
 	if err == nil {
 		r.Lines = append(r.Lines, line{
 			Name: "steady", Figure: fmt.Sprintf("%d initialised Nodes at rest, %s", b.nodes, b.steady), Ours: v,
@@ -269,7 +269,7 @@ func (l line) formatRatio() string {
 		float64(l.Peer.Taken.Calls)/float64(max(1, l.Ours.Taken.Calls)))
 }
 
-func (r report) print(out io.Writer, output string) error {
+func (r report) writeTo(out io.Writer, output string) error {
 	if output == "json" {
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")

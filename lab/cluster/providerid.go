@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"text/template"
 
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
@@ -45,4 +47,16 @@ func CheckProviderIDs(text string) error {
 		return fmt.Errorf("kubelets' provider IDs %q: %w", text, err)
 	}
 	return nil
+}
+
+// NetworkCode returns what the ID of the cloud's network called default ends with in clouds whose IDs are OCIDs.
+func NetworkCode(ctx context.Context, cloud *client.Client) (string, error) {
+	networks, err := cloud.ListNetworks(ctx, client.NetworkFilter{Name: "default"})
+	if err == nil && len(networks) != 1 {
+		err = errors.New("the lab's cloud has no network called default")
+	}
+	if err != nil {
+		return "", err
+	}
+	return identity.Code(networks[0].Serial), nil
 }

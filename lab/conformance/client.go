@@ -133,12 +133,12 @@ func (c *Client) UnknownFeatures() []string {
 	return slices.DeleteFunc(named, func(name string) bool { return slices.Contains(knownFeatures(), name) })
 }
 
-// named tells whether the driver names a feature.
-func (c *Client) named(f Feature) bool { return slices.Contains(c.described.Features, string(f)) }
+// hasFeature tells whether the driver names a feature.
+func (c *Client) hasFeature(f Feature) bool { return slices.Contains(c.described.Features, string(f)) }
 
 // byProxy tells whether the proxy does what the driver does not name. The driver goes first: it knows its
 // cloud better.
-func (c *Client) byProxy(f Feature) bool { return c.proxy != nil && !c.named(f) }
+func (c *Client) byProxy(f Feature) bool { return c.proxy != nil && !c.hasFeature(f) }
 
 // Features lists what the driver and the proxy can do. What a driver of a later release can do beyond what this suite
 // knows is not among it.
@@ -146,7 +146,7 @@ func (c *Client) Features() (features []Feature) {
 	for _, f := range AllFeatures() {
 		kind, isFault := strings.CutPrefix(string(f), faultFeaturePrefix)
 		byProxy := c.proxy != nil && (f == FeatureCalls || isFault && slices.Contains(c.proxy.FaultKinds(), FaultKind(kind)))
-		if byProxy || c.named(f) {
+		if byProxy || c.hasFeature(f) {
 			features = append(features, f)
 		}
 	}
@@ -157,7 +157,7 @@ func (c *Client) Features() (features []Feature) {
 // openapi.yaml has a text for. A test that uses another feature fails: it would have to need it.
 func (c *Client) Call(ctx context.Context, operation, argument string, body, answer any) error {
 	o := protocol.OperationNamed(operation)
-	if o.Feature != "" && !c.named(Feature(o.Feature)) {
+	if o.Feature != "" && !c.hasFeature(Feature(o.Feature)) {
 		return fmt.Errorf("%s: the cloud's driver does not have %s: %w", operation, o.Feature, errors.ErrUnsupported)
 	}
 	if o.Timeline == "" {
@@ -171,21 +171,21 @@ func (c *Client) Call(ctx context.Context, operation, argument string, body, ans
 	case *protocol.ReservedAddress:
 		detail = made.Address
 	case *Instance:
-		detail = c.learn(made.ID, fill(o.TimelineName))
+		detail = c.learnName(made.ID, fill(o.TimelineName))
 		if o.Feature == string(FeatureChangeAddresses) {
 			detail = fmt.Sprint(made.InternalIPs, made.ExternalIPs)
 		}
 	case *Balancer:
-		detail = c.learn(made.ID, fill(o.TimelineName))
+		detail = c.learnName(made.ID, fill(o.TimelineName))
 	case *Route:
-		c.learn(made.ID, fill(o.TimelineName))
+		c.learnName(made.ID, fill(o.TimelineName))
 	}
 	ended(err, detail)
 	return err
 }
 
-// learn has the timeline know what was made, unless it has no name, and returns its ID.
-func (c *Client) learn(id, name string) string {
+// learnName has the timeline know what was made, unless it has no name, and returns its ID.
+func (c *Client) learnName(id, name string) string {
 	if name == "" {
 		return ""
 	}
@@ -207,8 +207,10 @@ func fillerOf(argument string, body any) func(string) string {
 	return strings.NewReplacer(pairs...).Replace
 }
 
-// do does what is no operation of its own in the timeline, and records it as what.
-func (c *Client) do(what string, act func() error) error { return traceAction(c.trace, what, act) }
+// recordAction does what is no operation of its own in the timeline, and records it as what.
+func (c *Client) recordAction(what string, act func() error) error {
+	return traceAction(c.trace, what, act)
+}
 
 // Methods below hide those of protocol.Client that have the same names: a test wants more than the driver's answer.
 
@@ -218,7 +220,7 @@ const instancesAtOnce = 16
 // CreateInstances makes many instances. A driver without RoleInstanceBatches makes them one by one. It returns what was
 // made with an error, too.
 func (c *Client) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error) {
-	if !c.named(RoleInstanceBatches) {
+	if !c.hasFeature(RoleInstanceBatches) {
 		instances := make([]Instance, len(specs))
 		err := Each(ctx, instancesAtOnce, len(specs), func(ctx context.Context, i int) (err error) {
 			instances[i], err = c.CreateInstance(ctx, specs[i])
@@ -240,7 +242,7 @@ func (c *Client) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]I
 
 // TerminateInstances terminates many instances. It goes on when one cannot be terminated.
 func (c *Client) TerminateInstances(ctx context.Context, ids []string) error {
-	if !c.named(RoleInstanceBatches) {
+	if !c.hasFeature(RoleInstanceBatches) {
 		errs := make([]error, len(ids))
 		err := Each(ctx, instancesAtOnce, len(ids), func(ctx context.Context, i int) error {
 			errs[i] = c.TerminateInstance(ctx, ids[i])
@@ -248,7 +250,7 @@ func (c *Client) TerminateInstances(ctx context.Context, ids []string) error {
 		})
 		return errors.Join(append(errs, err)...)
 	}
-	return c.do(fmt.Sprintf("terminating instances: %d", len(ids)), func() error {
+	return c.recordAction(fmt.Sprintf("terminating instances: %d", len(ids)), func() error {
 		return c.Client.TerminateInstances(ctx, protocol.IDs{IDs: ids})
 	})
 }
@@ -286,7 +288,7 @@ func unlessNotFound(err error) error {
 func (c *Client) ReserveAddress(ctx context.Context) (string, func(context.Context) error, error) {
 	kept, err := c.Client.ReserveAddress(ctx)
 	return kept.Address, func(ctx context.Context) error {
-		return c.do("releasing address "+kept.Address, func() error { return c.ReleaseAddress(ctx, kept.ID) })
+		return c.recordAction("releasing address "+kept.Address, func() error { return c.ReleaseAddress(ctx, kept.ID) })
 	}, err
 }
 
@@ -333,9 +335,9 @@ func (c *Client) CallsSince(ctx context.Context, since time.Time) ([]Call, error
 	return list.Calls, err
 }
 
-// journal returns the client if the driver or the proxy knows the CCM's calls, and nil otherwise.
-func (c *Client) journal() record.Journal {
-	if c.proxy == nil && !c.named(RoleCallJournal) {
+// callJournal returns the client if the driver or the proxy knows the CCM's calls, and nil otherwise.
+func (c *Client) callJournal() record.Journal {
+	if c.proxy == nil && !c.hasFeature(RoleCallJournal) {
 		return nil
 	}
 	return c
@@ -427,7 +429,7 @@ type expiry struct {
 
 // Renew implements Expiry.
 func (e expiry) Renew(ctx context.Context) error {
-	return e.c.do("giving the CCM new credentials", func() error { return e.c.RenewCredentials(ctx, e.id) })
+	return e.c.recordAction("giving the CCM new credentials", func() error { return e.c.RenewCredentials(ctx, e.id) })
 }
 
 // SwapCredentials puts good credentials of another project, or account, in which there is nothing, where the CCM

@@ -20,8 +20,8 @@ func TestFeatureThatIsMissing(t *testing.T) {
 	assert.EqualError(t, err, "countCalls: the cloud's driver does not have calls: unsupported operation")
 	_, err = c.InjectFault(t.Context(), Fault{Kind: FaultSlow})
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
-	assert.Nil(t, c.journal())
-	assert.NotNil(t, clientOf(&journaled{}).journal())
+	assert.Nil(t, c.callJournal())
+	assert.NotNil(t, clientOf(&journaled{}).callJournal())
 	assert.NotContains(t, clientOf(&journaled{}).Features(), RoleCallJournal, "no test needs it")
 }
 

@@ -170,7 +170,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		r.report.Focus = o.Focus.String()
 	}
 	logs, _ := o.Implementation.CCM.(Logs)
-	r.recorder = record.Start(kube, r.suite.Cloud.journal(), logs, r.suite.runID)
+	r.recorder = record.Start(kube, r.suite.Cloud.callJournal(), logs, r.suite.runID)
 	r.recorder.OnStep = o.Step
 	ccm.beginStep = r.recorder.BeginStep
 	watching, stopWatching := context.WithCancel(ctx)

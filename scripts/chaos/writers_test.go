@@ -54,7 +54,7 @@ func newWriters(ctx context.Context, l *lab.Lab, operator *client.Client) ([]*wr
 	https, err1 := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAFile: cloud.CAFile}})
 	token, err2 := os.ReadFile(cloud.TokenFile(cluster.CallerLab))
 	project, err3 := operator.Project(ctx)
-	networks, err4 := operator.ListNetworks(ctx, client.NetworkFilter{Name: "default"})
+	network, err4 := cluster.NetworkCode(ctx, operator)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func newWriters(ctx context.Context, l *lab.Lab, operator *client.Client) ([]*wr
 		{
 			language: "oci", url: cloud.Dialects["oci"] + "/20200501/networkLoadBalancers", sign: oracle.Sign,
 			body: func(name string) map[string]any {
-				subnet := identity.OCID("subnet") + identity.Code(networks[0].Serial)
+				subnet := identity.OCID("subnet") + network
 				return map[string]any{"compartmentId": tenancy, "displayName": name, "subnetId": subnet}
 			},
 		},
