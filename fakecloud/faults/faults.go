@@ -201,11 +201,11 @@ type Rules struct {
 // Rules that scenarios of earlier versions made are lifted.
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
-	c.SetFaults(r)
 	return r, r.loadStored(ctx)
 }
 
-// loadStored brings the stored rules into force, and releases what other rules held.
+// loadStored brings the stored rules into force, and releases what other rules held. The
+// cloud may already run: it sees the rules only when all of them are loaded.
 func (r *Rules) loadStored(ctx context.Context) error {
 	r.change.Lock()
 	defer r.change.Unlock()
@@ -231,6 +231,7 @@ func (r *Rules) loadStored(ctx context.Context) error {
 			stuck = append(stuck, back.projectID())
 		}
 	}
+	r.cloud.SetFaults(r)
 	if err := r.cloud.LiftFaults(ctx, orphans); err != nil {
 		return err
 	}
