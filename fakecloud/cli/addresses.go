@@ -10,6 +10,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) addressesCommand() *cobra.Command {
@@ -92,7 +93,7 @@ func resolveAddress(ctx context.Context, c *client.Client, ref string) (*api.Res
 func (a *app) addressesReserve() *cobra.Command {
 	var body api.ReservedAddressCreate
 	cmd := a.addressKind().callCommand(&cobra.Command{
-		Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool", Args: cobra.MaximumNArgs(1),
+		Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool", Args: clikit.RequireArguments(0, 1),
 		Long: "Reserve an address of the load balancers' pool. By default, the cloud chooses a name and the lowest free address.",
 		Example: `  fakecloud addresses reserve web
   fakecloud addresses reserve web --ip 127.30.64.7 --tag cluster=lab`,
@@ -116,7 +117,7 @@ func (a *app) holderToAttach(
 ) (to api.AddressAttach, err error) {
 	switch {
 	case (len(instance) == 1) == (balancer != ""):
-		return to, misuse("name an INSTANCE, or a load balancer by --load-balancer")
+		return to, clikit.Usagef("name an INSTANCE, or a load balancer by --load-balancer")
 	case balancer != "":
 		lb, err := a.balancerKind().findByRef(ctx, c, balancer)
 		if err == nil {
@@ -136,7 +137,7 @@ func (a *app) addressesAttach() *cobra.Command {
 	var balancer string
 	cmd = a.addressKind().callCommand(&cobra.Command{
 		Use: "attach NAME|ID|IP INSTANCE", Short: "Give an address to an instance or a load balancer",
-		Args: cobra.RangeArgs(1, 2),
+		Args: clikit.RequireArguments(1, 2),
 		Long: "Give an address to an instance, by the instance's name or ID. The instance shows it as external, and\n" +
 			"gets all traffic to it, whatever the protocol and port. If the cloud cannot do that,\n" +
 			"stateReason says why.\n\n" +
@@ -159,7 +160,7 @@ func (a *app) addressesAttach() *cobra.Command {
 		return r, err
 	})
 	cmd.Flags().StringVar(&balancer, "load-balancer", "", "name or ID of a load balancer to give it to")
-	completeFlag(cmd, "load-balancer", a.balancerKind().completeRefs())
+	clikit.CompleteFlagBy(cmd, "load-balancer", a.balancerKind().completeRefs())
 	byPlace := []cobra.CompletionFunc{a.addressKind().completeRefs(), a.instanceKind().completeRefs()}
 	cmd.ValidArgsFunction = func(
 		cmd *cobra.Command,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // What apply does with a resource.
@@ -41,7 +42,7 @@ func (a *app) applyCommand() *cobra.Command {
 	var dryRun bool
 	var w waiter
 	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "Create what a manifest asks for, and update what differs", Args: cobra.NoArgs,
+		Use: "apply -f FILE", Short: "Create what a manifest asks for, and update what differs",
 		Long: `Create what a manifest asks for, and update what differs. Resources are found by
 their names. A field that the manifest leaves out is not changed, tags that it
 does not name are kept, and so are resources that it does not name: nothing is
@@ -78,11 +79,11 @@ The manifest is YAML:
   fakecloud apply -f - --dry-run < cloud.yaml`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if file == "" {
-				return misuse("give the manifest with -f FILE, or -f - for standard input")
+				return clikit.Usagef("give the manifest with -f FILE, or -f - for standard input")
 			}
 			wanted, err := readManifest(cmd, file)
 			if err != nil {
-				return usageError{err}
+				return clikit.Usage(err)
 			}
 			p := &plan{
 				app: a, cmd: cmd, client: c, waiter: &w, instances: map[string]*api.Instance{}, ids: map[string]string{},
@@ -126,5 +127,5 @@ func (a *app) printApplied(cmd *cobra.Command, list appliedList) error {
 		}
 		rows = append(rows, []string{r.Kind, r.Name, r.Action, changes})
 	}
-	return a.printOutput(cmd.OutOrStdout(), list, "KIND NAME ACTION CHANGES", rows)
+	return a.printOutput(cmd, list, "KIND NAME ACTION CHANGES", rows)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -22,11 +23,11 @@ func (a *app) addAuditFlags(cmd *cobra.Command, f *client.AuditFilter) {
 	cmd.Flags().StringVar(&f.Token, "token", "", "only calls of the token of this name")
 	cmd.Flags().StringVar(&f.UserAgent, "user-agent", "", "only calls whose User-Agent begins like this")
 	cmd.Flags().StringVar(&f.Operation, "operation", "", "only calls of this operation, by its operationId")
-	completeFlag(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	clikit.CompleteFlagBy(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		operations, _ := server.AuditedOperations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	completeFlag(cmd, "token", a.tokenKind(new(string)).completeRefs())
+	clikit.CompleteFlagBy(cmd, "token", a.tokenKind(new(string)).completeRefs())
 }
 
 func (a *app) auditList() *cobra.Command {
@@ -35,7 +36,7 @@ func (a *app) auditList() *cobra.Command {
 	var since time.Duration
 	var limit int
 	cmd := &cobra.Command{
-		Use: "list", Short: "List calls, newest first", Args: cobra.NoArgs,
+		Use: "list", Short: "List calls, newest first",
 		Long: `List calls, newest first. Calls with the project's tokens are in it, refused
 ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 		Example: `  fakecloud audit list --limit 20
@@ -43,10 +44,10 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
   fakecloud audit list --resource i-01jd3n6f0c5w3y -o json`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if limit < 0 || since < 0 {
-				return misuse("--limit and --since cannot be negative")
+				return clikit.Usagef("--limit and --since cannot be negative")
 			}
 			if f.Status = api.ListAuditParamsStatus(status); status != "" && !f.Status.Valid() {
-				return misuse("--status %q: choose 2xx, 3xx, 4xx, 5xx or none", status)
+				return clikit.Usagef("--status %q: choose 2xx, 3xx, 4xx, 5xx or none", status)
 			}
 			if since > 0 {
 				f.Since = a.cloudNow().Add(-since)
@@ -65,7 +66,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 				})
 			}
 			return a.printOutput(
-				cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)},
+				cmd, api.AuditList{Items: orEmpty(items)},
 				"TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows,
 			)
 		}),
@@ -79,7 +80,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 	)
 	cmd.Flags().DurationVar(&since, "since", 0, "only calls since this long ago, e.g. 10m")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most this many; 0: all")
-	completeFlagValues(cmd, map[string][]string{"status": {"2xx", "3xx", "4xx", "5xx", "none"}})
+	clikit.CompleteFlag(cmd, "status", "2xx", "3xx", "4xx", "5xx", "none")
 	return cmd
 }
 
@@ -102,7 +103,7 @@ func (a *app) auditSum() *cobra.Command {
 	var f client.AuditFilter
 	var by []string
 	cmd := &cobra.Command{
-		Use: "sum", Short: "Sum calls by caller and operation, since the cloud's data was created", Args: cobra.NoArgs,
+		Use: "sum", Short: "Sum calls by caller and operation, since the cloud's data was created",
 		Example: `  fakecloud audit sum
   fakecloud audit sum --by user-agent
   fakecloud audit sum --token ccm --by operation -o json`,
@@ -111,7 +112,7 @@ func (a *app) auditSum() *cobra.Command {
 			for _, name := range by {
 				g, ok := auditGroups[name]
 				if !ok {
-					return misuse("--by %q: choose among token, user-agent and operation", name)
+					return clikit.Usagef("--by %q: choose among token, user-agent and operation", name)
 				}
 				groups = append(groups, g)
 			}
@@ -129,7 +130,7 @@ func (a *app) auditSum() *cobra.Command {
 				})
 			}
 			return a.printOutput(
-				cmd.OutOrStdout(), api.AuditSumList{Items: orEmpty(items)},
+				cmd, api.AuditSumList{Items: orEmpty(items)},
 				"TOKEN USER-AGENT OPERATION CALLS ERRORS FAULTS THROTTLED TOOK IN OUT", rows,
 			)
 		}),
@@ -138,7 +139,7 @@ func (a *app) auditSum() *cobra.Command {
 	a.addAuditFlags(cmd, &f)
 	cmd.Flags().
 		StringSliceVar(&by, "by", nil, "what to sum by: token, user-agent, operation; repeatable (default all three)")
-	completeFlagValues(cmd, map[string][]string{"by": {"token", "user-agent", "operation"}})
+	clikit.CompleteFlag(cmd, "by", "token", "user-agent", "operation")
 	return cmd
 }
 

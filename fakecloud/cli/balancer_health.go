@@ -7,12 +7,13 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) balancersHealth() *cobra.Command {
 	var history bool
 	cmd := &cobra.Command{
-		Use: "health NAME|ID", Short: "Show the health of a load balancer's targets", Args: cobra.ExactArgs(1),
+		Use: "health NAME|ID", Short: "Show the health of a load balancer's targets", Args: clikit.RequireArguments(1, 1),
 		Example:           "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history",
 		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -42,7 +43,7 @@ func (a *app) balancersHealth() *cobra.Command {
 					all = append(all, append([]string{names.nameOf(t.InstanceID), t.InstanceID}, row...))
 				}
 			}
-			return a.printOutput(cmd.OutOrStdout(), health, header, all)
+			return a.printOutput(cmd, health, header, all)
 		}),
 	}
 	a.addOutput(cmd)

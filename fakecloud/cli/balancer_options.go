@@ -16,6 +16,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // balancerOptions are the flags of `load-balancers create` and `update`. Those with a field of
@@ -101,14 +102,13 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	)
 	addBool(cmd, &u.DeletionProtection, "deletion-protection", "refuse to delete it until this is set to false")
 	addTags(cmd, &u.Tags, "tag", "KEY=VALUE; repeatable")
-	completeFlagValues(cmd, map[string][]string{
-		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"},
-		"type":      {"unlimited", "small", "medium", "large"},
-		"kind":      {"proxy", "network"},
-		"algorithm": {"round-robin", "least-connections", "source-hash", "flow-hash"},
-	})
-	completeFlag(cmd, "target", a.instanceKind().completeRefs())
-	completeFlag(cmd, "network", a.networkKind().completeRefs())
+	clikit.CompleteFlag(cmd, "proxy-protocol", "v1", "v2")
+	clikit.CompleteFlag(cmd, "scheme", "public", "internal")
+	clikit.CompleteFlag(cmd, "type", "unlimited", "small", "medium", "large")
+	clikit.CompleteFlag(cmd, "kind", "proxy", "network")
+	clikit.CompleteFlag(cmd, "algorithm", "round-robin", "least-connections", "source-hash", "flow-hash")
+	clikit.CompleteFlagBy(cmd, "target", a.instanceKind().completeRefs())
+	clikit.CompleteFlagBy(cmd, "network", a.networkKind().completeRefs())
 }
 
 // updateRequest makes the request of the flags that were given, and finds the network and the
@@ -179,7 +179,7 @@ func parseListeners(given []string) ([]api.Listener, error) {
 		port, err1 := strconv.Atoi(from)
 		target, err2 := strconv.Atoi(to)
 		if err := errors.Join(err1, err2); err != nil || !api.Protocol(protocol).Valid() {
-			return nil, misuse(
+			return nil, clikit.Usagef(
 				"--listener %q: want PORT:TARGETPORT[/PROTOCOL] or PORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp", s,
 			)
 		}
@@ -204,7 +204,7 @@ func (o *balancerOptions) withHealthCheck(given func(string) bool, has *api.Heal
 	case !some:
 		return nil, nil
 	case has == nil:
-		return nil, misuse("there is no check to set this for: give --health-check too")
+		return nil, clikit.Usagef("there is no check to set this for: give --health-check too")
 	default:
 		h = *has
 	}
@@ -228,7 +228,7 @@ func parseHealthCheck(s string) (api.HealthCheck, error) {
 	port, err := strconv.Atoi(number)
 	h := api.HealthCheck{Protocol: api.HealthCheckProtocol(protocol), Port: port}
 	if err != nil || h.Protocol != api.HealthCheckTCP && h.Protocol != api.HealthCheckHTTP {
-		return h, misuse("--health-check %q: want tcp:PORT or http:PORT[/PATH], e.g. http:10256/healthz, or none", s)
+		return h, clikit.Usagef("--health-check %q: want tcp:PORT or http:PORT[/PATH], e.g. http:10256/healthz, or none", s)
 	}
 	if hasPath {
 		h.Path = "/" + path
@@ -258,7 +258,7 @@ func (a *app) balancersCreate() *cobra.Command {
 	var address string
 	var families []string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Create a load balancer", Args: cobra.ExactArgs(1),
+		Use: "create NAME", Short: "Create a load balancer", Args: clikit.RequireArguments(1, 1),
 		Example: `  fakecloud load-balancers create web --listener 8080:30080 --target node-1 --target node-2
   fakecloud load-balancers create web --listener 8080:30080 --health-check http:10256/healthz --source-range 10.0.0.0/8
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
@@ -302,8 +302,8 @@ func (a *app) balancersCreate() *cobra.Command {
 		&families, "ip-family", nil,
 		"ipv4, or ipv4,ipv6 for an IPv6 address too, which is one of the pool (default ipv4)",
 	)
-	completeFlagValues(cmd, map[string][]string{"ip-family": {"ipv4", "ipv4,ipv6"}})
-	completeFlag(cmd, "address", a.addressKind().completeRefs())
+	clikit.CompleteFlag(cmd, "ip-family", "ipv4", "ipv4,ipv6")
+	clikit.CompleteFlagBy(cmd, "address", a.addressKind().completeRefs())
 	return cmd
 }
 
@@ -312,7 +312,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 	var w waiter
 	var noListeners, noTargets bool
 	cmd := &cobra.Command{
-		Use: "update NAME|ID", Short: "Change a load balancer", Args: cobra.ExactArgs(1),
+		Use: "update NAME|ID", Short: "Change a load balancer", Args: clikit.RequireArguments(1, 1),
 		Long: "Change a load balancer. What is given replaces what it has: all listeners, all targets, all source ranges\n" +
 			"(--source-range \"\" lets everyone in), all tags; --network \"\" detaches it. What is not given stays as it is.",
 		Example: `  fakecloud load-balancers update web --target node-1 --target node-3 --drain 30s
@@ -322,10 +322,10 @@ func (a *app) balancersUpdate() *cobra.Command {
 		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if noTargets && len(o.targets) > 0 {
-				return misuse("--no-targets, and a --target: give one of the two")
+				return clikit.Usagef("--no-targets, and a --target: give one of the two")
 			}
 			if noListeners && len(o.listeners) > 0 {
-				return misuse("--no-listeners, and a --listener: give one of the two")
+				return clikit.Usagef("--no-listeners, and a --listener: give one of the two")
 			}
 			k := a.balancerKind()
 			lb, err := k.findByRef(cmd.Context(), c, args[0])
@@ -343,7 +343,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 				u.Listeners = &api.Listeners{}
 			}
 			if reflect.ValueOf(u).IsZero() {
-				return misuse("nothing to change: see `%s --help`", cmd.CommandPath())
+				return clikit.Usagef("nothing to change: see `%s --help`", cmd.CommandPath())
 			}
 			return k.changeOne(cmd, c, &w, (*waiter).awaitBalancers,
 				func(ctx context.Context) (*api.LoadBalancer, error) { return c.UpdateLoadBalancer(ctx, lb.ID, u) })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // minWatchInterval keeps --watch from loading the cloud.
@@ -25,7 +26,7 @@ func (a *app) balancersStats() *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use: "stats NAME|ID", Short: "Show what each listener and target carried since the cloud started",
-		Args: cobra.ExactArgs(1),
+		Args: clikit.RequireArguments(1, 1),
 		Long: `Show what each listener and each target carried since the cloud started. Bytes
 count as they are forwarded; in is towards the targets. Failed is what no target
 could be reached for (of a target: each attempt), broken what ended by a reset,
@@ -42,9 +43,9 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
 			case !watch && cmd.Flags().Changed("interval"):
-				return misuse("--interval is how often --watch looks: give --watch too")
+				return clikit.Usagef("--interval is how often --watch looks: give --watch too")
 			case interval < minWatchInterval:
-				return misuse("--interval %s: want %s at least", interval, minWatchInterval)
+				return clikit.Usagef("--interval %s: want %s at least", interval, minWatchInterval)
 			}
 			lb, err := a.balancerKind().findByRef(cmd.Context(), c, args[0])
 			if err != nil {
@@ -68,11 +69,12 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 
 func (a *app) printStats(cmd *cobra.Command, c *client.Client, stats *api.LoadBalancerStats) error {
 	if a.output != "table" {
-		return a.printOutput(cmd.OutOrStdout(), stats, "", nil)
+		return clikit.PrintData(cmd.OutOrStdout(), a.output, stats)
 	}
 	names := instanceNames{client: c}
 	out := cmd.OutOrStdout()
-	text, err := a.statsTable(statsRowsOf(cmd.Context(), stats, &names), statsHeader, terminalWidth(out))
+	width, _ := clikit.TerminalSize(out)
+	text, err := a.statsTable(statsRowsOf(cmd.Context(), stats, &names), statsHeader, width)
 	if err == nil {
 		_, err = io.WriteString(out, text)
 	}
@@ -90,9 +92,9 @@ func (a *app) statsTable(all []statsRow, header string, width int) (string, erro
 		}
 		rows = append(rows, c.tableCells(header))
 	}
-	header, rows = a.visibleColumns(header, rows)
+	names, rows := a.visibleColumns(header, rows)
 	var out strings.Builder
-	if err := writeTable(&out, strings.Fields(header), rows, width); err != nil {
+	if err := clikit.WriteTableWithin(&out, width, append([][]string{names}, rows...)); err != nil {
 		return "", err
 	}
 	var text strings.Builder

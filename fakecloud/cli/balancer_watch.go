@@ -12,6 +12,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 const (
@@ -79,11 +80,11 @@ type statsAt struct {
 func (s *statsPrinter) printStats(stats *api.LoadBalancerStats, now time.Time) error {
 	out := s.cmd.OutOrStdout()
 	if s.app.output != "table" {
-		return printRecord(out, s.app.output, statsAt{now.UTC(), stats})
+		return clikit.PrintRecord(out, s.app.output, statsAt{now.UTC(), stats})
 	}
 	all := statsRowsOf(s.cmd.Context(), stats, &s.names)
 	s.addRates(all, now)
-	width, height := terminalSize(out)
+	width, height := clikit.TerminalSize(out)
 	if width == 0 {
 		return s.appendLines(all, now)
 	}
@@ -113,9 +114,9 @@ func (s *statsPrinter) appendLines(all []statsRow, now time.Time) error {
 	for _, c := range all {
 		rows = append(rows, c.tableCells(watchedLine))
 	}
-	header, rows := s.app.visibleColumns(watchedLine, rows)
+	names, rows := s.app.visibleColumns(watchedLine, rows)
 	if s.lines.widths == nil {
-		s.lines.addRow(append([]string{"TIME"}, strings.Fields(header)...))
+		s.lines.addRow(append([]string{"TIME"}, names...))
 	}
 	for _, row := range rows {
 		s.lines.addRow(append([]string{now.Format("15:04:05.000")}, row...))
@@ -143,7 +144,7 @@ func (s *screen) replaceText(text string, width, height int) error {
 	}
 	frame.WriteString("\r\x1b[J")
 	for _, line := range lines {
-		frame.WriteString(truncateCell(line, width) + "\n")
+		frame.WriteString(clikit.Truncate(line, width) + "\n")
 	}
 	s.drawnLines = len(lines)
 	_, err := io.WriteString(s.out, frame.String())

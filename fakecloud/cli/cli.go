@@ -26,10 +26,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // Exit codes.
@@ -57,17 +57,11 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		// An error of stderr itself cannot be reported.
 		_, _ = fmt.Fprintf(stderr, "fakecloud: %s\n", strings.TrimSuffix(line, "\n"))
 	}
-	var usage usageError
-	if !a.started || errors.As(err, &usage) {
+	if clikit.IsUsage(err) {
 		return exitUsage
 	}
 	return exitFailed
 }
-
-// usageError is the error of a command line that makes no sense.
-type usageError struct{ error }
-
-func misuse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // app holds the global flags and what else the commands share.
 type app struct {
@@ -81,9 +75,7 @@ type app struct {
 	clockReadAt time.Time
 	cloudTime   *time.Time
 	// capture, unless nil, gets the table that would be printed.
-	capture func(header string, rows [][]string)
-	// started is set once the command line is parsed: later errors are the command's.
-	started bool
+	capture func(header []string, rows [][]string)
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -98,12 +90,14 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			a.started, a.ctx = true, cmd.Context()
-			return a.checkOutput()
+		RunE:          showHelp,
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			a.ctx, a.output = cmd.Context(), clikit.Output(cmd)
+			if a.output == "wide" {
+				a.output, a.wide = "table", true
+			}
 		},
 	}
-	root.SetFlagErrorFunc(explainFlagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(
 		&a.url, "url", cmp.Or(os.Getenv("FAKECLOUD_URL"), "http://"+defaultListen),
@@ -123,6 +117,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		a.loadBalancersCommand(), a.routesCommand(), a.operationsCommand(), a.eventsCommand(), a.auditCommand(),
 		a.faultsCommand(), a.consoleCommand(), a.quotasCommand(),
 		a.projectsCommand(), a.tokensCommand(), a.clockCommand(), a.snapshotsCommand(), a.restoreCommand())
+	clikit.Finish(root)
 	disableFileCompletion(root)
 	return root
 }
@@ -169,20 +164,12 @@ func dataFile() string { return filepath.Join(stateDir(), "cloud.db") }
 
 // groupCommand is a command that only has subcommands.
 func groupCommand(use, short, example string, subcommands ...*cobra.Command) *cobra.Command {
-	g := &cobra.Command{
-		Use: use, Short: short, Example: example,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return misuse(
-					"unknown command %q for %q; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath(),
-				)
-			}
-			return cmd.Help()
-		},
-	}
+	g := &cobra.Command{Use: use, Short: short, Example: example, RunE: showHelp}
 	g.AddCommand(subcommands...)
 	return g
 }
+
+func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 // doForEach runs do for every reference, even if do fails for others, and returns the
 // results and all errors. If a reference is empty, it runs do for none.
@@ -210,7 +197,7 @@ func doForEachRef(refs []string, do func(ref string) error) error {
 }
 
 // errNoRef is the error of an empty reference, which would match everything.
-var errNoRef = misuse("an empty name or ID refers to nothing: give one")
+var errNoRef = clikit.Usagef("an empty name or ID refers to nothing: give one")
 
 // completeNames completes arguments with the names that list returns, except those given
 // already. It offers none if the cloud does not answer within a second.
@@ -244,7 +231,7 @@ func (a *app) withClient(
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := a.newClient()
 		if err != nil {
-			return usageError{err}
+			return clikit.Usage(err)
 		}
 		return run(cmd, c, args)
 	}
@@ -284,21 +271,6 @@ func (a *app) explainError(err error) error {
 		return errors.New("interrupted")
 	case errors.As(err, &transport) && transport.Timeout():
 		return fmt.Errorf("the cloud at %s did not answer in time: %w", a.url, err)
-	}
-	return err
-}
-
-// explainFlagError says which values a flag takes, where pflag's own error does not.
-func explainFlagError(_ *cobra.Command, err error) error {
-	var usage usageError
-	if errors.As(err, &usage) {
-		return usage
-	}
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
-		return fmt.Errorf(
-			"--%s %q: give numbers with units, such as 90s, 10m or 1h30m", invalid.GetFlag().Name, invalid.GetValue(),
-		)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) clockCommand() *cobra.Command {
@@ -44,11 +45,11 @@ func (a *app) cloudNow() time.Time {
 func (a *app) refuseVirtualClock(ctx context.Context, what string) error {
 	c, err := a.newClient()
 	if err != nil {
-		return usageError{err}
+		return clikit.Usage(err)
 	}
 	clock, err := c.Clock(ctx)
 	if err == nil && clock.Mode == api.ClockVirtual {
-		return misuse(
+		return clikit.Usagef(
 			"%s: the cloud's clock is virtual and stands still: do without, and move it with `fakecloud clock advance`",
 			what,
 		)
@@ -58,14 +59,14 @@ func (a *app) refuseVirtualClock(ctx context.Context, what string) error {
 
 func (a *app) clockGet() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "get", Short: "Show the cloud's time", Args: cobra.NoArgs, Example: "  fakecloud clock get -o json",
+		Use: "get", Short: "Show the cloud's time", Example: "  fakecloud clock get -o json",
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			clock, err := c.Clock(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return a.printOutput(
-				cmd.OutOrStdout(), clock, "MODE NOW",
+				cmd, clock, "MODE NOW",
 				[][]string{{string(clock.Mode), clock.Now.Format(time.RFC3339Nano)}},
 			)
 		}),
@@ -77,7 +78,7 @@ func (a *app) clockGet() *cobra.Command {
 func (a *app) clockAdvance() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "advance DURATION|TIME", Short: "Move a virtual clock, and run what falls due on the way",
-		Args: cobra.ExactArgs(1),
+		Args: clikit.RequireArguments(1, 1),
 		Long: `Move a virtual clock by a duration, or to a time (RFC 3339), and let happen what
 falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 		Example: `  fakecloud clock advance 5m
@@ -86,7 +87,7 @@ falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 			by, notDuration := time.ParseDuration(args[0])
 			until, notTime := time.Parse(time.RFC3339, args[0])
 			if notDuration != nil && notTime != nil || by < 0 {
-				return misuse("%q: want a duration such as 5m, or a time such as 2027-01-01T00:00:00Z", args[0])
+				return clikit.Usagef("%q: want a duration such as 5m, or a time such as 2027-01-01T00:00:00Z", args[0])
 			}
 			var moved *api.ClockAdvanced
 			var err error
@@ -104,7 +105,7 @@ falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 					moved.Transitions,
 				)
 			}
-			return a.printOutput(cmd.OutOrStdout(), moved, "FROM NOW TRANSITIONS", [][]string{
+			return a.printOutput(cmd, moved, "FROM NOW TRANSITIONS", [][]string{
 				{
 					moved.From.Format(time.RFC3339Nano), moved.Now.Format(time.RFC3339Nano),
 					strconv.Itoa(moved.Transitions),

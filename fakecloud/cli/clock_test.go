@@ -84,11 +84,11 @@ func TestOperationCommands(t *testing.T) {
 	fails(1, "failed: ", "operations", "wait", list[0].ID)
 
 	for says, args := range map[string][]string{
-		"no operation":          {"operations", "wait", "op-none"},
-		"is not a state":        {"operations", "list", "--state", "ended"},
-		"an empty name or ID":   {"operations", "get", ""},
-		"not done after 1ns":    {"instances", "create", "node-2", "--wait", "--timeout", "1ns"},
-		"requires at least 1 a": {"operations", "wait"},
+		"no operation":                       {"operations", "wait", "op-none"},
+		"is not a state":                     {"operations", "list", "--state", "ended"},
+		"an empty name or ID":                {"operations", "get", ""},
+		"not done after 1ns":                 {"instances", "create", "node-2", "--wait", "--timeout", "1ns"},
+		"wants ID..., and was given nothing": {"operations", "wait"},
 	} {
 		_, errs, code := p.run(t, args...)
 		assert.NotZero(t, code)

@@ -27,7 +27,6 @@ The link opens the page for ten minutes and has your token's rights, so it is fo
 alone; a viewer's token opens a page that changes nothing. A page stays open for a day,
 and ends with the token. With --renew, all earlier links and pages of the token end.`,
 		Example: "  fakecloud console",
-		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if _, err := c.Project(cmd.Context()); err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/brightbox"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/hcloud"
@@ -59,7 +60,7 @@ func (a *app) dialectsCommand() *cobra.Command {
 func (a *app) showDialectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show what a dialect does, and what clients sent that it does not read",
-		Args: cobra.ExactArgs(1), Example: "  fakecloud dialects show hcloud",
+		Args: clikit.RequireArguments(1, 1), Example: "  fakecloud dialects show hcloud",
 		ValidArgsFunction: cobra.FixedCompletions(dialectNames(), cobra.ShellCompDirectiveNoFileComp),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			served, err := c.ListDialects(cmd.Context())
@@ -94,5 +95,5 @@ func (a *app) printDialect(cmd *cobra.Command, d api.Dialect) error {
 	for _, u := range d.Unread {
 		rows = append(rows, []string{u.Call, u.Field, strconv.FormatInt(u.Count, 10)})
 	}
-	return a.printOutput(cmd.OutOrStdout(), d, "CALL FIELD COUNT", rows)
+	return a.printOutput(cmd, d, "CALL FIELD COUNT", rows)
 }

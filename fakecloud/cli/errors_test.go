@@ -18,7 +18,7 @@ func TestBadFlagMessages(t *testing.T) {
 	taken := filepath.Join(t.TempDir(), "taken")
 	require.NoError(t, os.WriteFile(taken, []byte("mine"), 0o600))
 	for says, args := range map[string][]string{
-		"such as 90s, 10m":                          {"audit", "list", "--since", "yesterday"},
+		"such as 30s or 10m":                        {"audit", "list", "--since", "yesterday"},
 		"choose among available, in-use":            {"addresses", "list", "--state", "foo"},
 		"choose among provisioning, active":         {"load-balancers", "list", "--state", "active,foo"},
 		"stopping, stopped, terminating, error, te": {"instances", "list", "--state", "foo"},

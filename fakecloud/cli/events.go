@@ -10,6 +10,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 var eventKinds = []string{
@@ -36,7 +37,7 @@ func (a *app) eventsCommand() *cobra.Command {
 	var only client.EventFilter
 	var kinds []string
 	cmd := &cobra.Command{
-		Use: "events", Short: "Show the cloud's changes, oldest first", Args: cobra.NoArgs,
+		Use: "events", Short: "Show the cloud's changes, oldest first",
 		Example: `  fakecloud events
   fakecloud events --follow --after 1767323045123 -o json
   fakecloud events --follow --resource load-balancer --tag cluster=lab
@@ -68,15 +69,15 @@ func (a *app) eventsCommand() *cobra.Command {
 	cmd.Flags().
 		StringArrayVar(&only.Tags, "tag", nil, "only events of resources with this KEY=VALUE, or KEY; repeatable")
 	cmd.Flags().StringVar(&only.Project, "project", "", "the project of this ID, or * for all (admins only)")
-	completeFlagValues(cmd, map[string][]string{"resource": eventKinds})
-	completeFlag(cmd, "project", a.completeProjectIDs())
+	clikit.CompleteFlag(cmd, "resource", eventKinds...)
+	clikit.CompleteFlagBy(cmd, "project", a.completeProjectIDs())
 	return cmd
 }
 
 // eventPrinter prints an event as a line, as a JSON object on a line, or as a YAML document.
 func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 	if a.output != "table" {
-		return func(ev api.Event) error { return printRecord(out, a.output, ev) }
+		return func(ev api.Event) error { return clikit.PrintRecord(out, a.output, ev) }
 	}
 	return func(ev api.Event) error {
 		change := fmt.Sprintf("%s -> %s", orDash(ev.From), orDash(ev.To))

@@ -12,13 +12,14 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
 func (a *app) faultsCommand() *cobra.Command {
 	k := a.faultKind()
 	get := k.getCommand("Show a fault rule", "  fakecloud faults get f-01jd3n9y5c7r -o yaml")
-	get.Use, get.Args = "get ID", cobra.ExactArgs(1)
+	get.Use, get.Args = "get ID", clikit.RequireArguments(1, 1)
 	return groupCommand("faults", "Calls and life cycles that go wrong, on purpose", `  fakecloud faults create --token ccm --status 503 --times 5
   fakecloud faults create --operation listInstances --empty-list
   fakecloud faults create --zone-outage nebula-1a --for 30s
@@ -48,10 +49,10 @@ func (a *app) faultsDelete() *cobra.Command {
 		Long: `Lift faults. Calls and resources that they hold are let go of, and instances
 that an outage took are started again.`,
 		Example: `  fakecloud faults delete f-01jd3n9y5c7r
-  fakecloud faults delete --all`, ValidArgsFunction: a.faultKind().completeRefs(),
+  fakecloud faults delete --all`, Args: cobra.ArbitraryArgs, ValidArgsFunction: a.faultKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if all == (len(args) > 0) {
-				return misuse("give the IDs of the faults to delete, or --all")
+				return clikit.Usagef("give the IDs of the faults to delete, or --all")
 			}
 			if all {
 				return c.DeleteFaults(cmd.Context())
@@ -89,7 +90,7 @@ type faultFlags struct {
 func (a *app) faultsCreate() *cobra.Command {
 	var f faultFlags
 	cmd := &cobra.Command{
-		Use: "create", Short: "Make calls or life cycles go wrong", Args: cobra.NoArgs,
+		Use: "create", Short: "Make calls or life cycles go wrong",
 		Long: `Make calls or life cycles go wrong.
 
 A fault has an effect, which says what happens; it may have a match, which says
@@ -153,13 +154,13 @@ survive a restart of the cloud.`,
 	cmd.Flag("project").Usage = "name or ID of the project whose calls or resources are meant (default: your token's own)"
 	f.addTurns(cmd)
 	f.addEffects(cmd)
-	completeFlag(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	clikit.CompleteFlagBy(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		operations, _ := server.Operations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	completeFlag(cmd, "token", a.tokenKind(new(string)).completeRefs())
-	completeFlagValues(cmd, map[string][]string{"kind": {"instance", "load-balancer"}})
-	completeFlag(cmd, "zone-outage", a.completeZones())
+	clikit.CompleteFlagBy(cmd, "token", a.tokenKind(new(string)).completeRefs())
+	clikit.CompleteFlag(cmd, "kind", "instance", "load-balancer")
+	clikit.CompleteFlagBy(cmd, "zone-outage", a.completeZones())
 	return cmd
 }
 
@@ -209,7 +210,7 @@ func addTime(cmd *cobra.Command, field **time.Time, flag, usage string) {
 		}
 		t, err := time.Parse(time.RFC3339, text)
 		if err != nil {
-			return misuse("--%s %q: give a time such as 2026-01-02T15:04:05Z", flag, text)
+			return clikit.Usagef("--%s %q: give a time such as 2026-01-02T15:04:05Z", flag, text)
 		}
 		*field = &t
 		return nil
@@ -277,17 +278,17 @@ func (f *faultFlags) completeFault(cmd *cobra.Command) error {
 	edits := len(given) == 2 && given[0] == "partial-list" && given[1] == "omit-field"
 	switch {
 	case len(given) > 1 && !edits:
-		return misuse("--%s and --%s: a fault has one effect only, beside a delay", given[0], given[1])
+		return clikit.Usagef("--%s and --%s: a fault has one effect only, beside a delay", given[0], given[1])
 	case len(given) == 0 && !changed("delay") && !changed("jitter"):
-		return misuse(
+		return clikit.Usagef(
 			"a fault needs an effect: --delay, or one of --status, --hang, --drop, --body, --empty-list, --throttle, --stale, --partial-list, --omit-field, --stuck, --fail, --crash and --zone-outage",
 		)
 	case changed("times") && f.Times < 1:
-		return misuse("--times %d: give 1 or more, or leave it out", f.Times)
+		return clikit.Usagef("--times %d: give 1 or more, or leave it out", f.Times)
 	case changed("probability") && (f.Probability <= 0 || f.Probability > 1):
-		return misuse("--probability %v: give more than 0 and at most 1", f.Probability)
+		return clikit.Usagef("--probability %v: give more than 0 and at most 1", f.Probability)
 	case changed("burst") && !changed("throttle"):
-		return misuse("--burst goes with --throttle")
+		return clikit.Usagef("--burst goes with --throttle")
 	}
 	if changed("throttle") {
 		f.Effect.Throttle = &f.throttle

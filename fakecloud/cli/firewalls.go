@@ -10,6 +10,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) firewallsCommand() *cobra.Command {
@@ -65,7 +66,7 @@ func (a *app) addFirewallFlags(cmd *cobra.Command) *firewallFlags {
 	cmd.Flags().StringArrayVar(
 		&f.rules, "allow", nil, "what to let in, as PROTOCOL:PORT or PROTOCOL:FIRST-LAST; repeatable",
 	)
-	completeFlag(cmd, "instance", a.instanceKind().completeRefs())
+	clikit.CompleteFlagBy(cmd, "instance", a.instanceKind().completeRefs())
 	return &f
 }
 
@@ -107,7 +108,7 @@ func parseFirewallRule(text string) (api.FirewallRule, error) {
 	low, err1 := strconv.Atoi(first)
 	high, err2 := strconv.Atoi(last)
 	if err1 != nil || err2 != nil {
-		return api.FirewallRule{}, misuse("--allow %s: want PROTOCOL:PORT or PROTOCOL:FIRST-LAST, as tcp:30080", text)
+		return api.FirewallRule{}, clikit.Usagef("--allow %s: want PROTOCOL:PORT or PROTOCOL:FIRST-LAST, as tcp:30080", text)
 	}
 	return api.FirewallRule{Protocol: api.FirewallRuleProtocol(protocol), FirstPort: low, LastPort: high}, nil
 }
@@ -116,7 +117,7 @@ func (a *app) firewallsCreate() *cobra.Command {
 	var body api.FirewallCreate
 	var flags *firewallFlags
 	cmd := a.firewallKind().callCommand(&cobra.Command{
-		Use: "create [NAME]", Short: "Create a firewall", Args: cobra.MaximumNArgs(1),
+		Use: "create [NAME]", Short: "Create a firewall", Args: clikit.RequireArguments(0, 1),
 		Long: "Create a firewall, in force at once: its instances let in from load balancers what it, or another\n" +
 			"firewall of theirs, allows, and nothing else.",
 		Example: "  fakecloud firewalls create web --instance node-1 --allow tcp:30080",
@@ -139,7 +140,7 @@ func (a *app) firewallsUpdate() *cobra.Command {
 	var flags *firewallFlags
 	k := a.firewallKind()
 	cmd := k.callCommand(&cobra.Command{
-		Use: "update NAME|ID", Short: "Change a firewall; what is given replaces the old values", Args: cobra.ExactArgs(1),
+		Use: "update NAME|ID", Short: "Change a firewall; what is given replaces the old values", Args: clikit.RequireArguments(1, 1),
 		Example:           "  fakecloud firewalls update web --allow tcp:30080 --allow tcp:31000-31010",
 		ValidArgsFunction: k.completeRefs(),
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.Firewall, error) {
@@ -151,7 +152,7 @@ func (a *app) firewallsUpdate() *cobra.Command {
 			return nil, err
 		}
 		if body.InstanceIDs == nil && body.Rules == nil && body.Name == nil && body.Tags == nil {
-			return nil, misuse("nothing to update: give --instance, --allow, --name or --tag")
+			return nil, clikit.Usagef("nothing to update: give --instance, --allow, --name or --tag")
 		}
 		return c.UpdateFirewall(ctx, f.ID, body)
 	})

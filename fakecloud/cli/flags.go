@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // requestField is the value of a flag that sets a field of a request to the API. It keeps no
@@ -59,7 +60,7 @@ func addDuration(cmd *cobra.Command, unit, least time.Duration, flag, usage, wan
 		case err != nil:
 			return err
 		case d < least || d%unit != 0:
-			return misuse("--%s %s: %s", flag, d, want)
+			return clikit.Usagef("--%s %s: %s", flag, d, want)
 		}
 		set(int(d / unit))
 		return nil
@@ -85,27 +86,6 @@ func (t tagsValue) Set(text string) error {
 	return t.Value.Set(text)
 }
 
-// completeFlagValues completes each flag with the values given for it, and never with file
-// names.
-func completeFlagValues(cmd *cobra.Command, values map[string][]string) {
-	for flag, v := range values {
-		completeFlag(cmd, flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
-	}
-}
-
-// completeFlag completes a flag by a function, whatever the arguments are.
-func completeFlag(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, func(
-		cmd *cobra.Command,
-		_ []string,
-		prefix string,
-	) ([]string, cobra.ShellCompDirective) {
-		return with(cmd, nil, prefix)
-	}); err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
-}
-
 // fileFlags are the flags that take file names.
 var fileFlags = []string{"token-file", "ca-file", "data", "out", "filename", "tls-cert", "tls-key", "token"}
 
@@ -117,7 +97,7 @@ func disableFileCompletion(cmd *cobra.Command) {
 	}
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if _, has := cmd.GetFlagCompletionFunc(f.Name); !has && !slices.Contains(fileFlags, f.Name) {
-			completeFlag(cmd, f.Name, cobra.NoFileCompletions)
+			clikit.CompleteFlagBy(cmd, f.Name, cobra.NoFileCompletions)
 		}
 	})
 	for _, sub := range cmd.Commands() {
@@ -147,5 +127,5 @@ func addStateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T
 		}
 		return nil
 	})
-	completeFlagValues(cmd, map[string][]string{"state": names})
+	clikit.CompleteFlag(cmd, "state", names...)
 }

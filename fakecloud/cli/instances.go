@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) instancesCommand() *cobra.Command {
@@ -80,7 +81,7 @@ func (a *app) instancesList() *cobra.Command {
 		})
 	cmd.Long = "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them."
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
-	completeFlag(cmd, "zone", a.completeZones())
+	clikit.CompleteFlagBy(cmd, "zone", a.completeZones())
 	addTagFilter(cmd, &f.Tags)
 	addStateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
@@ -138,7 +139,7 @@ func (a *app) instancesCreate() *cobra.Command {
 	var network string
 	var w waiter
 	cmd := &cobra.Command{
-		Use: "create [NAME]", Short: "Create an instance", Args: cobra.MaximumNArgs(1),
+		Use: "create [NAME]", Short: "Create an instance", Args: clikit.RequireArguments(0, 1),
 		Long: "Create an instance. By default, the cloud chooses a name and the zone with the fewest instances.",
 		Example: `  fakecloud instances create node-4 --wait
   fakecloud instances create --zone nebula-1b --type large --tag role=worker
@@ -147,7 +148,7 @@ func (a *app) instancesCreate() *cobra.Command {
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
 				if body.Name != nil && *body.Name != args[0] {
-					return misuse("two names, %q and %q: give one", args[0], *body.Name)
+					return clikit.Usagef("two names, %q and %q: give one", args[0], *body.Name)
 				}
 				body.Name = &args[0]
 			}
@@ -174,9 +175,9 @@ func (a *app) instancesCreate() *cobra.Command {
 	cmd.Flags().StringSliceVar(&body.SecondaryAddresses, "secondary-address", nil,
 		"a further internal address, IPv4 or IPv6; repeatable")
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
-	completeFlag(cmd, "network", a.networkKind().completeRefs())
-	completeFlag(cmd, "zone", a.completeZones())
+	clikit.CompleteFlagBy(cmd, "network", a.networkKind().completeRefs())
+	clikit.CompleteFlagBy(cmd, "zone", a.completeZones())
 	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
-	completeFlagValues(cmd, map[string][]string{"type": {"small", "medium", "large"}})
+	clikit.CompleteFlag(cmd, "type", "small", "medium", "large")
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // resourceKind is one kind of resource, for the commands that several kinds have.
@@ -94,7 +95,7 @@ func (k resourceKind[T]) printItems(cmd *cobra.Command, value any, items []T) er
 	for _, one := range items {
 		rows = append(rows, k.row(one))
 	}
-	return k.printOutput(cmd.OutOrStdout(), value, k.columns, rows)
+	return k.printOutput(cmd, value, k.columns, rows)
 }
 
 // printFound prints the resources that were found of the asked number: as itself if one was
@@ -153,7 +154,7 @@ func (k resourceKind[T]) listCommandOf(
 	changed func(context.Context, *client.Client, api.Event) ([]T, error),
 ) *cobra.Command {
 	var watch bool
-	cmd := &cobra.Command{Use: "list", Short: short, Example: example, Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: short, Example: example}
 	cmd.RunE = k.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 		if watch {
 			return watchList(cmd, c, k, list, changed)
@@ -194,7 +195,7 @@ func (k resourceKind[T]) actCommand(
 ) *cobra.Command {
 	var w waiter
 	cmd := &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example,
+		Use: verb + " " + k.refs + "...", Short: short, Args: clikit.RequireArguments(1, 0), Example: example,
 		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			found, err := doForEach(args, func(ref string) (*T, error) {
@@ -268,18 +269,18 @@ func (k resourceKind[T]) updateCommand(
 	var u api.ResourceUpdate
 	var noTags bool
 	cmd := &cobra.Command{
-		Use: "update NAME|ID", Short: "Rename one " + k.name + ", or replace its tags", Args: cobra.ExactArgs(1),
+		Use: "update NAME|ID", Short: "Rename one " + k.name + ", or replace its tags", Args: clikit.RequireArguments(1, 1),
 		Example: fmt.Sprintf(`  fakecloud %s update one --name other
   fakecloud %s update one --tag a=b --tag c=d`, k.group, k.group),
 		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
 			case noTags && u.Tags != nil:
-				return misuse("--%s and --no-%ss: give one", tagFlag, tagFlag)
+				return clikit.Usagef("--%s and --no-%ss: give one", tagFlag, tagFlag)
 			case noTags:
 				u.Tags = &api.Tags{}
 			case u == (api.ResourceUpdate{}):
-				return misuse("nothing to update: give --name, --%s or --no-%ss", tagFlag, tagFlag)
+				return clikit.Usagef("nothing to update: give --name, --%s or --no-%ss", tagFlag, tagFlag)
 			}
 			one, err := k.findByRef(cmd.Context(), c, args[0])
 			if err != nil {
@@ -293,7 +294,6 @@ func (k resourceKind[T]) updateCommand(
 	addField(cmd, "name", "string", "a new name", func(text string) error { u.Name = &text; return nil })
 	addTags(cmd, &u.Tags, tagFlag, "KEY=VALUE, in place of all old tags; repeatable")
 	cmd.Flags().BoolVar(&noTags, "no-"+tagFlag+"s", false, "remove all "+strings.ReplaceAll(tagFlag, "-", " ")+"s")
-	completeFlagValues(cmd, map[string][]string{"name": nil, tagFlag: nil})
 	return cmd
 }
 
@@ -318,7 +318,7 @@ func (k resourceKind[T]) deleteByRefCommand(
 	do func(*client.Client, context.Context, string) error,
 ) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example,
+		Use: verb + " " + k.refs + "...", Short: short, Args: clikit.RequireArguments(1, 0), Example: example,
 		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return doForEachRef(args, func(ref string) error { return do(c, cmd.Context(), ref) })

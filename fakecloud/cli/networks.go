@@ -7,6 +7,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) networksCommand() *cobra.Command {
@@ -49,11 +50,11 @@ func (a *app) networkKind() resourceKind[api.Network] {
 func (a *app) networksCreate() *cobra.Command {
 	var body api.NetworkCreate
 	cmd := a.networkKind().callCommand(&cobra.Command{
-		Use: "create NAME", Short: "Create a network", Args: cobra.ExactArgs(1),
+		Use: "create NAME", Short: "Create a network", Args: clikit.RequireArguments(1, 1),
 		Example: "  fakecloud networks create backend --cidr 127.31.0.0/24",
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.Network, error) {
 		if body.Cidr == "" {
-			return nil, misuse("a network needs --cidr CIDR")
+			return nil, clikit.Usagef("a network needs --cidr CIDR")
 		}
 		body.Name = args[0]
 		return c.CreateNetwork(ctx, body)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -64,7 +65,7 @@ func (a *app) operationsList() *cobra.Command {
 	cmd.Long = "List operations, oldest first: the newest that the cloud keeps, and those that run."
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
-	completeFlagValues(cmd, map[string][]string{"type": operationTypes()})
+	clikit.CompleteFlag(cmd, "type", operationTypes()...)
 	addStateFlag(
 		cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed,
 		api.OperationSuperseded,
@@ -95,7 +96,7 @@ func (a *app) operationsWait() *cobra.Command {
 	var timeout time.Duration
 	k := a.operationKind(client.OperationFilter{States: []api.OperationState{api.OperationRunning}})
 	cmd := &cobra.Command{
-		Use: "wait ID...", Short: "Wait until operations have ended", Args: cobra.MinimumNArgs(1),
+		Use: "wait ID...", Short: "Wait until operations have ended", Args: clikit.RequireArguments(1, 0),
 		Long:              "Wait until operations have ended. It fails if one of them does not end as done, or not in time.",
 		Example:           "  fakecloud operations wait op-01jd3n9z6d8s --timeout 30s",
 		ValidArgsFunction: k.completeRefs(),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) projectsCommand() *cobra.Command {
@@ -55,7 +56,7 @@ func (a *app) projectsGet() *cobra.Command {
 	cmd := k.getCommand("Show projects; without arguments, your token's own", `  fakecloud projects get
   fakecloud projects get team-a -o yaml`)
 	named := cmd.RunE
-	cmd.Use, cmd.Args = "get [NAME|ID...]", nil
+	cmd.Use, cmd.Args = "get [NAME|ID...]", cobra.ArbitraryArgs
 	cmd.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 		if len(args) > 0 {
 			return named(cmd, args)
@@ -86,13 +87,13 @@ func resolveProject(ctx context.Context, c *client.Client, ref string) (*api.Pro
 // addProjectFlag adds --project. By default it is the caller's own project.
 func (a *app) addProjectFlag(cmd *cobra.Command, ref *string) {
 	cmd.Flags().StringVar(ref, "project", "", "name or ID of the project (default: your token's own)")
-	completeFlag(cmd, "project", a.projectKind().completeRefs())
+	clikit.CompleteFlagBy(cmd, "project", a.projectKind().completeRefs())
 }
 
 func (a *app) projectsCreate() *cobra.Command {
 	var body api.ProjectCreate
 	cmd := a.projectKind().callCommand(&cobra.Command{
-		Use: "create NAME", Short: "Create a project", Args: cobra.ExactArgs(1),
+		Use: "create NAME", Short: "Create a project", Args: clikit.RequireArguments(1, 1),
 		Long:    "Create a project. It has a network \"default\", and no token yet: `fakecloud tokens create` makes one.",
 		Example: "  fakecloud projects create team-a --default-tag team=a",
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.Project, error) {

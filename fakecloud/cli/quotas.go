@@ -7,6 +7,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) quotasCommand() *cobra.Command {
@@ -30,13 +31,13 @@ func (a *app) printQuotas(cmd *cobra.Command, q *api.Quotas, err error) error {
 	} {
 		rows = append(rows, []string{one.name, strconv.FormatInt(one.Used, 10), strconv.FormatInt(one.Limit, 10)})
 	}
-	return a.printOutput(cmd.OutOrStdout(), q, "QUOTA USED LIMIT", rows)
+	return a.printOutput(cmd, q, "QUOTA USED LIMIT", rows)
 }
 
 func (a *app) quotasGet() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
-		Use: "get", Aliases: []string{"list"}, Short: "Show what a project may have, and has", Args: cobra.NoArgs,
+		Use: "get", Aliases: []string{"list"}, Short: "Show what a project may have, and has",
 		Long: "Show what a project may have, and has: your token's own or, for admins, any.",
 		Example: `  fakecloud quotas get
   fakecloud quotas get --project team-a -o json`,
@@ -62,12 +63,12 @@ func (a *app) quotasSet() *cobra.Command {
 	var project string
 	var u api.QuotasUpdate
 	cmd := &cobra.Command{
-		Use: "set", Short: "Set how much a project may have; for admins", Args: cobra.NoArgs,
+		Use: "set", Short: "Set how much a project may have; for admins",
 		Long:    "Set how much a project may have; limits not given stay. One below what the project has stops creates only.",
 		Example: "  fakecloud quotas set --project team-a --instances 100 --networks 5",
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if u == (api.QuotasUpdate{}) {
-				return misuse("nothing to set: give --instances, --load-balancers, --routes, --networks or --addresses")
+				return clikit.Usagef("nothing to set: give --instances, --load-balancers, --routes, --networks or --addresses")
 			}
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) routesCommand() *cobra.Command {
@@ -45,11 +46,11 @@ func (a *app) routesCreate() *cobra.Command {
 	var body api.RouteCreate
 	var instance string
 	cmd := a.routeKind().callCommand(&cobra.Command{
-		Use: "create NAME", Short: "Create a route", Args: cobra.ExactArgs(1),
+		Use: "create NAME", Short: "Create a route", Args: clikit.RequireArguments(1, 1),
 		Example: "  fakecloud routes create node-1 --destination 10.244.1.0/24 --instance node-1",
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.Route, error) {
 		if body.Destination == "" || instance == "" {
-			return nil, misuse("a route needs --destination CIDR and --instance NAME|ID")
+			return nil, clikit.Usagef("a route needs --destination CIDR and --instance NAME|ID")
 		}
 		in, err := resolveInstance(ctx, c, instance)
 		if err != nil {
@@ -60,7 +61,7 @@ func (a *app) routesCreate() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&body.Destination, "destination", "", "where the packets are to, as a CIDR")
 	cmd.Flags().StringVar(&instance, "instance", "", "name or ID of the instance that they go to")
-	completeFlag(cmd, "instance", a.instanceKind().completeRefs())
+	clikit.CompleteFlagBy(cmd, "instance", a.instanceKind().completeRefs())
 	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
 	return cmd
 }

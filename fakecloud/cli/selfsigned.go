@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/certs"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -74,7 +75,7 @@ func (o *serveOptions) serverNames() ([]string, error) {
 	names := []string{"localhost", "127.0.0.1"}
 	host, _, err := net.SplitHostPort(o.listen)
 	if err != nil {
-		return nil, misuse("--listen %q: want host:port, such as %s", o.listen, defaultListen)
+		return nil, clikit.Usagef("--listen %q: want host:port, such as %s", o.listen, defaultListen)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		names = append(names, ownNames()...)
@@ -83,7 +84,7 @@ func (o *serveOptions) serverNames() ([]string, error) {
 	}
 	for _, name := range o.sans {
 		if net.ParseIP(name) == nil && !validSAN.MatchString(name) {
-			return nil, misuse("--tls-san %q: want an IP address or a DNS name", name)
+			return nil, clikit.Usagef("--tls-san %q: want an IP address or a DNS name", name)
 		}
 		names = append(names, name)
 	}

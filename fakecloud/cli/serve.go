@@ -19,6 +19,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
@@ -56,7 +57,6 @@ being killed at any point; what was under way goes on at the next start.`,
   fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator:admin=lab.token --token ccm=ccm.token
   fakecloud serve --listen 0.0.0.0:8470 --tls-cert cloud.crt --tls-key cloud.key
   fakecloud serve --listen 0.0.0.0:8470 --tls-self-signed --tls-san cloud.example`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
@@ -147,11 +147,12 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
-	completeFlagValues(cmd, map[string][]string{
-		"dialect": dialectNames(), "load-balancer-mode": balancerModes,
-		"profile": {"instant", "fast", "realistic"}, "clock": {"real", "virtual"},
-		"log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
-	})
+	clikit.CompleteFlag(cmd, "dialect", dialectNames()...)
+	clikit.CompleteFlag(cmd, "load-balancer-mode", balancerModes...)
+	clikit.CompleteFlag(cmd, "profile", "instant", "fast", "realistic")
+	clikit.CompleteFlag(cmd, "clock", "real", "virtual")
+	clikit.CompleteFlag(cmd, "log-format", "text", "json")
+	clikit.CompleteFlag(cmd, "log-level", "debug", "info", "warn", "error")
 	return cmd
 }
 
@@ -166,7 +167,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	if o.rateLimit < 0 || o.rateLimit > 0 && o.rateBurst < 1 {
-		return misuse(
+		return clikit.Usagef(
 			"--rate-limit %d, --rate-burst %d: give a limit of 0 or more, and a burst of 1 or more", o.rateLimit,
 			o.rateBurst,
 		)
@@ -222,7 +223,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	var senseless *fakecloud.ConfigError
 	switch {
 	case errors.As(err, &senseless):
-		return usageError{err}
+		return clikit.Usage(err)
 	case err != nil:
 		return err
 	}
@@ -266,9 +267,9 @@ func (o *serveOptions) listenForDialects(
 		at := slices.Index(dialectNames(), name)
 		switch {
 		case at < 0:
-			return spoken, misuse("--dialect %q: choose %s", spec, strings.Join(dialectNames(), ", "))
+			return spoken, clikit.Usagef("--dialect %q: choose %s", spec, strings.Join(dialectNames(), ", "))
 		case slices.ContainsFunc(spoken, func(d fakecloud.DialectListener) bool { return d.Name == name }):
-			return spoken, misuse("--dialect: %q is given twice", name)
+			return spoken, clikit.Usagef("--dialect: %q is given twice", name)
 		}
 		l, err := listen(ctx, "--dialect", cmp.Or(address, dialects[at].listen), secure)
 		if err != nil {
@@ -283,13 +284,13 @@ func (o *serveOptions) listenForDialects(
 func (o *serveOptions) listenForDNS(ctx context.Context) (*fakecloud.DNSListener, error) {
 	if o.dns == "" {
 		if o.dnsUpstream != "" {
-			return nil, misuse("--dns-upstream is for --dns")
+			return nil, clikit.Usagef("--dns-upstream is for --dns")
 		}
 		return nil, nil
 	}
 	for flag, address := range map[string]string{"--dns": o.dns, "--dns-upstream": cmp.Or(o.dnsUpstream, o.dns)} {
 		if _, err := netip.ParseAddrPort(address); err != nil {
-			return nil, misuse("%s %q: want ADDRESS:PORT, such as 127.0.0.1:8453", flag, address)
+			return nil, clikit.Usagef("%s %q: want ADDRESS:PORT, such as 127.0.0.1:8453", flag, address)
 		}
 	}
 	var config net.ListenConfig
@@ -323,7 +324,7 @@ func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, tokens []cloud
 	var refused *cloud.Error
 	switch {
 	case errors.As(err, &refused):
-		return misuse("--project, --default-tag: %w", err)
+		return clikit.Usagef("--project, --default-tag: %w", err)
 	case err != nil:
 		return err
 	}
@@ -348,7 +349,7 @@ func readTokens(files []token) (tokens []cloud.GivenToken, err error) {
 func (o *serveOptions) logger(cmd *cobra.Command) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
-		return nil, misuse("--log-level %q: choose debug, info, warn or error", o.logLevel)
+		return nil, clikit.Usagef("--log-level %q: choose debug, info, warn or error", o.logLevel)
 	}
 	options := &slog.HandlerOptions{Level: level}
 	switch o.logFormat {
@@ -357,15 +358,15 @@ func (o *serveOptions) logger(cmd *cobra.Command) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), options)), nil
 	}
-	return nil, misuse("--log-format %q: choose text or json", o.logFormat)
+	return nil, clikit.Usagef("--log-format %q: choose text or json", o.logFormat)
 }
 
 func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	if o.clock != "real" && o.clock != "virtual" {
-		return cloud.Config{}, misuse("--clock %q: choose real or virtual", o.clock)
+		return cloud.Config{}, clikit.Usagef("--clock %q: choose real or virtual", o.clock)
 	}
 	if o.accessTokenLifetime < time.Second { // OAuth 2 counts it in seconds.
-		return cloud.Config{}, misuse("--access-token-lifetime %s: give one second or more", o.accessTokenLifetime)
+		return cloud.Config{}, clikit.Usagef("--access-token-lifetime %s: give one second or more", o.accessTokenLifetime)
 	}
 	cfg := cloud.Config{
 		Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention,
@@ -373,24 +374,24 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	}
 	var err error
 	if cfg.Profile, err = cloud.ProfileNamed(o.profile); err != nil {
-		return cfg, misuse("--profile: %w", err)
+		return cfg, clikit.Usagef("--profile: %w", err)
 	}
 	if cfg.InstanceCIDR, err = netip.ParsePrefix(o.instanceCIDR); err != nil {
-		return cfg, misuse("--instance-cidr: %w", err)
+		return cfg, clikit.Usagef("--instance-cidr: %w", err)
 	}
 	if cfg.LoadBalancerCIDR, err = netip.ParsePrefix(o.loadBalancerCIDR); err != nil {
-		return cfg, misuse("--load-balancer-cidr: %w", err)
+		return cfg, clikit.Usagef("--load-balancer-cidr: %w", err)
 	}
 	for _, text := range o.targetRanges {
 		r, err := netip.ParsePrefix(text)
 		if err != nil {
-			return cfg, misuse("--target-range: %w", err)
+			return cfg, clikit.Usagef("--target-range: %w", err)
 		}
 		cfg.TargetRanges = append(cfg.TargetRanges, r)
 	}
 	if o.loadBalancerCIDR6 != "" {
 		if cfg.LoadBalancerCIDR6, err = netip.ParsePrefix(o.loadBalancerCIDR6); err != nil {
-			return cfg, misuse("--load-balancer-cidr6: %w", err)
+			return cfg, clikit.Usagef("--load-balancer-cidr6: %w", err)
 		}
 	}
 	return cfg, nil
@@ -401,15 +402,15 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 func (o *serveOptions) certificate() (cert *tls.Certificate, caFile string, err error) {
 	switch {
 	case len(o.sans) > 0 && !o.selfSignedTLS:
-		return nil, "", misuse("--tls-san is for --tls-self-signed: a certificate of your own has its names already")
+		return nil, "", clikit.Usagef("--tls-san is for --tls-self-signed: a certificate of your own has its names already")
 	case o.selfSignedTLS && (o.certFile != "" || o.keyFile != ""):
-		return nil, "", misuse("--tls-self-signed, and --tls-cert or --tls-key: give one or the other")
+		return nil, "", clikit.Usagef("--tls-self-signed, and --tls-cert or --tls-key: give one or the other")
 	case o.selfSignedTLS:
 		return o.selfSigned(time.Now())
 	case o.certFile == "" && o.keyFile == "":
 		return nil, "", nil
 	case o.certFile == "" || o.keyFile == "":
-		return nil, "", misuse("TLS needs both --tls-cert and --tls-key")
+		return nil, "", clikit.Usagef("TLS needs both --tls-cert and --tls-key")
 	}
 	pair, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
 	if err != nil {
@@ -423,11 +424,11 @@ func (o *serveOptions) certificate() (cert *tls.Certificate, caFile string, err 
 func listen(ctx context.Context, flag, address string, secure bool) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, misuse("%s %q: want host:port, such as %s", flag, address, defaultListen)
+		return nil, clikit.Usagef("%s %q: want host:port, such as %s", flag, address, defaultListen)
 	}
 	ip, err := netip.ParseAddr(host)
 	if !secure && host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return nil, misuse(
+		return nil, clikit.Usagef(
 			"%s %q: only loopback addresses, such as %s: without TLS (--tls-cert and --tls-key, or --tls-self-signed) the token would cross the network in the clear",
 			flag, address, defaultListen,
 		)
@@ -451,13 +452,13 @@ func parseTokens(specs []string) ([]token, error) {
 			role = string(cloud.Editor)
 		}
 		if !ok || name == "" || file == "" {
-			return nil, misuse("--token %q: want NAME=FILE or NAME:ROLE=FILE", spec)
+			return nil, clikit.Usagef("--token %q: want NAME=FILE or NAME:ROLE=FILE", spec)
 		}
 		if !slices.Contains(cloud.Roles, cloud.Role(role)) {
-			return nil, misuse("--token %q: no role %q: choose viewer, editor or admin", spec, role)
+			return nil, clikit.Usagef("--token %q: no role %q: choose viewer, editor or admin", spec, role)
 		}
 		if seen[name] {
-			return nil, misuse("--token: %q is named twice", name)
+			return nil, clikit.Usagef("--token: %q is named twice", name)
 		}
 		seen[name] = true
 		tokens = append(tokens, token{name, file, cloud.Role(role)})
@@ -479,11 +480,11 @@ var balancerModes = []string{modeLoopback, modeInterface, modeNone}
 func (o *serveOptions) checkBalancerMode() error {
 	switch given := o.loadBalancerInterface != ""; {
 	case o.loadBalancerMode != "" && !slices.Contains(balancerModes, o.loadBalancerMode):
-		return misuse("--load-balancer-mode %q: choose %s", o.loadBalancerMode, strings.Join(balancerModes, ", "))
+		return clikit.Usagef("--load-balancer-mode %q: choose %s", o.loadBalancerMode, strings.Join(balancerModes, ", "))
 	case o.loadBalancerMode == modeInterface && !given:
-		return misuse("--load-balancer-mode %s: name the interface with --load-balancer-interface", modeInterface)
+		return clikit.Usagef("--load-balancer-mode %s: name the interface with --load-balancer-interface", modeInterface)
 	case o.loadBalancerMode != "" && o.loadBalancerMode != modeInterface && given:
-		return misuse(
+		return clikit.Usagef(
 			"--load-balancer-mode %s and --load-balancer-interface %s: leave out one of them", o.loadBalancerMode,
 			o.loadBalancerInterface,
 		)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -45,7 +46,7 @@ func (a *app) snapshotKind() resourceKind[api.Snapshot] {
 
 func (a *app) snapshotsSave() *cobra.Command {
 	return a.snapshotKind().callCommand(&cobra.Command{
-		Use: "save NAME", Short: "Put the present state aside, while the cloud goes on", Args: cobra.ExactArgs(1),
+		Use: "save NAME", Short: "Put the present state aside, while the cloud goes on", Args: clikit.RequireArguments(1, 1),
 		Long: `Put the present state aside, while the cloud goes on: all projects, resources,
 tokens and events, as they are at one time. The file lies beside the cloud's
 data.`,
@@ -58,7 +59,7 @@ data.`,
 func (a *app) snapshotsExport() *cobra.Command {
 	return &cobra.Command{
 		Use: "export NAME FILE", Short: "Copy a snapshot out of the cloud; \"fakecloud restore\" brings it back",
-		Args:              cobra.ExactArgs(2),
+		Args:              clikit.RequireArguments(2, 2),
 		Example:           "  fakecloud snapshots export before-lesson-2 room.db",
 		ValidArgsFunction: a.snapshotKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -91,7 +92,7 @@ func (a *app) restoreCommand() *cobra.Command {
 	var data string
 	cmd := &cobra.Command{
 		Use: "restore FILE", Short: "Make an exported snapshot the state of a cloud that does not run",
-		Args: cobra.ExactArgs(1),
+		Args: clikit.RequireArguments(1, 1),
 		Long: `Make an exported snapshot the state of a cloud that does not run, wholly or not
 at all. What the data file held before is gone, but for its tokens: they stay as
 they are, so that none comes back that was deleted or rotated since. A data file

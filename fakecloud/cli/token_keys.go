@@ -7,6 +7,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) tokenKeysCommand() *cobra.Command {
@@ -55,7 +56,7 @@ func (a *app) tokenKeysCall(
 
 func (a *app) tokenKeysList() *cobra.Command {
 	cmd := a.tokenKeysCall(&cobra.Command{
-		Use: "list TOKEN", Short: "List a token's keys, oldest first", Args: cobra.ExactArgs(1),
+		Use: "list TOKEN", Short: "List a token's keys, oldest first", Args: clikit.RequireArguments(1, 1),
 		Example: "  fakecloud tokens keys list ccm",
 	}, func(cmd *cobra.Command, c *client.Client, project, token string, _ []string) error {
 		keys, err := c.ListTokenKeys(cmd.Context(), project, token)
@@ -71,15 +72,15 @@ func (a *app) tokenKeysList() *cobra.Command {
 func (a *app) tokenKeysAdd() *cobra.Command {
 	var file string
 	cmd := a.tokenKeysCall(&cobra.Command{
-		Use: "add TOKEN --file FILE", Short: "Give a token a public key, beside those it has", Args: cobra.ExactArgs(1),
+		Use: "add TOKEN --file FILE", Short: "Give a token a public key, beside those it has", Args: clikit.RequireArguments(1, 1),
 		Example: "  fakecloud tokens keys add ccm --file key.pub.pem",
 	}, func(cmd *cobra.Command, c *client.Client, project, token string, _ []string) error {
 		if file == "" {
-			return misuse("a key needs --file FILE")
+			return clikit.Usagef("a key needs --file FILE")
 		}
 		publicKey, err := os.ReadFile(file)
 		if err != nil {
-			return misuse("--file: %w", err)
+			return clikit.Usagef("--file: %w", err)
 		}
 		k, err := c.AddTokenKey(cmd.Context(), project, token, api.TokenKeyCreate{PublicKey: string(publicKey)})
 		return a.tokenKeyKind().printOne(cmd, k, err)
@@ -92,7 +93,7 @@ func (a *app) tokenKeysAdd() *cobra.Command {
 func (a *app) tokenKeysDelete() *cobra.Command {
 	return a.tokenKeysCall(&cobra.Command{
 		Use: "delete TOKEN FINGERPRINT...", Short: "Delete keys of a token; they are not valid any more",
-		Args:    cobra.MinimumNArgs(2),
+		Args:    clikit.RequireArguments(2, 0),
 		Example: "  fakecloud tokens keys delete ccm 41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82",
 	}, func(cmd *cobra.Command, c *client.Client, project, token string, fingerprints []string) error {
 		return doForEachRef(fingerprints, func(fingerprint string) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) tokensCommand() *cobra.Command {
@@ -55,7 +56,7 @@ func (a *app) tokenKind(project *string) resourceKind[api.Token] {
 func (a *app) tokensGet() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
-		Use: "get NAME...", Short: "Show tokens, without their secrets", Args: cobra.MinimumNArgs(1),
+		Use: "get NAME...", Short: "Show tokens, without their secrets", Args: clikit.RequireArguments(1, 0),
 		Example: "  fakecloud tokens get ci -o yaml", ValidArgsFunction: a.tokenKind(&project).completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
@@ -89,7 +90,7 @@ func (a *app) keepSecret(cmd *cobra.Command, out string, t *api.TokenWithSecret)
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Secret)
 		return err
 	}
-	return a.printOutput(cmd.OutOrStdout(), t, "", nil)
+	return a.printOutput(cmd, t, "", nil)
 }
 
 func (a *app) tokensCreate() *cobra.Command {
@@ -97,16 +98,16 @@ func (a *app) tokensCreate() *cobra.Command {
 	var in time.Duration
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a token, and print its secret once or write it to a file",
-		Args: cobra.ExactArgs(1),
+		Args: clikit.RequireArguments(1, 1),
 		Example: `  fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			body := api.TokenCreate{Name: args[0], Role: api.Role(role)}
 			if !body.Role.Valid() {
-				return misuse("--role %q: choose viewer, editor or admin", role)
+				return clikit.Usagef("--role %q: choose viewer, editor or admin", role)
 			}
 			if _, err := os.Lstat(out); err == nil {
-				return misuse("--out %s exists already: choose another name, or remove it", out)
+				return clikit.Usagef("--out %s exists already: choose another name, or remove it", out)
 			}
 			var err error
 			if body.ExpiresAt, err = expiryTime(cmd, a.cloudNow, in, at); err != nil {
@@ -130,9 +131,7 @@ func (a *app) tokensCreate() *cobra.Command {
 	cmd.Flags().StringVar(&at, "expires-at", "", "when it ends, such as 2027-01-31T12:00:00Z")
 	cmd.Flags().
 		StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
-	completeFlagValues(
-		cmd, map[string][]string{"role": {"viewer", "editor", "admin"}, "expires-in": nil, "expires-at": nil},
-	)
+	clikit.CompleteFlag(cmd, "role", "viewer", "editor", "admin")
 	return cmd
 }
 
@@ -141,9 +140,9 @@ func expiryTime(cmd *cobra.Command, now func() time.Time, in time.Duration, at s
 	inGiven, atGiven := cmd.Flags().Changed("expires-in"), cmd.Flags().Changed("expires-at")
 	switch {
 	case inGiven && atGiven:
-		return nil, misuse("--expires-in and --expires-at: give one")
+		return nil, clikit.Usagef("--expires-in and --expires-at: give one")
 	case inGiven && in <= 0:
-		return nil, misuse("--expires-in %s: give more than 0s", in)
+		return nil, clikit.Usagef("--expires-in %s: give more than 0s", in)
 	case inGiven:
 		t := now().Add(in).UTC().Truncate(time.Second)
 		return &t, nil
@@ -152,7 +151,7 @@ func expiryTime(cmd *cobra.Command, now func() time.Time, in time.Duration, at s
 	}
 	t, err := time.Parse(time.RFC3339, at)
 	if err != nil {
-		return nil, misuse("--expires-at %q: want a time such as 2027-01-31T12:00:00Z", at)
+		return nil, clikit.Usagef("--expires-at %q: want a time such as 2027-01-31T12:00:00Z", at)
 	}
 	return &t, nil
 }
@@ -162,7 +161,7 @@ func (a *app) tokensRotate() *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use: "rotate NAME", Short: "Give a token a new secret, and print it once or write it to a file",
-		Args: cobra.ExactArgs(1),
+		Args: clikit.RequireArguments(1, 1),
 		Long: `Give a token a new secret, and print it once or write it to a file.
 
 One that "fakecloud serve --token" gives cannot be rotated: change its file and
@@ -171,7 +170,7 @@ restart "fakecloud serve".`,
 		ValidArgsFunction: a.tokenKind(&project).completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if grace < 0 || grace%time.Second != 0 {
-				return misuse("--grace %s: give whole seconds", grace)
+				return clikit.Usagef("--grace %s: give whole seconds", grace)
 			}
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
@@ -197,7 +196,7 @@ restart "fakecloud serve".`,
 func (a *app) tokensDelete() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
-		Use: "delete NAME...", Short: "Delete tokens; they are not valid any more", Args: cobra.MinimumNArgs(1),
+		Use: "delete NAME...", Short: "Delete tokens; they are not valid any more", Args: clikit.RequireArguments(1, 0),
 		Long: `Delete tokens; they are not valid any more.
 
 One that "fakecloud serve --token" gives cannot be deleted: restart "fakecloud

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -55,8 +56,8 @@ func watchList[T any](
 			return nil
 		}
 		printedVersions[id] = version
-		return show.printItem(kind, item, first, func() (header string, row []string, err error) {
-			k.capture = func(h string, rows [][]string) { header, row = h, rows[0] }
+		return show.printItem(kind, item, first, func() (header, row []string, err error) {
+			k.capture = func(h []string, rows [][]string) { header, row = h, rows[0] }
 			defer func() { k.capture = nil }()
 			return header, row, k.printItems(cmd, item, []T{item})
 		})
@@ -94,16 +95,16 @@ type changePrinter struct {
 	pendingRows [][]string
 }
 
-func (s *changePrinter) printItem(kind string, item any, first bool, row func() (string, []string, error)) error {
+func (s *changePrinter) printItem(kind string, item any, first bool, row func() (header, row []string, err error)) error {
 	if s.format != "table" {
-		return printRecord(s.out, s.format, changeRecord{kind, item})
+		return clikit.PrintRecord(s.out, s.format, changeRecord{kind, item})
 	}
 	header, cells, err := row()
 	if err != nil {
 		return err
 	}
 	if s.widths == nil {
-		s.addRow(append([]string{"CHANGE"}, strings.Fields(header)...))
+		s.addRow(append([]string{"CHANGE"}, header...))
 	}
 	s.addRow(append([]string{kind}, cells...))
 	if first {

@@ -28,7 +28,7 @@ func catalogueCommand[T any](
 	row func(T) []string,
 ) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: listShort, Args: cobra.NoArgs, Example: "  fakecloud " + group + " list",
+		Use: "list", Short: listShort, Example: "  fakecloud " + group + " list",
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			items, err := list(c, cmd.Context())
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/lessons/site"
@@ -27,7 +28,7 @@ func newAgent() *cobra.Command {
 		Short: "The lab's background process; `lab up` starts it",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir == "" {
-				return usagef("--dir is missing; `lab up` starts this for you")
+				return clikit.Usagef("--dir is missing; `lab up` starts this for you")
 			}
 			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 			return lifecycle.RunAgent(cmd.Context(), dir, claim, newLessonGuide(dir), log)

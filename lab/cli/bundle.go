@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/bundle"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lessons"
@@ -38,7 +39,7 @@ It is run in a clone, and packs the Go that the clone is built with.`,
 		Example: `  make build node-image && lab bundle ccmlab.tar.gz
   tar xzf ccmlab.tar.gz lab && ./lab up --bundle ccmlab.tar.gz   # elsewhere
   ./lab lesson --bundle ccmlab.tar.gz list`,
-		Args: requireOneArgument,
+		Args: clikit.RequireArguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.newSteps().Do("bundle", func(note func(string)) (string, error) {
 				n, err := writeBundle(cmd.Context(), args[0], note)
@@ -75,7 +76,7 @@ func writeBundle(ctx context.Context, file string, note func(string)) (packed in
 // seat is built with.
 func newLessonParts(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
-		Use: "lesson-parts FOLDER", Hidden: true, Args: requireOneArgument,
+		Use: "lesson-parts FOLDER", Hidden: true, Args: clikit.RequireArguments(1, 1),
 		Short: "Write what lessons need beside the programs into a new folder; make seat-image runs it",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.newSteps().Do("lessons' parts", func(note func(string)) (string, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/dialects"
@@ -56,7 +57,7 @@ func newCCM(o *globalOptions) *cobra.Command {
 // other command changes the lab meanwhile.
 func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)) error {
 	if _, err := state.Dir(o.name); err != nil {
-		return usageError{err}
+		return clikit.Usage(err)
 	}
 	l, err := lab.OpenLocked(o.name)
 	if err != nil {
@@ -143,9 +144,9 @@ rights. The Deployment of the lab's own CCM has no replica meanwhile.`,
   lab ccm use --own`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if own {
-				return requireNoArguments(cmd, args)
+				return clikit.RejectArguments(cmd, args)
 			}
-			return requireOneArgument(cmd, args[:countBeforeDash(cmd, args)])
+			return clikit.RequireArguments(1, 1)(cmd, args[:countBeforeDash(cmd, args)])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.runOnCCM("ccm use", func(l *lab.Lab) (string, error) {
@@ -189,7 +190,7 @@ func (g *guestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(
 		&g.env, "ccm-env", nil, "NAME=value in the CCM's environment, a template as its arguments are; repeatable",
 	)
-	completeValues(cmd, "dialect", dialects.Names()...)
+	clikit.CompleteFlag(cmd, "dialect", dialects.Names()...)
 }
 
 // use makes a program the lab's CCM.
@@ -201,12 +202,12 @@ func (g *guestFlags) use(ctx context.Context, l *lab.Lab, path string, args []st
 // a lab for a dialect has no CCM yet.
 func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) error {
 	if path == "" && (len(g.env) > 0 || len(args) > 0) {
-		return usagef("--ccm-env and arguments after -- are for --ccm PROGRAM")
+		return clikit.Usagef("--ccm-env and arguments after -- are for --ccm PROGRAM")
 	}
 	if g.dialect != "" {
 		preset, err := dialects.Named(g.dialect)
 		if err != nil {
-			return usageError{err}
+			return clikit.Usage(err)
 		}
 		o.KubeletProviderIDs = cmp.Or(o.KubeletProviderIDs, preset.KubeletProviderIDs)
 	}
@@ -229,12 +230,12 @@ func newDialect() *cobra.Command {
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "show NAME", Short: "Print the preset of a CCM: environment, arguments and limits",
-		Example: "  lab dialect show hcloud", Args: requireOneArgument,
+		Example: "  lab dialect show hcloud", Args: clikit.RequireArguments(1, 1),
 		ValidArgsFunction: cobra.FixedCompletions(dialects.Names(), cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			source, err := dialects.Source(args[0])
 			if err != nil {
-				return usageError{err}
+				return clikit.Usage(err)
 			}
 			_, err = cmd.OutOrStdout().Write(source)
 			return err

@@ -15,11 +15,11 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/classroom"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/doctor"
@@ -118,7 +118,7 @@ that is there.`,
 	addHostFlag(cmd, &c.hosts)
 	cmd.Flags().IntVar(&c.pagePort, "page-port", 0, "the page's port (default 8400, or as before)")
 	cmd.Flags().IntVar(&c.sshPort, "ssh-port", 0, "the seats' port (default 2222, or as before)")
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("lesson", completeLesson)
 	return cmd
 }
@@ -180,7 +180,7 @@ func (c *classroomUpFlags) openRoom(
 	if err != nil {
 		return err
 	}
-	err = printOutput(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
+	err = clikit.Print(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
 	if err != nil {
 		return err
 	}
@@ -220,11 +220,11 @@ func (c *classroomUpFlags) readPassword() (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", usagef("--password-file: %w", err)
+		return "", clikit.Usagef("--password-file: %w", err)
 	}
 	password := strings.TrimRight(string(data), "\r\n")
 	if err := classroom.CheckPassword(password); err != nil {
-		return "", usagef("--password-file %s: %w", c.passwordFile, err)
+		return "", clikit.Usagef("--password-file %s: %w", c.passwordFile, err)
 	}
 	return password, nil
 }
@@ -252,17 +252,17 @@ func (c *classroomUpFlags) firstLessonID() (string, error) {
 // flag that was not given leaves what the room had before.
 func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	if err := classroom.CheckName(c.seat); err != nil && c.seat != "" {
-		return usagef("--seat %w", err)
+		return clikit.Usagef("--seat %w", err)
 	}
 	switch {
 	case c.seat != "" && c.seats != 0:
-		return usagef("--seat and --seats: want one of them")
+		return clikit.Usagef("--seat and --seats: want one of them")
 	case c.passwordFile != "" && c.seat == "":
-		return usagef("--password-file: say with --seat which seat's it is")
+		return clikit.Usagef("--password-file: say with --seat which seat's it is")
 	case c.seats < 0 || c.seats > classroom.MaxSeats():
-		return usagef("--seats %d: want 1 to %d", c.seats, classroom.MaxSeats())
+		return clikit.Usagef("--seats %d: want 1 to %d", c.seats, classroom.MaxSeats())
 	case c.seats > 0 && c.seats < len(room.Seats):
-		return usagef(
+		return clikit.Usagef(
 			"--seats %d: there are %d, and somebody may have written something at any; `lab classroom down --delete` first removes them all",
 			c.seats, len(room.Seats),
 		)
@@ -347,18 +347,17 @@ func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "SEAT\tTO COME IN\tPASSWORD")
+	var rows [][]string
 	for _, c := range cards {
-		_, _ = fmt.Fprintf(t, "%s\tssh -p %d %[1]s@%[3]s\t%[4]s\n", c.Seat, room.SSHPort, room.Host(), c.Password)
+		rows = append(rows, []string{c.Seat, fmt.Sprintf("ssh -p %d %s@%s", room.SSHPort, c.Seat, room.Host()), c.Password})
 	}
-	_, _ = fmt.Fprintf(
-		t,
+	p := newParagraphWriter(w)
+	p.printTable([]string{"SEAT", "TO COME IN", "PASSWORD"}, rows)
+	p.printLine(
 		"\nThe lessons, how far each seat is, and its lab: %s\nThe door's key is %s.\n"+
-			"Passwords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n\n",
-		room.Page(), fingerprint,
+			"Passwords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n", room.Page(), fingerprint,
 	)
-	return t.Flush()
+	return p.err
 }
 
 // newClassroomCards returns the command `lab classroom cards`.
@@ -367,7 +366,7 @@ func newClassroomCards() *cobra.Command {
 		Use:               "cards SEAT...",
 		Short:             "Give seats new passwords, and print their cards",
 		Example:           "  lab classroom cards seat-03 seat-04",
-		Args:              cobra.MinimumNArgs(1),
+		Args:              clikit.RequireArguments(1, 0),
 		ValidArgsFunction: completeSeats,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			room, err := classroom.Enter()
@@ -377,12 +376,12 @@ func newClassroomCards() *cobra.Command {
 			defer room.Leave()
 			cards, err := room.Renew(args...)
 			if err != nil {
-				return usageError{err}
+				return clikit.Usage(err)
 			}
-			return printOutput(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
+			return clikit.Print(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
 		},
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -415,7 +414,7 @@ func newClassroomStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = printOutput(cmd, v, func(w io.Writer) error { return printClassroomStatus(w, room, v) })
+			err = clikit.Print(cmd, v, func(w io.Writer) error { return printClassroomStatus(w, room, v) })
 			if err == nil && !serving {
 				err = errors.New(
 					"the door is closed: nobody comes in, and there is no page; `lab classroom up` opens it",
@@ -424,35 +423,36 @@ func newClassroomStatus() *cobra.Command {
 			return err
 		},
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
 // printClassroomStatus prints a table of the seats' progress, and the page's URL.
 func printClassroomStatus(w io.Writer, room *classroom.Room, v *classroom.View) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "SEAT\tLESSON\tTASKS\tNOW AT\tFOR\tHINTS\tFINISHED")
+	var rows [][]string
 	for _, s := range v.Seats {
+		row := []string{s.Name, "", "", "", "", ""}
 		if l := s.Lesson; l != nil {
 			now := "all done"
 			if task := l.Current(); task != nil {
 				now = task.Title
 			}
-			_, _ = fmt.Fprintf(
-				t, "%s\t%s\t%d/%d\t%s\t%s\t%d\t%d/%d\n", s.Name, l.ID, l.Done(), len(l.Tasks), now,
-				duration.HumanDuration(v.At.Sub(l.Since)), l.Hints(), len(s.Finished), v.Lessons,
-			)
-		} else {
-			_, _ = fmt.Fprintf(t, "%s\t-\t-\t-\t-\t-\t%d/%d\n", s.Name, len(s.Finished), v.Lessons)
+			row = []string{
+				s.Name, l.ID, fmt.Sprintf("%d/%d", l.Done(), len(l.Tasks)), now,
+				duration.HumanDuration(v.At.Sub(l.Since)), fmt.Sprint(l.Hints()),
+			}
 		}
+		rows = append(rows, append(row, fmt.Sprintf("%d/%d", len(s.Finished), v.Lessons)))
 	}
+	p := newParagraphWriter(w)
+	p.printTable([]string{"SEAT", "LESSON", "TASKS", "NOW AT", "FOR", "HINTS", "FINISHED"}, rows)
 	for _, s := range v.Seats {
 		if s.Problem != "" {
-			_, _ = fmt.Fprintf(t, "\nproblem: %s: %s\n", s.Name, s.Problem)
+			p.printLine("\nproblem: %s: %s", s.Name, s.Problem)
 		}
 	}
-	_, _ = fmt.Fprintf(t, "\nThe page: %s\n", room.Page())
-	return t.Flush()
+	p.printLine("\nThe page: %s", room.Page())
+	return p.err
 }
 
 // newClassroomRun returns the command `lab classroom run`.
@@ -468,7 +468,7 @@ if it fails anywhere.`,
   lab classroom run --seat seat-03 -- lab lesson reset
   lab classroom run -- kubectl get nodes
   lab classroom run -- bash -c 'fakecloud faults create --operation instances.get --status 503'`,
-		Args: cobra.MinimumNArgs(1),
+		Args: clikit.RequireArguments(1, 0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			room, err := classroom.Open()
 			if err != nil {
@@ -509,7 +509,7 @@ func newClassroomShell() *cobra.Command {
 		Use:               "shell SEAT",
 		Short:             "Open a shell at a seat, as its learner has it",
 		Example:           "  lab classroom shell seat-07",
-		Args:              requireOneArgument,
+		Args:              clikit.RequireArguments(1, 1),
 		ValidArgsFunction: completeSeats,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			room, err := classroom.Open()
@@ -518,7 +518,7 @@ func newClassroomShell() *cobra.Command {
 			}
 			shell, err := room.Shell(cmd.Context(), args[0])
 			if err != nil {
-				return usageError{err}
+				return clikit.Usage(err)
 			}
 			shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr
 			shell.Cancel = func() error { return nil } // Ctrl-C is the shell's.
@@ -592,18 +592,18 @@ It is reached from this machine alone unless --listen says otherwise, and has no
   lab classroom page --from-service seat:8400 --listen 0.0.0.0   # manifests/classroom`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(from) == 0 && rooms.Service == "" {
-				return usagef("whose seats? want --from URL, or --from-service HOST:PORT")
+				return clikit.Usagef("whose seats? want --from URL, or --from-service HOST:PORT")
 			}
 			for _, text := range from {
 				u, err := url.Parse(text)
 				if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-					return usagef("--from %q: want the URL of a classroom's page, such as http://10.0.0.11:8400/", text)
+					return clikit.Usagef("--from %q: want the URL of a classroom's page, such as http://10.0.0.11:8400/", text)
 				}
 				rooms.From = append(rooms.From, u)
 			}
 			if host, port, err := net.SplitHostPort(rooms.Service); rooms.Service != "" && (err != nil || host == "" ||
 				port == "") {
-				return usagef("--from-service %q: want HOST:PORT, such as seat:8400", rooms.Service)
+				return clikit.Usagef("--from-service %q: want HOST:PORT, such as seat:8400", rooms.Service)
 			}
 			return rooms.Serve(cmd.Context())
 		},

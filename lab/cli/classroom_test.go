@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // classroomCommand runs `lab classroom` with args in a home folder of its own.
@@ -43,7 +45,7 @@ func TestClassroomCommandLine(t *testing.T) {
 	} {
 		err := classroomCommand(t, c.args...)
 		require.ErrorContains(t, err, c.says)
-		assert.ErrorAs(t, err, &usageError{}, "%q is a mistake in the command line", c.args)
+		assert.ErrorAs(t, err, &clikit.UsageError{}, "%q is a mistake in the command line", c.args)
 	}
 }
 

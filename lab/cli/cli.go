@@ -7,8 +7,8 @@
 // lab or speak to its cloud by itself.
 //
 // Begin with newRoot, which lists all commands. Each command is in the file of its
-// name. What all commands share is in arguments.go, completion.go, output.go and
-// shell.go.
+// name. What all commands share is in output.go and shell.go, and what they share with
+// those of fakecloud is in fakecloud/clikit.
 package cli
 
 import (
@@ -19,10 +19,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -34,12 +36,6 @@ const (
 	exitUsage       = 2
 	exitInterrupted = 130 // As shells report a program that Ctrl-C ended.
 )
-
-// usageError is a mistake in the command line. The exit code is then exitUsage.
-type usageError struct{ error }
-
-// usagef returns a usageError with the formatted message.
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // Main runs the command line and returns the exit code.
 func Main() int {
@@ -71,7 +67,7 @@ func exitCode(ctx context.Context, stderr io.Writer, err error) int {
 	if !errors.As(err, &silent) {
 		_, _ = fmt.Fprintln(stderr, "lab:", err)
 	}
-	var usage usageError
+	var usage clikit.UsageError
 	switch {
 	case errors.As(err, &usage):
 		_, _ = fmt.Fprintln(stderr, "`lab --help` and `lab COMMAND --help` explain.")
@@ -129,7 +125,6 @@ never printed.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error { return o.configureLogging() },
 	}
-	root.SetFlagErrorFunc(rewordFlagError)
 	name := "lab"
 	if v := os.Getenv("LAB_NAME"); v != "" {
 		name = v
@@ -164,16 +159,14 @@ never printed.`,
 		newVersion(o),
 		newAgent(),
 	)
-	root.InitDefaultCompletionCmd()
-	describeShellCompletion(root)
-	wrapArgumentErrors(root)
+	clikit.Finish(root)
 	return root
 }
 
 // openLab opens the lab that --name names.
 func (o *globalOptions) openLab() (*lab.Lab, error) {
 	if _, err := state.Dir(o.name); err != nil {
-		return nil, usageError{err}
+		return nil, clikit.Usage(err)
 	}
 	return lab.Open(o.name)
 }
@@ -186,10 +179,23 @@ var release = "devel"
 // --verbose.
 func (o *globalOptions) configureLogging() error {
 	if o.quiet && o.verbose {
-		return usagef("--quiet and --verbose: want one of them")
+		return clikit.Usagef("--quiet and --verbose: want one of them")
 	}
 	if o.verbose {
 		slog.SetDefault(slog.New(ui.Verbose(os.Stderr)))
 	}
 	return nil
+}
+
+// completeLabs completes names of existing labs, up to most arguments.
+func completeLabs(most int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		names, err := state.List()
+		if err != nil || len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return slices.DeleteFunc(
+			names, func(name string) bool { return slices.Contains(args, name) },
+		), cobra.ShellCompDirectiveNoFileComp
+	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // runCommandLine runs a command line in this process. It returns what it printed and
@@ -108,7 +110,7 @@ func TestExitCodes(t *testing.T) {
 	assert.Equal(t, 0, exitCode(t.Context(), io.Discard, nil))
 	assert.Equal(t, 0, exitCode(interrupted, io.Discard, nil), "one that Ctrl-C is the way to end")
 	assert.Equal(t, 1, exitCode(t.Context(), io.Discard, failed))
-	assert.Equal(t, 2, exitCode(t.Context(), io.Discard, errors.Join(usagef("wrong"), failed)))
+	assert.Equal(t, 2, exitCode(t.Context(), io.Discard, errors.Join(clikit.Usagef("wrong"), failed)))
 	assert.Equal(t, 130, exitCode(interrupted, io.Discard, failed))
 	var said bytes.Buffer
 	assert.Equal(t, 1, exitCode(t.Context(), &said, silentError{failed}))
@@ -202,6 +204,6 @@ func TestMissingArguments(t *testing.T) {
 		root.SetErr(io.Discard)
 		err := root.ExecuteContext(t.Context())
 		require.ErrorContains(t, err, c.says)
-		assert.ErrorAs(t, err, &usageError{}, "%q is a mistake in the command line", c.args)
+		assert.ErrorAs(t, err, &clikit.UsageError{}, "%q is a mistake in the command line", c.args)
 	}
 }

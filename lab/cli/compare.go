@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/compare"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -32,7 +33,7 @@ It exits with 0 whether anything differs or not.`,
   lab compare plain lab -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usagef("compare which two labs? want `lab compare A B`; `lab list` shows what there is")
+				return clikit.Usagef("compare which two labs? want `lab compare A B`; `lab list` shows what there is")
 			}
 			return nil
 		},
@@ -40,20 +41,20 @@ It exits with 0 whether anything differs or not.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
 				if _, err := state.Dir(name); err != nil {
-					return usageError{err}
+					return clikit.Usage(err)
 				}
 			}
 			if args[0] == args[1] {
-				return usagef("%s and %s are one lab; give two", args[0], args[1])
+				return clikit.Usagef("%s and %s are one lab; give two", args[0], args[1])
 			}
 			c, err := compare.Labs(cmd.Context(), args[0], args[1])
 			if err != nil {
 				return err
 			}
-			return printOutput(cmd, c, func(w io.Writer) error { return printComparison(w, c, ui.Colored(w)) })
+			return clikit.Print(cmd, c, func(w io.Writer) error { return printComparison(w, c, ui.Colored(w)) })
 		},
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 

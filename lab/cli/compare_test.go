@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/compare"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -89,7 +90,7 @@ func TestCompareArguments(t *testing.T) {
 			root.SetArgs(append([]string{"compare"}, tc.args...))
 			err := root.ExecuteContext(t.Context())
 			require.ErrorContains(t, err, tc.want)
-			var usage usageError
+			var usage clikit.UsageError
 			assert.Equal(t, tc.usage, errors.As(err, &usage))
 		})
 	}

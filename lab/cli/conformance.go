@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
@@ -76,7 +77,7 @@ proxy, if the driver asks for that.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
-				return usagef("unexpected argument %q; what the CCM is to be given comes after --", args[0])
+				return clikit.Usagef("unexpected argument %q; what the CCM is to be given comes after --", args[0])
 			}
 			f.opts.Name = ownLabName(cmd, o, "conformance")
 			tests, err := f.completeOptions(profiles.All(), args)
@@ -120,7 +121,7 @@ proxy, if the driver asks for that.`,
 		"end the run at the first required test that fails; the reports say what was not run",
 	)
 	f.selection = addSelectionFlags(cmd)
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	cmd.AddCommand(newConformanceList(), newConformanceBudget(), newConformanceDriver(), newConformanceTable())
 	return cmd
 }
@@ -158,7 +159,7 @@ func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test
 	if report == nil || report.Unfinished != "" {
 		// A partial report must not be taken for a whole one. It is printed for people,
 		// and never as data.
-		if report != nil && len(report.Tests) > 0 && cmd.Flag("output").Value.String() == "table" {
+		if report != nil && len(report.Tests) > 0 && clikit.Output(cmd) == "table" {
 			err = errors.Join(err, printReport(cmd.OutOrStdout(), report))
 		}
 		if err == nil && report != nil {
@@ -184,7 +185,7 @@ func (f *conformanceFlags) deliverReport(cmd *cobra.Command, steps *ui.Steps, re
 			return fmt.Errorf("writing the report: %w", err)
 		}
 	}
-	err = printOutput(cmd, result, func(w io.Writer) error { return printReport(w, result) })
+	err = clikit.Print(cmd, result, func(w io.Writer) error { return printReport(w, result) })
 	f.printNextSteps(steps, result, files)
 	if err == nil && !result.Passed() {
 		err = silentError{errors.New("not conformant")}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
@@ -16,11 +17,11 @@ func (f *conformanceFlags) readBudgetLimits() (conformance.Limits, error) {
 	}
 	text, err := os.ReadFile(f.budget)
 	if err != nil {
-		return nil, usagef("--budget: %w", err)
+		return nil, clikit.Usagef("--budget: %w", err)
 	}
 	limits, err := conformance.ParseLimits(text)
 	if err != nil {
-		return nil, usagef("--budget %s: %w; `lab conformance budget` prints one to edit", f.budget, err)
+		return nil, clikit.Usagef("--budget %s: %w; `lab conformance budget` prints one to edit", f.budget, err)
 	}
 	return limits, nil
 }
@@ -34,7 +35,6 @@ func newConformanceBudget() *cobra.Command {
 most, by number of Nodes, phase and controller. A file for --budget need only
 have those that are to differ.`,
 		Example: "  lab conformance budget > budget.yaml\n  lab conformance --profile Budget --budget budget.yaml",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := cmd.OutOrStdout().Write(conformance.DefaultLimits().YAML())
 			return err
@@ -45,28 +45,26 @@ have those that are to differ.`,
 // printBudget adds the spent calls of the cloud's API to a table. It has a line for
 // each phase and a column for each controller. A cell has the calls per object and
 // their limit.
-func printBudget(p func(format string, args ...any), spent []conformance.Spent) {
+func printBudget(p *paragraphWriter, spent []conformance.Spent) {
 	if len(spent) == 0 {
 		return
 	}
-	heading := "BUDGET, calls/limit\tPER"
+	header := []string{"BUDGET, calls/limit", "PER"}
 	for _, c := range conformance.Controllers {
-		heading += "\t" + string(c)
+		header = append(header, string(c))
 	}
-	p("\n%s", heading)
-	line := ""
+	var rows [][]string
 	for i, s := range spent {
 		if i == 0 || s.Nodes != spent[i-1].Nodes || s.Phase != spent[i-1].Phase {
-			if line != "" {
-				p("%s", line)
-			}
-			line = fmt.Sprintf("%d Nodes, %s\t%s", s.Nodes, s.Phase, s.Per)
+			rows = append(rows, []string{fmt.Sprintf("%d Nodes, %s", s.Nodes, s.Phase), fmt.Sprint(s.Per)})
 		}
 		mark := ""
 		if s.Exceeds() {
 			mark = " !"
 		}
-		line += "\t" + conformance.Digits(s.Each) + "/" + conformance.Digits(s.Limit) + mark
+		last := &rows[len(rows)-1]
+		*last = append(*last, conformance.Digits(s.Each)+"/"+conformance.Digits(s.Limit)+mark)
 	}
-	p("%s", line)
+	p.printLine("")
+	p.printTable(header, rows)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver"
 	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -20,7 +21,6 @@ func newConformanceDriver() *cobra.Command {
 		Use:     "driver",
 		Short:   "Write a driver of another cloud, and look at it",
 		Example: "  lab conformance driver new --language go nebula-driver\n  lab conformance driver check ./nebula-driver",
-		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newConformanceDriverCheck(), newConformanceDriverNew())
@@ -37,14 +37,14 @@ func newConformanceDriverNew() *cobra.Command {
 request, and says of all else that it is not written yet: comments say where to begin.
 It needs nothing but what comes with its language.`,
 		Example: "  lab conformance driver new --language python nebula-driver",
-		Args:    cobra.ExactArgs(1),
+		Args:    clikit.RequireArguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkChoice("language", language, driver.StarterLanguages()); err != nil {
+			if err := clikit.CheckChoice("language", language, driver.StarterLanguages()); err != nil {
 				return err
 			}
 			build, program, err := driver.WriteStarter(language, args[0])
 			if err != nil {
-				return usageError{err}
+				return clikit.Usage(err)
 			}
 			if build != "" {
 				build = fmt.Sprintf("(cd %s && %s) && ", args[0], build)
@@ -56,7 +56,7 @@ It needs nothing but what comes with its language.`,
 	}
 	cmd.Flags().StringVar(&language, "language", "", "`LANGUAGE` of the driver: "+
 		strings.Join(driver.StarterLanguages(), ", "))
-	completeValues(cmd, "language", driver.StarterLanguages()...)
+	clikit.CompleteFlag(cmd, "language", driver.StarterLanguages()...)
 	return cmd
 }
 
@@ -81,7 +81,7 @@ does not have, and which core tests are skipped without them.
 DRIVER is a program, or an address of one that runs, as for lab conformance --driver.`,
 		Example: `  lab conformance driver check ./nebula-driver --driver-arg --cluster={{.ClusterName}} \
       --call 'GET /v1/servers' --call 'DELETE /v1/load_balancers/42'`,
-		Args: cobra.ExactArgs(1),
+		Args: clikit.RequireArguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.driver = args[0]
 			if err := f.parseDriver(); err != nil {
@@ -92,7 +92,7 @@ DRIVER is a program, or an address of one that runs, as for lab conformance --dr
 			if err != nil {
 				return err
 			}
-			return printOutput(cmd, tried, func(w io.Writer) error { return printTriedDriver(w, tried) })
+			return clikit.Print(cmd, tried, func(w io.Writer) error { return printTriedDriver(w, tried) })
 		},
 	}
 	fl := cmd.Flags()
@@ -105,51 +105,46 @@ DRIVER is a program, or an address of one that runs, as for lab conformance --dr
 		"`NAME: TEMPLATE` for a header of calls that try faults, as 'Authorization: Bearer {{readFile \"token\"}}'")
 	fl.StringVar(&trying.Values.ClusterName, "cluster-name", "driver-check", "the cluster's `NAME`, {{.ClusterName}}")
 	fl.StringVar(&trying.Values.Kubeconfig, "kubeconfig", "", "`FILE` for {{.Kubeconfig}}")
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
 // printTriedDriver prints what became of each call, and what is lost.
 func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
-	var rows []string
+	p := newParagraphWriter(w)
+	table := func(header []string, rows [][]string) {
+		if len(rows) > 0 {
+			p.printTable(header, rows)
+			p.printLine("")
+		}
+	}
+	var unknown, calls, faults, lost [][]string
 	for _, name := range tried.Unknown {
-		rows = append(rows, name+"\t"+driver.UnknownFeature)
+		unknown = append(unknown, []string{name, driver.UnknownFeature})
 	}
-	if len(rows) > 0 {
-		rows = append([]string{"LEFT ASIDE\tWHY"}, append(rows, "")...)
-	}
-	if len(tried.Calls) > 0 {
-		rows = append(rows, "CALL\tIS ABOUT\tBY RULE")
-	}
+	table([]string{"LEFT ASIDE", "WHY"}, unknown)
 	for _, c := range tried.Calls {
 		thing, rule := string(c.Thing), fmt.Sprint(c.Rule)
 		if c.Rule == 0 {
-			thing, rule = "nothing: no fault meets it", "-"
+			thing, rule = "nothing: no fault meets it", ""
 		}
 		if c.Meant != 0 {
 			rule += fmt.Sprintf(", which hides rule %d", c.Meant)
 		}
-		rows = append(rows, c.Call+"\t"+thing+"\t"+rule)
+		calls = append(calls, []string{c.Call, thing, rule})
 	}
-	if len(tried.Calls) > 0 {
-		rows = append(rows, "")
-	}
-	if len(tried.Faults) > 0 {
-		rows = append(rows, "FAULT\tIN THE ANSWER TO\tIS MADE")
-	}
+	table([]string{"CALL", "IS ABOUT", "BY RULE"}, calls)
 	for _, f := range tried.Faults {
 		made := "yes"
 		if !f.Made {
 			made = "not known: " + f.NotMade
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s", f.Fault, f.Call, made))
+		faults = append(faults, []string{string(f.Fault), f.Call, made})
 	}
-	if len(tried.Faults) > 0 {
-		rows = append(rows, "")
-	}
-	rows = append(rows, "NOT THERE\tEXTENDED\tCORE TESTS SKIPPED")
+	table([]string{"FAULT", "IN THE ANSWER TO", "IS MADE"}, faults)
 	for _, l := range tried.Lost {
-		rows = append(rows, fmt.Sprintf("%s\t%d\t%s", l.Feature, l.Extended, dashIfEmpty(strings.Join(l.Core, ", "))))
+		lost = append(lost, []string{string(l.Feature), fmt.Sprint(l.Extended), strings.Join(l.Core, ", ")})
 	}
-	return printColumns(rows...)(w)
+	p.printTable([]string{"NOT THERE", "EXTENDED", "CORE TESTS SKIPPED"}, lost)
+	return p.err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -45,7 +46,7 @@ func addSelectionFlags(cmd *cobra.Command) *selection {
 		"only tests of this profile, `NAME`: "+strings.Join(names, ", ")+"; can be repeated (default all)",
 	)
 	cmd.Flags().StringVar(&s.focus, "focus", "", "only tests whose ID this regular `expression` matches")
-	completeValues(cmd, "profile", names...)
+	clikit.CompleteFlag(cmd, "profile", names...)
 	return s
 }
 
@@ -56,20 +57,20 @@ func (s selection) selectTests(all []conformance.Test) (chosen []conformance.Tes
 	for _, name := range s.profiles {
 		profile, err := conformance.ProfileNamed(name)
 		if err != nil {
-			errs = append(errs, usagef("--profile: %w", err))
+			errs = append(errs, clikit.Usagef("--profile: %w", err))
 		}
 		p = append(p, profile)
 	}
 	if s.focus != "" {
 		if focus, err = regexp.Compile(s.focus); err != nil {
-			errs = append(errs, usagef("--focus: %w", err))
+			errs = append(errs, clikit.Usagef("--focus: %w", err))
 		}
 	}
 	if len(errs) > 0 {
 		return nil, nil, nil, errors.Join(errs...)
 	}
 	if chosen = conformance.Select(all, p, focus); len(chosen) == 0 {
-		err = usagef(
+		err = clikit.Usagef(
 			"--focus %q matches no test of the profiles asked for; `lab conformance list` prints all tests", s.focus,
 		)
 	}
@@ -120,7 +121,7 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 		&f.dialect, "dialect", "",
 		"the CCM is that of another cloud, run and judged by its preset: "+strings.Join(identity.Dialects(), ", "),
 	)
-	completeValues(cmd, "dialect", identity.Dialects()...)
+	clikit.CompleteFlag(cmd, "dialect", identity.Dialects()...)
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
 	fl.StringVar(
@@ -171,9 +172,9 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 		"another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments",
 	)
 	_ = fl.MarkHidden("ccm-build") // It is for testing mutants of the CCM.
-	completeValues(cmd, "cluster", cluster.KindNames()...)
+	clikit.CompleteFlag(cmd, "cluster", cluster.KindNames()...)
 	capabilities, features := capabilitiesAndFeatures(profiles.All())
-	completeValues(cmd, "claim", capabilities...)
+	clikit.CompleteFlag(cmd, "claim", capabilities...)
 	_ = cmd.RegisterFlagCompletionFunc(
 		"unsupported",
 		cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
@@ -188,10 +189,10 @@ const maxBoundsFactor = 100
 // skipped.
 func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []string) ([]conformance.Test, error) {
 	var errs []error
-	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	addUsageError := func(format string, args ...any) { errs = append(errs, clikit.Usagef(format, args...)) }
 	for _, name := range f.opts.Names(all) {
 		if _, err := state.Dir(name); err != nil {
-			errs = append(errs, usageError{err})
+			errs = append(errs, clikit.Usage(err))
 		}
 	}
 	errs = append(errs, f.validateCluster()...)
@@ -231,7 +232,7 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 			}
 		}
 		if err != nil {
-			return nil, usagef("--report-dir %s: %w", f.reportDir, err)
+			return nil, clikit.Usagef("--report-dir %s: %w", f.reportDir, err)
 		}
 	}
 	return tests, nil
@@ -241,7 +242,7 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 // runs on.
 func (f *conformanceFlags) validateCluster() (errs []error) {
 	o := &f.opts
-	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	addUsageError := func(format string, args ...any) { errs = append(errs, clikit.Usagef(format, args...)) }
 	kind := cluster.KindNamed(o.Cluster)
 	switch {
 	case o.Cluster == "" || kind == nil:
@@ -276,7 +277,7 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 		if !slices.Contains(capabilities, c) {
 			errs = append(
 				errs,
-				usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")),
+				clikit.Usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")),
 			)
 		}
 		f.opts.Implementation.Claims = append(f.opts.Implementation.Claims, conformance.Capability(c))
@@ -288,14 +289,14 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 		}
 		switch {
 		case reason == "":
-			errs = append(errs, usagef("--unsupported %q: want NAME=REASON; the reason goes into the report", u))
+			errs = append(errs, clikit.Usagef("--unsupported %q: want NAME=REASON; the reason goes into the report", u))
 		case !slices.Contains(features, name):
-			errs = append(errs, usagef(
+			errs = append(errs, clikit.Usagef(
 				"--unsupported %q: no test needs that; features, capabilities and profiles are %s", name,
 				strings.Join(features, ", "),
 			))
 		case slices.Contains(f.claims, name):
-			errs = append(errs, usagef("%s cannot be both claimed and unsupported", name))
+			errs = append(errs, clikit.Usagef("%s cannot be both claimed and unsupported", name))
 		}
 		if f.opts.Implementation.Unsupported == nil {
 			f.opts.Implementation.Unsupported = conformance.Unsupported{}
@@ -328,15 +329,15 @@ func (f *conformanceFlags) parseDriver() error {
 	isAddress := driver.IsAddress(f.driver)
 	switch {
 	case f.driver == "" && len(f.driverArgs)+len(f.driverEnv) > 0:
-		return usagef("--driver-arg and --driver-env are for --driver PROGRAM")
+		return clikit.Usagef("--driver-arg and --driver-env are for --driver PROGRAM")
 	case f.driver == "":
 		return nil
 	case f.opts.CCMPath != "" || len(f.ccmNames) > 0:
-		return usagef("--ccm-build and --ccm-names are for the lab's own cloud, and --driver for another")
+		return clikit.Usagef("--ccm-build and --ccm-names are for the lab's own cloud, and --driver for another")
 	case isAddress && len(f.driverArgs)+len(f.driverEnv) > 0:
-		return usagef("--driver-arg and --driver-env: %s runs already", f.driver)
+		return clikit.Usagef("--driver-arg and --driver-env: %s runs already", f.driver)
 	case isAddress && f.opts.Labs > 1:
-		return usagef("--labs %d: %s is one driver, of one cluster", f.opts.Labs, f.driver)
+		return clikit.Usagef("--labs %d: %s is one driver, of one cluster", f.opts.Labs, f.driver)
 	}
 	f.opts.Driver = &suite.Driver{Args: f.driverArgs, Env: f.driverEnv}
 	var err error
@@ -346,7 +347,7 @@ func (f *conformanceFlags) parseDriver() error {
 		err = f.opts.Driver.Check()
 	}
 	if err != nil {
-		return usageError{err}
+		return clikit.Usage(err)
 	}
 	return nil
 }
@@ -356,9 +357,9 @@ func (f *conformanceFlags) parseDriver() error {
 func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	switch {
 	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || len(f.ccmNames) > 0 || f.config != "" || f.dialect != ""):
-		return usagef("--ccm-env, --ccm-config, --ccm-names, --dialect and arguments after -- are for --ccm PATH")
+		return clikit.Usagef("--ccm-env, --ccm-config, --ccm-names, --dialect and arguments after -- are for --ccm PATH")
 	case f.dialect != "" && f.driver != "":
-		return usagef("--dialect and --driver: give one")
+		return clikit.Usagef("--dialect and --driver: give one")
 	case f.ccm == "":
 		return nil
 	}
@@ -369,7 +370,7 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	p := &program.CCM{Path: path, Args: args, Env: f.env}
 	var errs []error
 	if f.opts.CCMNames, err = onfakecloud.ParseNames(f.ccmNames); err != nil {
-		errs = append(errs, usagef("--ccm-names %w", err))
+		errs = append(errs, clikit.Usagef("--ccm-names %w", err))
 	}
 	if f.config != "" {
 		template, err := os.ReadFile(f.config)
@@ -377,17 +378,17 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 			err = fmt.Errorf("%s is empty", f.config)
 		}
 		if err != nil {
-			errs = append(errs, usagef("--ccm-config: %w", err))
+			errs = append(errs, clikit.Usagef("--ccm-config: %w", err))
 		}
 		p.ConfigTemplate = string(template)
 	}
 	if err := p.Check(); err != nil {
-		errs = append(errs, usageError{err})
+		errs = append(errs, clikit.Usage(err))
 	}
 	f.opts.Program = p
 	if f.dialect != "" {
 		if err := f.opts.UseDialect(f.dialect); err != nil {
-			errs = append(errs, usagef("--dialect: %w", err))
+			errs = append(errs, clikit.Usagef("--dialect: %w", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -399,14 +400,14 @@ func (f *conformanceFlags) parseRBAC() error {
 	case f.rbac == "":
 		return nil
 	case f.opts.Cluster == cluster.KindExternal:
-		return usagef("--rbac is for clusters that the suite makes, not for --cluster %s", f.opts.Cluster)
+		return clikit.Usagef("--rbac is for clusters that the suite makes, not for --cluster %s", f.opts.Cluster)
 	}
 	manifest, err := os.ReadFile(f.rbac)
 	if err == nil {
 		f.opts.RBAC, err = suite.ParseRBAC(manifest)
 	}
 	if err != nil {
-		return usagef("--rbac %s: %w", f.rbac, err)
+		return clikit.Usagef("--rbac %s: %w", f.rbac, err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 )
@@ -50,11 +51,11 @@ func newConformanceList() *cobra.Command {
 					list, listedTest{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.BuildsOn, t.Requires, t.Source},
 				)
 			}
-			return printOutput(cmd, list, func(w io.Writer) error { return printTestList(w, list) })
+			return clikit.Print(cmd, list, func(w io.Writer) error { return printTestList(w, list) })
 		},
 	}
 	s = addSelectionFlags(cmd)
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 

@@ -7,16 +7,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
 // printReport prints a summary of the report for a person.
 func printReport(w io.Writer, r *conformance.Report) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
-	p("\nPROFILE\tCORE\tEXTENDED\tSKIPPED")
+	p := newParagraphWriter(w)
+	p.printLine("")
+	var rows [][]string
 	var failed, notRequired []string
 	blocked := map[string][]string{} // by why
 	for _, test := range r.Tests {
@@ -26,38 +25,39 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	}
 	for _, profile := range r.Profiles {
 		core, extended := cmp.Or(profile.Core, &conformance.Summary{}), cmp.Or(profile.Extended, &conformance.Summary{})
-		p(
-			"%s\t%s\t%s\t%d", profile.Name, formatScore(core), formatScore(extended),
-			core.Statistics.Skipped+extended.Statistics.Skipped,
-		)
+		rows = append(rows, []string{
+			string(profile.Name), formatScore(core), formatScore(extended),
+			fmt.Sprint(core.Statistics.Skipped + extended.Statistics.Skipped),
+		})
 		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
 		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
 	}
+	p.printTable([]string{"PROFILE", "CORE", "EXTENDED", "SKIPPED"}, rows)
 	printBudget(p, r.Budget)
-	p("")
+	p.printLine("")
 	if len(notRequired) > 0 {
-		p("failed, not required: %s", strings.Join(notRequired, ", "))
+		p.printLine("failed, not required: %s", strings.Join(notRequired, ", "))
 	}
 	if len(failed) > 0 {
-		p("failed: %s", strings.Join(failed, ", "))
+		p.printLine("failed: %s", strings.Join(failed, ", "))
 	}
 	for _, why := range slices.Sorted(maps.Keys(blocked)) {
-		p("blocked %s: %s", why, listSome(blocked[why]))
+		p.printLine("blocked %s: %s", why, listSome(blocked[why]))
 	}
 	if n := len(r.Crashes); n > 0 {
-		p(
+		p.printLine(
 			"the CCM ended by itself, times: %d; the last time it said:\n    %s", n,
 			strings.ReplaceAll(r.Crashes[n-1], "\n", "\n    "),
 		)
 	}
 	if n := r.ExitsUnderFault; n > 0 {
-		p(
+		p.printLine(
 			"while the suite made the cloud misbehave, or the machine stood still, the CCM ended by itself, times: %d; "+
 				"that fails nothing", n,
 		)
 	}
-	p("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
-	return t.Flush()
+	p.printLine("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
+	return p.err
 }
 
 // maxListedBlocked is how many blocked tests are named for each that blocks any: there may be a hundred,
@@ -71,11 +71,11 @@ func listSome(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// formatScore returns how many of the tests that were not skipped have passed, or "-" if there are none.
+// formatScore returns how many of the tests that were not skipped have passed, or "" if there are none.
 func formatScore(s *conformance.Summary) string {
 	asked := s.Statistics.Asked()
 	if asked == 0 {
-		return "-"
+		return ""
 	}
 	text := fmt.Sprintf("%d/%d", s.Statistics.Passed, asked)
 	var of []string

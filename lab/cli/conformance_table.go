@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/report"
 )
@@ -25,7 +26,7 @@ was judged, what it failed and what it was not asked. A FILE is a report.yaml of
 		Example: `  lab conformance table ours/report.yaml theirs/report.yaml theirs/thousand-nodes.json > REPORTS.md`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("table: name the report.yaml of at least one run (lab conformance --report-dir DIR)")
+				return clikit.Usagef("table: name the report.yaml of at least one run (lab conformance --report-dir DIR)")
 			}
 			return nil
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver"
@@ -218,7 +219,7 @@ func TestConformanceUsageErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := newConformanceFlags(tc.change).completeOptions(conformanceTable, tc.args)
-			var usage usageError
+			var usage clikit.UsageError
 			require.ErrorAs(t, err, &usage)
 			for _, want := range tc.want {
 				assert.ErrorContains(t, err, want)
@@ -271,7 +272,7 @@ func TestConformanceArguments(t *testing.T) {
 		`--output "xml": want one of`:      {"conformance", "-o", "xml"},
 	} {
 		_, err := executeCommand(t, args...)
-		var usage usageError
+		var usage clikit.UsageError
 		require.ErrorAs(t, err, &usage, want)
 		assert.ErrorContains(t, err, want)
 	}
@@ -336,9 +337,9 @@ func TestPrintReport(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, printReport(&out, r))
 	assert.Equal(t, `
-PROFILE       CORE   EXTENDED                          SKIPPED
-Node          13/14  -                                 0
-LoadBalancer  -      6/10 (2 blocked, 1 not required)  3
+PROFILE        CORE    EXTENDED                           SKIPPED
+Node           13/14   -                                  0
+LoadBalancer   -       6/10 (2 blocked, 1 not required)   3
 
 failed, not required: lb-b
 failed: node-a, lb-a
@@ -379,9 +380,9 @@ func TestPrintBudget(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, printReport(&out, r))
 	assert.Contains(t, out.String(), `
-BUDGET, calls/limit           PER      node       service    route      other
-150 Nodes, initialise         Node     0.333/0.4  0.333/0.4  0.333/0.4  0.333/0.4
-1000 Nodes, services-created  Service  1200/20 !  1200/20 !  1200/20 !  1200/20 !
+BUDGET, calls/limit            PER       node        service     route       other
+150 Nodes, initialise          Node      0.333/0.4   0.333/0.4   0.333/0.4   0.333/0.4
+1000 Nodes, services-created   Service   1200/20 !   1200/20 !   1200/20 !   1200/20 !
 `)
 }
 

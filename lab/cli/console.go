@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
@@ -36,7 +37,7 @@ file without it, too.`,
   lab console --renew
   lab console -o json | jq -r '.[] | select(.level == "bad") | .id'
   lab record -o lab.html && lab console lab.html`,
-		Args: cobra.MaximumNArgs(1),
+		Args: clikit.RequireArguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return console.ServeRecording(cmd.Context(), args[0], func(url string) {
@@ -47,12 +48,12 @@ file without it, too.`,
 			if err != nil {
 				return err
 			}
-			if cmd.Flag("output").Value.String() == "json" {
+			if clikit.Output(cmd) == "json" {
 				changes, err := labscene.Read(console.SceneFile(l))
 				if err != nil {
 					return err
 				}
-				return printAs(cmd.OutOrStdout(), "json", scene.Fold(changes).Things())
+				return clikit.PrintData(cmd.OutOrStdout(), "json", scene.Fold(changes).Things())
 			}
 			url, err := console.Link(cmd.Context(), l, readOnly, renew)
 			if err != nil {
@@ -64,7 +65,7 @@ file without it, too.`,
 	}
 	cmd.Flags().BoolVar(&readOnly, "read-only", false, "a link to a page that changes nothing")
 	cmd.Flags().BoolVar(&renew, "renew", false, "end all earlier links and pages of the lab")
-	addOutputFlag(cmd, "table", "json")
+	clikit.AddOutput(cmd, "table", "json")
 	return cmd
 }
 
@@ -78,10 +79,9 @@ func newRecord(o *globalOptions) *cobra.Command {
 from the lab's start until now. It opens in any browser, without a lab and without a
 network. Names, addresses and the cloud's calls are in it, and no credentials.`,
 		Example: "  lab record -o lab.html",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				return usagef("record where? give -o FILE, such as -o lab.html")
+				return clikit.Usagef("record where? give -o FILE, such as -o lab.html")
 			}
 			l, err := o.openLab()
 			if err != nil {

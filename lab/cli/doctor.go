@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/doctor"
 )
@@ -28,11 +29,11 @@ exit code is 1 when something must be mended.`,
   lab doctor --cluster kind         # kind needs a container engine
   lab doctor -o json | jq -r '.[] | select(.level == "fix") | .fix'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkChoice("cluster", kind, cluster.KindNames()); err != nil {
+			if err := clikit.CheckChoice("cluster", kind, cluster.KindNames()); err != nil {
 				return err
 			}
 			findings := doctor.Examine(cmd.Context(), doctor.ThisMachine(kind))
-			if err := printOutput(cmd, findings, func(w io.Writer) error {
+			if err := clikit.Print(cmd, findings, func(w io.Writer) error {
 				printFindings(w, findings, o.quiet)
 				return nil
 			}); err != nil {
@@ -48,8 +49,8 @@ exit code is 1 when something must be mended.`,
 		&kind, "cluster", kind,
 		"kind of cluster that the machine is to be fit for: "+strings.Join(cluster.KindNames(), ", "),
 	)
-	completeValues(cmd, "cluster", cluster.KindNames()...)
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.CompleteFlag(cmd, "cluster", cluster.KindNames()...)
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 

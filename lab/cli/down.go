@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
@@ -36,13 +37,13 @@ gone. What cannot be taken down does not keep the others; it exits with 1 then.`
 			steps := o.newSteps()
 			if all {
 				if cmd.Flag("name").Changed {
-					return usagef("--all and --name: want one of them")
+					return clikit.Usagef("--all and --name: want one of them")
 				}
 				return downAll(cmd.Context(), steps, keepState)
 			}
 			dir, err := state.Dir(o.name)
 			if err != nil {
-				return usageError{err}
+				return clikit.Usage(err)
 			}
 			return steps.Do("down", func(func(string)) (string, error) {
 				return downOne(cmd.Context(), lab.Found{Name: o.name, Dir: dir}, keepState)

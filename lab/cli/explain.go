@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/explain"
 )
@@ -39,7 +40,7 @@ cannot be explained, and with 2 when it was called wrongly.`,
   lab explain node            # which nodes there are`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
-				return usagef("explain what? want node/NAME or service/[NAMESPACE/]NAME, one at a time")
+				return clikit.Usagef("explain what? want node/NAME or service/[NAMESPACE/]NAME, one at a time")
 			}
 			return nil
 		},
@@ -66,7 +67,7 @@ cannot be explained, and with 2 when it was called wrongly.`,
 			if err != nil {
 				return err
 			}
-			err = printOutput(cmd, x, func(w io.Writer) error {
+			err = clikit.Print(cmd, x, func(w io.Writer) error {
 				return printExplanation(w, x, os.Getenv("KUBECONFIG") == l.Cluster.Kubeconfig(), o.name)
 			})
 			if err == nil && !x.Serves() {
@@ -78,7 +79,7 @@ cannot be explained, and with 2 when it was called wrongly.`,
 	cmd.Flags().StringVarP(
 		&namespace, "namespace", "n", "", `of a service, unless it is given with the name (default "default")`,
 	)
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -92,20 +93,20 @@ func parseExplainTarget(args []string, namespace string) (explainTarget, error) 
 	kind := explainKinds[strings.ToLower(word)]
 	switch {
 	case kind == "":
-		return explainTarget{}, usagef("%q cannot be explained; want node/NAME or service/[NAMESPACE/]NAME", args[0])
+		return explainTarget{}, clikit.Usagef("%q cannot be explained; want node/NAME or service/[NAMESPACE/]NAME", args[0])
 	case len(args) == 2 && slash:
-		return explainTarget{}, usagef("%q and %q: one thing at a time; want %s/NAME", args[0], args[1], kind)
+		return explainTarget{}, clikit.Usagef("%q and %q: one thing at a time; want %s/NAME", args[0], args[1], kind)
 	case len(args) == 2:
 		name = args[1]
 	}
 	if slash && name == "" || len(args) == 2 && name == "" {
-		return explainTarget{}, usagef(
+		return explainTarget{}, clikit.Usagef(
 			"%q has no name; `lab explain %s` lists what there is", strings.Join(args, " "), kind,
 		)
 	}
 	if kind == explain.KindNode {
 		if namespace != "" || strings.Contains(name, "/") {
-			return explainTarget{}, usagef("nodes have no namespace; want node/NAME")
+			return explainTarget{}, clikit.Usagef("nodes have no namespace; want node/NAME")
 		}
 		return explainTarget{kind, "", name}, nil
 	}
@@ -117,9 +118,9 @@ func parseExplainTarget(args []string, namespace string) (explainTarget, error) 
 			serviceNamespace = namespace
 		}
 	case serviceNamespace == "" || serviceName == "" || strings.Contains(serviceName, "/"):
-		return explainTarget{}, usagef("service %q: want service/NAME or service/NAMESPACE/NAME", name)
+		return explainTarget{}, clikit.Usagef("service %q: want service/NAME or service/NAMESPACE/NAME", name)
 	case namespace != "" && namespace != serviceNamespace:
-		return explainTarget{}, usagef("service %q is not in namespace %q; give one of the two", name, namespace)
+		return explainTarget{}, clikit.Usagef("service %q is not in namespace %q; give one of the two", name, namespace)
 	}
 	return explainTarget{kind, serviceNamespace, serviceName}, nil
 }
@@ -140,7 +141,7 @@ func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
 	if err != nil {
 		return err
 	}
-	return printOutput(cmd, append([]string{}, names...), func(w io.Writer) error {
+	return clikit.Print(cmd, append([]string{}, names...), func(w io.Writer) error {
 		for _, name := range names {
 			_, _ = fmt.Fprintln(w, name)
 		}

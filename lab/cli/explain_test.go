@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/explain"
 )
 
@@ -47,7 +48,7 @@ func TestParseExplainTarget(t *testing.T) {
 	} {
 		_, err := parseExplainTarget(c.args, c.namespace)
 		require.ErrorContains(t, err, c.says)
-		assert.ErrorAs(t, err, &usageError{}, "%q is a mistake in the command line", c.args)
+		assert.ErrorAs(t, err, &clikit.UsageError{}, "%q is a mistake in the command line", c.args)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
@@ -46,13 +47,13 @@ func addForeground(cmd *cobra.Command) *foregroundFlags {
 // so that a port in use is reported at once.
 func (f *foregroundFlags) listenOnPorts(ctx context.Context) (*publish.Listeners, error) {
 	if len(f.ports) > 0 && !f.enabled {
-		return nil, usagef("--publish works as long as the command does: give --foreground too")
+		return nil, clikit.Usagef("--publish works as long as the command does: give --foreground too")
 	}
 	var ports []publish.Port
 	for _, text := range f.ports {
 		p, err := publish.Parse(text)
 		if err != nil {
-			return nil, usagef("--publish %w", err)
+			return nil, clikit.Usagef("--publish %w", err)
 		}
 		ports = append(ports, p)
 	}

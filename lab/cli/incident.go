@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/suite"
@@ -59,19 +60,21 @@ func newIncidentList() *cobra.Command {
 		Example: "  lab incident list\n  lab incident list -o yaml   # with what happened, why it is dangerous, and where it is told of",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list []listedIncident
-			rows := []string{"NAME\tTITLE\tPROFILE\tLEVEL"}
+			var rows [][]string
 			for _, t := range suite.Incidents() {
 				i := t.Incident
 				list = append(list, listedIncident{
 					i.Name, i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right,
 					i.Known,
 				})
-				rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", i.Name, i.Title, t.Profile, t.Level))
+				rows = append(rows, []string{i.Name, i.Title, string(t.Profile), string(t.Level)})
 			}
-			return printOutput(cmd, list, printColumns(rows...))
+			return clikit.Print(cmd, list, func(w io.Writer) error {
+				return clikit.WriteTable(w, []string{"NAME", "TITLE", "PROFILE", "LEVEL"}, rows)
+			})
 		},
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -104,7 +107,7 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 				args = args[:dash]
 			}
 			if len(args) != 1 {
-				return requireOneArgument(cmd, args)
+				return clikit.RequireArguments(1, 1)(cmd, args)
 			}
 			return nil
 		},
@@ -128,7 +131,7 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 		},
 	}
 	f.addCCMFlags(cmd)
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -145,7 +148,7 @@ func (f *conformanceFlags) findIncident(name string, ccmArgs []string) (conforma
 		}
 		_, err := f.completeOptions(profiles.All(), ccmArgs)
 		return conformance.Test{}, errors.Join(
-			usagef("there is no incident %q%s; `lab incident list` prints all", name, didYouMean(name, names)), err,
+			clikit.Usagef("there is no incident %q%s; `lab incident list` prints all", name, clikit.DidYouMean(name, names)), err,
 		)
 	}
 	f.focus = "^" + regexp.QuoteMeta(all[i].ID) + "$"
@@ -157,7 +160,7 @@ func (f *conformanceFlags) findIncident(name string, ccmArgs []string) (conforma
 // output or, if the account is printed there as data, to standard error.
 func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Test) error {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // See runSuite.
-	format := cmd.Flag("output").Value.String()
+	format := clikit.Output(cmd)
 	textOut := cmd.OutOrStdout()
 	if format != "table" {
 		textOut = cmd.ErrOrStderr()
@@ -180,7 +183,7 @@ func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Tes
 	// The account is complete, even if the lab failed afterwards.
 	err = errors.Join(err, printIncidentAccount(textOut, account))
 	if format != "table" {
-		err = errors.Join(err, printAs(cmd.OutOrStdout(), format, account))
+		err = errors.Join(err, clikit.PrintData(cmd.OutOrStdout(), format, account))
 	}
 	if f.opts.Keep {
 		steps.Say(

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/suite"
@@ -96,7 +97,7 @@ func TestIncidentUsageErrors(t *testing.T) {
 		},
 	} {
 		_, err := executeCommand(t, args...)
-		var usage usageError
+		var usage clikit.UsageError
 		require.ErrorAs(t, err, &usage, want)
 		assert.ErrorContains(t, err, want)
 		assert.Equal(t, exitUsage, exitCode(t.Context(), new(strings.Builder), err))

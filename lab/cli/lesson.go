@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/lessons/site"
@@ -61,7 +62,7 @@ func takeLearnersSeat(cmd *cobra.Command, o *globalOptions) (*lessons.Seat, erro
 	if v := os.Getenv("LAB_NAME"); v != "" && !cmd.Flags().Changed("name") {
 		var err error
 		if name, err = lessons.SeatName(v); err != nil {
-			return nil, usageError{err}
+			return nil, clikit.Usage(err)
 		}
 	}
 	return takeSeat(cmd, o, name)
@@ -74,7 +75,7 @@ func takeSeat(cmd *cobra.Command, o *globalOptions, name string) (*lessons.Seat,
 	}
 	s, err := lessons.Take(name)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, clikit.Usage(err)
 	}
 	steps := o.newSteps()
 	s.Tell = func(what string) { steps.Say("   %s", what) }
@@ -99,7 +100,7 @@ func withSeat(
 func findLesson(id string) (*lessons.Lesson, error) {
 	l, err := lessons.Find(id)
 	if err != nil {
-		return nil, usagef("%w%s", err, didYouMean(id, lessonIDs()))
+		return nil, clikit.Usagef("%w%s", err, clikit.DidYouMean(id, lessonIDs()))
 	}
 	return l, nil
 }
@@ -154,16 +155,18 @@ func newLessonList(o *globalOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := []string{"LESSON\tTITLE\tMINUTES\tCLUSTER\tTASKS\tPROGRESS"}
+			var rows [][]string
 			for _, l := range list {
-				rows = append(rows, fmt.Sprintf(
-					"%s\t%s\t%d\t%s\t%d\t%s", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.formatProgress(),
-				))
+				rows = append(rows, []string{
+					l.ID, l.Title, fmt.Sprint(l.Minutes), l.Cluster, fmt.Sprint(l.Tasks), l.formatProgress(),
+				})
 			}
-			return printOutput(cmd, list, printColumns(rows...))
+			return clikit.Print(cmd, list, func(w io.Writer) error {
+				return clikit.WriteTable(w, []string{"LESSON", "TITLE", "MINUTES", "CLUSTER", "TASKS", "PROGRESS"}, rows)
+			})
 		}),
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -219,7 +222,7 @@ func newLessonStart(o *globalOptions) *cobra.Command {
 in seconds, and prints the lesson up to its first task. What was done in this lesson
 before is forgotten.`,
 		Example:           "  lab lesson start taint",
-		Args:              requireOneArgument,
+		Args:              clikit.RequireArguments(1, 1),
 		ValidArgsFunction: completeLesson,
 		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
 			l, err := findLesson(args[0])
@@ -259,14 +262,14 @@ func newLessonStatus(o *globalOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printOutput(cmd, toLessonStatusOutput(st), func(w io.Writer) error { return printLessonStatus(w, st) })
+			return clikit.Print(cmd, toLessonStatusOutput(st), func(w io.Writer) error { return printLessonStatus(w, st) })
 		}),
 	}
 	cmd.Flags().BoolVar(
 		&fresh, "new", false,
 		"print only the tasks that are done since you were last told, and the next; nothing if there are none (for a shell's prompt)",
 	)
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -279,7 +282,7 @@ func newLessonJudge(o *globalOptions) *cobra.Command {
 those that the lesson has it pass. The result is printed, and counts for no task: lesson
 status and watch run all tests of a task, and begin with those that failed last time.`,
 		Example: "  lab lesson judge node-addresses node-provider-id",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    clikit.RequireArguments(1, 0),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var tests []string
 			if s, err := takeLearnersSeat(cmd, o); err == nil {
@@ -296,7 +299,7 @@ status and watch run all tests of a task, and begin with those that failed last 
 			}
 			for _, id := range args {
 				if !slices.Contains(tests, id) {
-					return usagef("no test %q is of this lesson%s", id, didYouMean(id, tests))
+					return clikit.Usagef("no test %q is of this lesson%s", id, clikit.DidYouMean(id, tests))
 				}
 			}
 			v, err := s.JudgeTests(cmd.Context(), args)
@@ -546,7 +549,7 @@ func newLessonText(o *globalOptions) *cobra.Command {
 		Use:               "text ID",
 		Short:             "Print the whole text of a lesson, with its tasks",
 		Example:           "  lab lesson text taint | less -R\n  lab lesson text taint --trainer",
-		Args:              requireOneArgument,
+		Args:              clikit.RequireArguments(1, 1),
 		ValidArgsFunction: completeLesson,
 		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
 			l, err := findLesson(args[0])
@@ -579,7 +582,7 @@ func newLessonSite(o *globalOptions) *cobra.Command {
 them as a hand-out, and the trainer's notes. Its pages work from a file, and load nothing
 from elsewhere.`,
 		Example: "  lab lesson site lessons-site && xdg-open lessons-site/index.html",
-		Args:    requireOneArgument,
+		Args:    clikit.RequireArguments(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			all, err := lessons.All()
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -35,7 +36,7 @@ before a class. What a learner has done is not touched, with another --name than
 		ValidArgsFunction: completeLesson,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if v.parallel < 1 || v.parallel > maxParallelLessons {
-				return usagef("--parallel %d: want 1 to %d", v.parallel, maxParallelLessons)
+				return clikit.Usagef("--parallel %d: want 1 to %d", v.parallel, maxParallelLessons)
 			}
 			return v.runAll(cmd, args)
 		},

@@ -3,12 +3,12 @@ package cli
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
@@ -27,10 +27,10 @@ and what is left of one whose folder is gone (lab down --all ends it).`,
 			if err != nil {
 				return err
 			}
-			return printOutput(cmd, labs, func(w io.Writer) error { return printLabs(w, labs, time.Now()) })
+			return clikit.Print(cmd, labs, func(w io.Writer) error { return printLabs(w, labs, time.Now()) })
 		},
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -40,22 +40,20 @@ func printLabs(w io.Writer, labs []status.Listed, now time.Time) error {
 		_, err := fmt.Fprintln(w, "There is no lab; `lab up` makes one.")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "NAME\tCLUSTER\tSTATE\tNETWORK\tPROCESSES\tAGE")
+	var rows [][]string
 	for _, l := range labs {
 		age := ""
 		if l.StartedAt != nil {
 			age = duration.HumanDuration(now.Sub(*l.StartedAt))
 		}
-		_, _ = fmt.Fprintf(
-			t, "%s\t%s\t%s\t%s\t%d\t%s\n", l.Name, dashIfEmpty(l.Cluster), l.State, dashIfEmpty(l.Network), l.Processes,
-			dashIfEmpty(age),
-		)
+		rows = append(rows, []string{l.Name, l.Cluster, l.State, l.Network, fmt.Sprint(l.Processes), age})
 	}
+	p := newParagraphWriter(w)
+	p.printTable([]string{"NAME", "CLUSTER", "STATE", "NETWORK", "PROCESSES", "AGE"}, rows)
 	for _, l := range labs {
 		if l.Problem != "" {
-			_, _ = fmt.Fprintf(t, "\nproblem: %s: %s\n", l.Name, l.Problem)
+			p.printLine("\nproblem: %s: %s", l.Name, l.Problem)
 		}
 	}
-	return t.Flush()
+	return p.err
 }

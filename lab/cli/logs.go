@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/watch"
@@ -78,8 +79,8 @@ belongs to the line before.`,
 	cmd.Flags().BoolVar(&f.all, "all", false, "all components")
 	cmd.Flags().IntVar(&f.tail, "tail", 0, "only the last so many lines of each (0: all)")
 	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
-	completeValues(cmd, "tail", "20", "100", "1000")
-	completeValues(cmd, "since", sinceStart, "30s", "5m", "1h")
+	clikit.CompleteFlag(cmd, "tail", "20", "100", "1000")
+	clikit.CompleteFlag(cmd, "since", sinceStart, "30s", "5m", "1h")
 	return cmd
 }
 
@@ -87,12 +88,12 @@ belongs to the line before.`,
 func (f logsFlags) validateFlags(args []string) (since time.Time, err error) {
 	switch {
 	case f.tail < 0:
-		return since, usagef("--tail %d: want 0 or more", f.tail)
+		return since, clikit.Usagef("--tail %d: want 0 or more", f.tail)
 	case f.all && len(args) > 0:
-		return since, usagef("--all is every component; leave out %s, or --all", strings.Join(args, " "))
+		return since, clikit.Usagef("--all is every component; leave out %s, or --all", strings.Join(args, " "))
 	}
 	if since, err = parseSince(f.since, time.Now()); err != nil {
-		err = usageError{err}
+		err = clikit.Usage(err)
 	}
 	return since, err
 }
@@ -251,7 +252,7 @@ func chooseLogs(args, have []string, components []cluster.Component, follow bool
 				"%s has no log yet: it has not been started; `lab logs %s -f` waits for it", name, name,
 			)
 		default:
-			return nil, usagef(
+			return nil, clikit.Usagef(
 				"no component %q has a log%s; there are: %s", arg, similarNameHint(arg, have), strings.Join(have, ", "),
 			)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
@@ -51,7 +52,7 @@ func TestChooseLogs(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, tc.fails)
-			var usage usageError
+			var usage clikit.UsageError
 			assert.Equal(t, tc.usage, errors.As(err, &usage))
 		})
 	}
@@ -80,7 +81,7 @@ func TestLogsFlags(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, tc.fails)
-			var usage usageError
+			var usage clikit.UsageError
 			assert.ErrorAs(t, err, &usage)
 		})
 	}

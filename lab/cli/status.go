@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
@@ -29,51 +29,50 @@ func newStatus(o *globalOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = printOutput(cmd, st, func(w io.Writer) error { return printStatus(w, st) })
+			err = clikit.Print(cmd, st, func(w io.Writer) error { return printStatus(w, st) })
 			if err == nil && st.State != "running" {
 				err = silentError{errors.New(st.State)}
 			}
 			return err
 		},
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 
 // printStatus prints tables of the lab's components, nodes and services.
 func printStatus(w io.Writer, st *status.Status) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
-	p("lab %s (%s) is %s", st.Name, st.Cluster, st.State)
-	p("cloud %s", st.CloudURL)
+	p := newParagraphWriter(w)
+	p.printLine("lab %s (%s) is %s", st.Name, st.Cluster, st.State)
+	p.printLine("cloud %s", st.CloudURL)
 	for _, problem := range st.Problems {
-		p("problem: %s", problem)
+		p.printLine("problem: %s", problem)
 	}
-	p("\nCOMPONENT\tPID\tSTATE")
+	p.printLine("")
+	var components, nodes, services [][]string
 	for _, c := range st.Components {
-		pid := "-"
+		pid := ""
 		if c.PID != 0 {
 			pid = fmt.Sprint(c.PID)
 		}
-		p("%s\t%s\t%s", c.Name, pid, c.State)
+		components = append(components, []string{c.Name, pid, c.State})
 	}
-	p("\nNODE\tINSTANCE\tREADY\tZONE\tADDRESSES\tTAINTS")
+	p.printTable([]string{"COMPONENT", "PID", "STATE"}, components)
+	p.printLine("")
 	for _, n := range st.Nodes {
-		p(
-			"%s\t%s\t%t\t%s\t%s\t%s", n.Name, dashIfEmpty(n.InstanceID), n.Ready, dashIfEmpty(n.Zone),
-			dashIfEmpty(strings.Join(n.Addresses, ",")), dashIfEmpty(strings.Join(n.Taints, ",")),
-		)
+		nodes = append(nodes, []string{
+			n.Name, n.InstanceID, fmt.Sprint(n.Ready), n.Zone, strings.Join(n.Addresses, ","), strings.Join(n.Taints, ","),
+		})
 	}
-	p("\nSERVICE\tADDRESS\tPORT\tBALANCER\tSTATE")
+	p.printTable([]string{"NODE", "INSTANCE", "READY", "ZONE", "ADDRESSES", "TAINTS"}, nodes)
+	p.printLine("")
 	for _, s := range st.Services {
 		state := s.State
 		if s.Reason != "" {
 			state += ": " + s.Reason
 		}
-		p(
-			"%s/%s\t%s\t%d\t%s\t%s", s.Namespace, s.Name, dashIfEmpty(s.Address), s.Port, dashIfEmpty(s.BalancerID),
-			state,
-		)
+		services = append(services, []string{s.Namespace + "/" + s.Name, s.Address, fmt.Sprint(s.Port), s.BalancerID, state})
 	}
-	return t.Flush()
+	p.printTable([]string{"SERVICE", "ADDRESS", "PORT", "BALANCER", "STATE"}, services)
+	return p.err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
@@ -51,7 +52,7 @@ There are three kinds of cluster:
   lab up --name plain --cloud-provider none   # one that waits for none; then: lab compare plain lab
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return requireNoArguments(cmd, args[:countBeforeDash(cmd, args)])
+			return clikit.RejectArguments(cmd, args[:countBeforeDash(cmd, args)])
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			opts.Name = o.name
@@ -67,7 +68,7 @@ There are three kinds of cluster:
 				return err
 			}
 			defer func() { _ = published.Close() }()
-			format := cmd.Flag("output").Value.String()
+			format := clikit.Output(cmd)
 			steps := o.newSteps()
 			if format == "table" && !o.quiet {
 				if note := kindSuggestion(cmd.Context(), opts); note != "" {
@@ -84,7 +85,7 @@ There are three kinds of cluster:
 			}
 			switch {
 			case format != "table":
-				err = printAs(cmd.OutOrStdout(), format, upResult{st, outcome})
+				err = clikit.PrintData(cmd.OutOrStdout(), format, upResult{st, outcome})
 			case !o.quiet:
 				err = printUpSummary(cmd, l, st, outcome, opts, guest.dialect)
 				if err == nil && guest.dialect != "" && ccm == "" {
@@ -143,11 +144,11 @@ There are three kinds of cluster:
 		&opts.StepTimeout, "step-timeout", 0,
 		"how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)",
 	)
-	addOutputFlag(cmd, "table", "json", "yaml")
-	completeValues(cmd, "cluster", cluster.KindNames()...)
-	completeValues(cmd, "cloud-provider", cluster.Providers...)
-	completeValues(cmd, "pod-network", kind.PodNetworks...)
-	completeValues(cmd, "profile", "instant", "fast", "realistic")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
+	clikit.CompleteFlag(cmd, "cluster", cluster.KindNames()...)
+	clikit.CompleteFlag(cmd, "cloud-provider", cluster.Providers...)
+	clikit.CompleteFlag(cmd, "pod-network", kind.PodNetworks...)
+	clikit.CompleteFlag(cmd, "profile", "instant", "fast", "realistic")
 	return cmd
 }
 
@@ -173,17 +174,17 @@ func kindSuggestion(ctx context.Context, o lifecycle.Options) string {
 func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	var errs []error
 	if _, err := state.Dir(o.Name); err != nil {
-		errs = append(errs, usageError{err})
+		errs = append(errs, clikit.Usage(err))
 	}
 	if nodesGiven && (o.Nodes < 1 || o.Nodes > maxNodes) {
-		errs = append(errs, usagef("--nodes %d: want 1 to %d", o.Nodes, maxNodes))
+		errs = append(errs, clikit.Usagef("--nodes %d: want 1 to %d", o.Nodes, maxNodes))
 	}
 	if o.StepTimeout < 0 {
-		errs = append(errs, usagef("--step-timeout %s: want a positive duration, such as 10m", o.StepTimeout))
+		errs = append(errs, clikit.Usagef("--step-timeout %s: want a positive duration, such as 10m", o.StepTimeout))
 	}
 	oneOf := func(flag, value string, choices []string) {
 		if value != "" {
-			errs = append(errs, checkChoice(flag, value, choices))
+			errs = append(errs, clikit.CheckChoice(flag, value, choices))
 		}
 	}
 	oneOf("profile", o.Profile, []string{"instant", "fast", "realistic"})
@@ -195,20 +196,20 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 		kind = &cluster.Kind{}
 	}
 	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && !kind.CloudProviderOptional {
-		errs = append(errs, usagef("--cloud-provider none is for --cluster embedded only"))
+		errs = append(errs, clikit.Usagef("--cloud-provider none is for --cluster embedded only"))
 	}
 	// Without --cluster an existing lab may be of any kind. It reports by itself which
 	// flags it does not take.
 	if _, err := state.Open(o.Name); o.Cluster != "" || errors.Is(err, state.ErrNone) {
 		if len(kind.NodeImages) == 0 && (o.NodeImage != "" || o.PodNetwork != "") {
-			errs = append(errs, usagef("--node-image and --pod-network are for --cluster kind"))
+			errs = append(errs, clikit.Usagef("--node-image and --pod-network are for --cluster kind"))
 		}
 		if !kind.TakesKubeconfig && o.Kubeconfig != "" {
-			errs = append(errs, usagef("--kubeconfig is for --cluster external"))
+			errs = append(errs, clikit.Usagef("--kubeconfig is for --cluster external"))
 		}
 	}
 	if kind.TakesKubeconfig && nodesGiven {
-		errs = append(errs, usagef("--nodes: an external cluster has the nodes it has"))
+		errs = append(errs, clikit.Usagef("--nodes: an external cluster has the nodes it has"))
 	}
 	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/doctor"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
@@ -93,7 +94,7 @@ func TestValidateUp(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			var usage usageError
+			var usage clikit.UsageError
 			require.ErrorAs(t, err, &usage)
 			for _, want := range tc.want {
 				assert.ErrorContains(t, err, want)

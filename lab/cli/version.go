@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
@@ -34,13 +36,14 @@ func newVersion(_ *globalOptions) *cobra.Command {
 		Example: "  lab version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := findVersions(cmd.Context())
-			return printOutput(cmd, v, printColumns(
-				"lab\t"+v.Lab, "go\t"+v.Go, "platform\t"+v.Platform, "kubernetes\t"+dashIfEmpty(v.Kubernetes),
-				"etcd\t"+dashIfEmpty(v.Etcd),
-			))
+			return clikit.Print(cmd, v, func(w io.Writer) error {
+				return clikit.WriteTable(w, []string{"lab", v.Lab}, [][]string{
+					{"go", v.Go}, {"platform", v.Platform}, {"kubernetes", v.Kubernetes}, {"etcd", v.Etcd},
+				})
+			})
 		},
 	}
-	addOutputFlag(cmd, "table", "json", "yaml")
+	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
 

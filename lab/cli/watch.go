@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/watch"
@@ -68,7 +69,7 @@ func newWatch(o *globalOptions) *cobra.Command {
 				return err
 			}
 			show := timelinePrinter(cmd.OutOrStdout())
-			if cmd.Flag("output").Value.String() == "json" {
+			if clikit.Output(cmd) == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				show = func(e timeline.Entry) error { return enc.Encode(e) }
 			}
@@ -84,7 +85,7 @@ func newWatch(o *globalOptions) *cobra.Command {
 		},
 	}
 	f.addFlags(cmd, o)
-	addOutputFlag(cmd, "table", "json")
+	clikit.AddOutput(cmd, "table", "json")
 	return cmd
 }
 
@@ -111,10 +112,10 @@ func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
 	cmd.Flags().BoolVar(&f.failed, "failed", false, "only what failed")
 	cmd.Flags().StringVar(&f.calls, "calls", calls[0], "which calls of the cloud: "+strings.Join(calls, ", "))
 	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
-	completeValues(cmd, "calls", calls...)
-	completeValues(cmd, "since", sinceStart, "30s", "5m", "1h")
+	clikit.CompleteFlag(cmd, "calls", calls...)
+	clikit.CompleteFlag(cmd, "since", sinceStart, "30s", "5m", "1h")
 	completeList := func(flag string, values func() []string) {
-		_ = cmd.RegisterFlagCompletionFunc(flag, completeListValue(values))
+		_ = cmd.RegisterFlagCompletionFunc(flag, clikit.CompleteListValue(values))
 	}
 	completeList("only", func() []string { return sources })
 	completeRecorded := func(flag string, of func(timeline.Entry) string, known ...string) {
@@ -141,24 +142,24 @@ func (f *watchFlags) timelineFilter(now time.Time) (timeline.Filter, error) {
 	}
 	for _, s := range f.only {
 		if !slices.Contains(timeline.Sources, timeline.Source(s)) {
-			return filter, usagef("--only %q: want some of %s", s, strings.Join(toStrings(timeline.Sources), ", "))
+			return filter, clikit.Usagef("--only %q: want some of %s", s, strings.Join(toStrings(timeline.Sources), ", "))
 		}
 		filter.Sources = append(filter.Sources, timeline.Source(s))
 	}
 	if !slices.Contains(timeline.CallChoices, filter.Calls) {
-		return filter, usagef(
+		return filter, clikit.Usagef(
 			"--calls %q: want one of %s", f.calls, strings.Join(toStrings(timeline.CallChoices), ", "),
 		)
 	}
 	if filter.Calls == timeline.CallsNone && slices.Equal(filter.Sources, []timeline.Source{timeline.SourceCall}) {
-		return filter, usagef("--only call --calls none leaves nothing to show")
+		return filter, clikit.Usagef("--only call --calls none leaves nothing to show")
 	}
 	var err error
 	if filter.Since, err = parseSince(f.since, now); err == nil {
 		err = filter.Check()
 	}
 	if err != nil {
-		return filter, usageError{err}
+		return filter, clikit.Usage(err)
 	}
 	return filter, nil
 }

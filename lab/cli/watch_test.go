@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -52,7 +53,7 @@ func TestWatchFlags(t *testing.T) {
 		require.NoError(t, cmd.ParseFlags(strings.Fields(args)), args)
 		_, err := f.timelineFilter(now)
 		require.ErrorContains(t, err, want)
-		var usage usageError
+		var usage clikit.UsageError
 		require.ErrorAs(t, err, &usage, args)
 	}
 }
