@@ -43,8 +43,8 @@ func (t *caTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// refresh returns the transport for the file as it is now. With an error it is that of the last good
-// file.
+// refresh returns the transport for the file as it is now. With an error, it returns the transport
+// for the last good file.
 func (t *caTransport) refresh() (*http.Transport, error) {
 	t.mu.Lock() // Before it reads, so that an older bundle does not follow a newer one.
 	defer t.mu.Unlock()

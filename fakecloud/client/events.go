@@ -61,7 +61,7 @@ func (c *Client) NewestEvent(ctx context.Context) (int64, error) {
 }
 
 // watchEvents is Watch that also returns the number to go on from, which may be greater than
-// that of the last event that matched. It calls opened when the stream is open, so that every
+// the number of the last event that matched. It calls opened when the stream is open, so that every
 // later event will come.
 func (c *Client) watchEvents(
 	ctx context.Context,

@@ -65,7 +65,7 @@ type AuditBatch struct {
 }
 
 // AppendAudit stores a batch and drops each project's oldest entries beyond auditKept. It
-// gives the ID of the batch's first entry; those of the others follow it.
+// returns the ID of the batch's first entry; the others have the IDs that follow.
 func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err error) {
 	err = c.store.Write(ctx, func(tx *store.Tx) error {
 		last, err := tx.LastAudit(ctx)

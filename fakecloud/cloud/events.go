@@ -36,8 +36,8 @@ func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, in
 	return events, b.Through, err
 }
 
-// LastEvent is the number of the newest event. If there is none, it is the number before
-// that of the first.
+// LastEvent is the number of the newest event. If there is none, it is one less than
+// the number of the first.
 func (c *Cloud) LastEvent(ctx context.Context) (int64, error) { return c.store.LastEvent(ctx) }
 
 // MoreEvents gives a channel that is closed when there may be further events. Call it

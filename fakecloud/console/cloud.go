@@ -144,7 +144,7 @@ type viewing struct {
 
 	mu    sync.Mutex
 	began time.Time // of the story
-	// newestCall is the last of those that were told.
+	// newestCall is the last call that the story tells of.
 	newestCall string
 }
 

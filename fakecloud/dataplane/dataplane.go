@@ -138,8 +138,8 @@ func (p *Plane) ensureAddress(address netip.Addr) error {
 	return nil
 }
 
-// releaseUnusedAddresses removes those of the addresses that no balancer has from the
-// network interface. The caller holds mu.
+// releaseUnusedAddresses removes addresses that no balancer has from the network
+// interface. The caller holds mu.
 func (p *Plane) releaseUnusedAddresses(addresses []netip.Addr) {
 	for _, address := range addresses {
 		if p.iface == "" || p.isAddressInUse(address) {

@@ -47,7 +47,7 @@ type Call struct {
 	// Operation is the operationId of the API's spec.
 	Operation string
 	Resource  string // the ID in the path, or ""
-	// Tags reads those of the resource. It is called only if a rule needs them, and
+	// Tags reads the resource's tags. It is called only if a rule needs them, and
 	// may be nil.
 	Tags func() (map[string]string, error)
 	// Has is of an event that an open stream is about to send: it tells whether the event has the

@@ -160,7 +160,7 @@ func CallerSecret(r *http.Request) string { return recordOf(r).secret }
 func (s *Server) NativeClient() (*client.Client, error) {
 	return client.New(client.Config{
 		URL: "http://fakecloud.invalid", Transport: nativeTransport{s},
-		// Calls end with that of the front: a fault may hold them for long.
+		// A call ends with the front's call: a fault may hold it for long.
 		Timeout: 24 * time.Hour,
 	})
 }
@@ -192,8 +192,8 @@ func (t nativeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// nativeAnswer keeps the answer of a native call. Deadlines are those of the connection that
-// made the front's call, and so is a connection that is broken off.
+// nativeAnswer keeps the answer of a native call. Deadlines, and breaking the connection off,
+// act on the connection of the front's call.
 type nativeAnswer struct {
 	outer    http.ResponseWriter
 	header   http.Header
@@ -215,7 +215,7 @@ func (a *nativeAnswer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(a.outer).Hijack()
 }
 
-// beginNative fills in what the record of a native call takes from that of the front's call.
+// beginNative fills in what the record of a native call takes from the front's record.
 func (c *requestRecord) beginNative(outer *requestRecord) {
 	outer.madeNative = true
 	c.id, c.wire, c.principal, c.secret, c.within = outer.id, outer.wire, outer.principal, outer.secret, outer.op.id

@@ -204,7 +204,7 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 }
 
 // authenticateCaller finds out who calls and takes the call from the token's bucket, or
-// from that of the address if there is no valid token. The spec says whether an operation
+// from the address's bucket if there is no valid token. The spec says whether an operation
 // needs a token. Health checks are not authenticated and never limited.
 func (s *Server) authenticateCaller(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -105,8 +105,8 @@ func (s *Store) LastEvent(ctx context.Context) (seq int64, err error) {
 	return seq, err
 }
 
-// newestEvent is the number of the last event. If there was none, it is the number before
-// that of the first, as a new log does not start at 1 (migration 2). sqlc does not know
+// newestEvent is the number of the last event. If there was none, it is one less than
+// the number of the first, as a new log does not start at 1 (migration 2). sqlc does not know
 // this table of SQLite's.
 func (tx *Tx) newestEvent(ctx context.Context) (seq int64, err error) {
 	err = tx.conn.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'").Scan(&seq)

@@ -315,7 +315,7 @@ type CCMCommand struct {
 type Program struct {
 	Path string   `json:"path"` // absolute
 	Args []string `json:"args"`
-	// Env is added to its environment; nil leaves that of the lab's own CCM.
+	// Env is added to its environment; nil leaves the environment of the lab's own CCM.
 	Env []string `json:"env,omitempty"`
 	// WithoutRoutes tells that, as a CCM, it makes no routes between the pods of different nodes.
 	WithoutRoutes bool `json:"withoutRoutes,omitempty"`
@@ -333,7 +333,8 @@ type Program struct {
 type Templates struct {
 	Args []string `json:"args"`
 	Env  []string `json:"env"`
-	// Config, unless "", is that of the file that the program reads, of a dialect or "".
+	// Config, unless "", is the content of the configuration file that the program reads. It is of
+	// Dialect, which is "" for fakecloud's own API.
 	Config  string `json:"config,omitempty"`
 	Dialect string `json:"dialect,omitempty"`
 }
@@ -341,8 +342,8 @@ type Templates struct {
 // Supervised is a cluster that can tell which of the processes that it started have
 // ended.
 type Supervised interface {
-	// Ended is an error that names those of the cloud's and the control plane's processes
-	// that do not run, with the end of their logs.
+	// Ended returns an error if processes of the cloud or the control plane do not run. It names
+	// them, with the end of their logs.
 	Ended() error
 }
 

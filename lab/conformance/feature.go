@@ -294,8 +294,8 @@ const (
 	// CapabilityStableNodes: a Node and its addresses stay as they are when its instance is renamed or
 	// rebooted.
 	CapabilityStableNodes Capability = "stable-nodes"
-	// CapabilityMassDeletionGuard: a cloud that says of most instances at once
-	// that they do not exist is not believed.
+	// CapabilityMassDeletionGuard: a cloud that reports most instances gone at once does not get
+	// their Nodes deleted.
 	CapabilityMassDeletionGuard Capability = "mass-deletion-guard"
 	// CapabilityActiveStatus: a Service shows its balancer's address only once the cloud says that
 	// the balancer works.

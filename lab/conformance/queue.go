@@ -72,8 +72,7 @@ func NewQueue(tests []Test) *Queue {
 	return q
 }
 
-// RunBlocked has all tests run, whatever has become of those that they build on. It is to be called
-// before runs take part.
+// RunBlocked has all tests run, also if tests that they build on fail. Call it before runs take part.
 func (q *Queue) RunBlocked() { q.foundations = nil }
 
 // RunFirst has these tests begun before all others, after what they build on. Those that run alone and
@@ -98,7 +97,7 @@ const (
 	classAloneFirst schedulingClass = iota // tests of classAlone that are begun first
 	classParallel                          // tests that may run beside each other
 	classAlone                             // tests that run while no other does
-	classAloneLate                         // those of them that are Late
+	classAloneLate                         // as classAlone, after all others (Test.Late)
 )
 
 func (q *Queue) schedulingClassOf(t Test) schedulingClass {

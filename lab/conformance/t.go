@@ -305,8 +305,8 @@ type removals struct{ seen, missed atomic.Int64 }
 // impatience divides the time to wait for what has never come in this run.
 const impatience = 5
 
-// patience returns how long to wait for the CCM to take something away: whole, or less if this run has waited for
-// that before, always in vain.
+// patience returns how long to wait for the CCM to remove something: whole, or less if every such wait of
+// this run has timed out.
 func (r *removals) patience(whole time.Duration) time.Duration {
 	if r.seen.Load() == 0 && r.missed.Load() > 0 {
 		return whole / impatience

@@ -218,7 +218,7 @@ func buildVersion(path string) string {
 
 // UseCCM makes p, a program on this machine, the lab's CCM from now on, in place of the lab's
 // own. Its arguments and environment are templates, as in the suite; without any arguments it
-// gets those of the lab's own CCM. With a dialect, it gets what the dialect's preset has first.
+// gets the arguments of the lab's own CCM. With a dialect, it gets what the dialect's preset has first.
 // Nodes get provider IDs by the template, "" for the preset's. A CCM that runs is replaced.
 func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect, providerIDs string) error {
 	command, err := l.ReplaceableCCM()

@@ -296,7 +296,7 @@ func (b *Bed) removeLeftovers() error {
 	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
-// Processes are the IDs of those that run, by name: etcd, kube-apiserver,
+// Processes returns the IDs of the bed's processes, by name: etcd, kube-apiserver,
 // fakecloud (unless it is another bed's), ccm-1 and so on.
 func (b *Bed) Processes() (map[string]int, error) {
 	running, err := b.site.Host.Running()

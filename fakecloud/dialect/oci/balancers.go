@@ -316,7 +316,7 @@ func (s *service) toBalancer(lb *api.LoadBalancer, known instances) (*balancer, 
 	return b, nil
 }
 
-// showSet gives a set with its backends: those of them that there still are.
+// showSet returns a set with the backends that still exist.
 func (b *balancer) showSet(rec backendSetRecord) *backendSet {
 	set := rec.backendSet
 	set.Backends = []backend{}

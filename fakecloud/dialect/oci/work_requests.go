@@ -17,7 +17,7 @@ import (
 )
 
 // A work request is an operation of this cloud on a balancer. Its OCID has the codes of both, so that it can be read
-// when the balancer is gone; that of the operation is of the number 0 where a change took no time.
+// when the balancer is gone. The operation's code is that of 0 where a change took no time.
 func (s *service) writeRequestID(balancer, operation int64) string {
 	return s.requestPrefix + identity.Code(balancer) + "." + identity.Code(operation)
 }

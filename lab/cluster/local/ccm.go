@@ -140,7 +140,7 @@ func (s Site) StartCCM(ctx context.Context) error {
 	return s.StartCCMWith(ctx, CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), cloud.CAFile, s.Lab.Name))
 }
 
-// StartCCMWith is StartCCM with this configuration in place of that of the site's own cloud.
+// StartCCMWith is StartCCM with this configuration instead of the one for the site's own cloud.
 func (s Site) StartCCMWith(ctx context.Context, config string) error {
 	if err := errors.Join(
 		atomicfile.Write(s.CloudConfig(), []byte(config)), atomicfile.Write(s.ccmMark(), nil),

@@ -50,7 +50,7 @@ type Cloud struct {
 
 	protocol.Injections
 
-	externalAddresses sync.Map // the IDs of reserved addresses, by that of the instance
+	externalAddresses sync.Map // the IDs of reserved addresses, by instance ID
 }
 
 var _ protocol.Operations = (*Cloud)(nil)

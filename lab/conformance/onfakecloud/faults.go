@@ -68,7 +68,7 @@ var lists = map[conformance.Thing][]string{
 	conformance.Routes:    {"listRoutes"},
 }
 
-// faultFeatures are those of the faults that can be injected. An address takes no time to build, and has no listeners.
+// faultFeatures are the features that say which faults can be injected. An address takes no time to build, and has no listeners.
 func (c *Cloud) faultFeatures() (features []conformance.Feature) {
 	for _, k := range conformance.AllFaultKinds() {
 		switch k {
@@ -195,7 +195,7 @@ func (c *Cloud) injectDataLoss(
 	return pairedInjection{injection{api: c.API, id: made.ID}, empty}, nil
 }
 
-// pairedInjection is two rules. The hits are those of the first.
+// pairedInjection is two rules. Its hits are the first rule's.
 type pairedInjection struct {
 	protocol.Injected
 	other protocol.Injected

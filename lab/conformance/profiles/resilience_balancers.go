@@ -266,8 +266,8 @@ func strangerOfSameName(t *conformance.T) {
 	t.Must(alone(t.Context()), "balancer %s of another cluster, after the Service has gone", stranger.ID)
 }
 
-// guessBalancerName derives the name that the balancer of svc will have from that of the balancer of another
-// Service, which has the same name and namespace: it puts the one's UID in the place of the other's.
+// guessBalancerName derives the name of svc's future balancer from the name of another Service's balancer.
+// Both Services have the same name and namespace, so it replaces the other's UID by svc's.
 func guessBalancerName(svc *corev1.Service, name string, of *corev1.Service) string {
 	was, is := formsOfUID(of), formsOfUID(svc)
 	for n := len(of.UID); n >= conformance.MinUIDPrefix; n-- {

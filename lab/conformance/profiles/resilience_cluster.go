@@ -171,8 +171,8 @@ var resilienceClusterTests = []conformance.Test{
 }
 
 // restartAfterTest restarts the CCM after the test, when what is registered later is undone. A CCM that reads
-// its credentials only now and then would go on with those of the test, which end with it, and fail the next
-// tests.
+// its credentials only now and then would keep the test's credentials, which end with the test, and fail the
+// next tests.
 func restartAfterTest(t *conformance.T) {
 	t.Cleanup(func(ctx context.Context) error { return errors.Join(t.CCM.Stop(ctx), t.CCM.Start(ctx)) })
 }

@@ -56,7 +56,7 @@ type retryAfterWatch struct {
 
 	hits     int
 	polled   time.Time // when hits was last asked for
-	earliest time.Time // the first refusal of those that are waited for was not before
+	earliest time.Time // the first awaited refusal was not before this
 	latest   time.Time // nor was it after this; zero until there is one
 	provoked bool      // a Node has joined since
 }
