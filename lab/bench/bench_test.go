@@ -16,14 +16,14 @@ import (
 func TestFormatRatio(t *testing.T) {
 	ours := value{Seconds: 5, Taken: taken{Calls: 8}}
 	for want, l := range map[string]line{
-		"-":              {Ours: ours},
+		"":               {Ours: ours},
 		"30.0× / 250×":   {Ours: ours, Peer: &value{Seconds: 150, Taken: taken{Calls: 2000}}},
 		"≥ 60.0× / 250×": {Ours: ours, Peer: &value{Seconds: 300, Left: 10, Taken: taken{Calls: 2000}}},
 	} {
 		assert.Equal(t, want, l.formatRatio())
 	}
 	l := line{Ours: value{Seconds: 60, Left: 1}, Peer: &value{Seconds: 150}}
-	assert.Equal(t, "-", l.formatRatio(), "what was not reached is no ratio")
+	assert.Equal(t, "", l.formatRatio(), "what was not reached is no ratio")
 }
 
 func TestWrongArguments(t *testing.T) {
