@@ -35,8 +35,7 @@ func TestTokensExpireByTheCloudsClock(t *testing.T) {
 	_, other, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Admin})
 	require.NoError(t, err)
 	for range 2 { // Looked up, then remembered.
-		who, err := c.Authenticate(ctx, secret)
-		require.NoError(t, err)
+		who := must(c.Authenticate(ctx, secret))(t)
 		assert.Equal(t, Viewer, who.Role)
 		assert.Equal(t, &until, who.Details.ExpiresAt)
 	}
@@ -84,8 +83,7 @@ func TestTheSecretBeforeARotationLastsForTheGrace(t *testing.T) {
 
 func TestSecretsAreNotStored(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(t.Context(), path)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), path))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	var secrets []string
 	_, secret, err := c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ci", Role: Admin})
@@ -96,11 +94,9 @@ func TestSecretsAreNotStored(t *testing.T) {
 	secrets = append(secrets, secret, "given on the command line")
 	require.NoError(t, c.SetTokens(t.Context(), p, []GivenToken{{"given", secrets[2], Admin}}))
 	kept := 0
-	files, err := filepath.Glob(path + "*")
-	require.NoError(t, err)
+	files := must(filepath.Glob(path + "*"))(t)
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		require.NoError(t, err)
+		content := must(os.ReadFile(file))(t)
 		kept += bytes.Count(content, []byte("given"))
 		for _, secret := range secrets {
 			assert.NotContains(t, string(content), secret, file)
@@ -177,8 +173,7 @@ func TestTokensOfTheAPISurviveTheCommandLines(t *testing.T) {
 	require.Len(t, all, 2)
 	assert.True(t, all[0].Name == "a" && all[0].Given && all[0].Role == Admin)
 	assert.True(t, all[1].Name == "ci" && !all[1].Given && all[1].Role == Viewer)
-	who, err := c.Authenticate(ctx, secret)
-	require.NoError(t, err)
+	who := must(c.Authenticate(ctx, secret))(t)
 	assert.Equal(t, "ci", who.Token)
 	requireCode(t, InvalidRequest, c.SetTokens(ctx, p, []GivenToken{{"a", "sixteen characters", "owner"}}))
 }

@@ -18,8 +18,7 @@ import (
 
 func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Memory)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), store.Memory))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	cfg := Config{
 		Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clockwork.NewFakeClockAt(epoch),
@@ -28,40 +27,47 @@ func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	if change != nil {
 		change(&cfg)
 	}
-	c, err := New(cfg)
-	require.NoError(t, err)
-	p, err := c.EnsureProject(t.Context(), "default", nil)
-	require.NoError(t, err)
+	c := must(New(cfg))(t)
+	p := must(c.EnsureProject(t.Context(), "default", nil))(t)
 	return c, p
+}
+
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
+	return func(t require.TestingT, about ...any) A {
+		require.NoError(t, err, about...)
+		return answer
+	}
+}
+
+// mustFirst is must for a call that answers more than one thing.
+func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
+	return must(answer, err)
 }
 
 var oneListener = []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
 
 func newInstance(t *testing.T, c *Cloud, p Project, spec InstanceSpec) Instance {
 	t.Helper()
-	in, _, err := c.CreateInstance(t.Context(), p, spec)
-	require.NoError(t, err)
+	in := mustFirst(c.CreateInstance(t.Context(), p, spec))(t)
 	return in
 }
 
 func createBalancer(t *testing.T, c *Cloud, p Project, spec LoadBalancerSpec) LoadBalancer {
 	t.Helper()
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
-	require.NoError(t, err)
+	lb := mustFirst(c.CreateLoadBalancer(t.Context(), p, spec))(t)
 	return lb
 }
 
 func updateBalancer(t *testing.T, c *Cloud, p Project, id string, update LoadBalancerUpdate) LoadBalancer {
 	t.Helper()
-	lb, _, err := c.UpdateLoadBalancer(t.Context(), p, id, update)
-	require.NoError(t, err)
+	lb := mustFirst(c.UpdateLoadBalancer(t.Context(), p, id, update))(t)
 	return lb
 }
 
 func getInstance(t *testing.T, c *Cloud, p Project, id string) Instance {
 	t.Helper()
-	in, err := c.GetInstance(t.Context(), p, id)
-	require.NoError(t, err)
+	in := must(c.GetInstance(t.Context(), p, id))(t)
 	return in
 }
 
@@ -111,8 +117,7 @@ func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 	pool := netip.MustParsePrefix("127.9.0.0/30")
 	s := newUsedAddresses(everyIPv4)
 	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
-		a, err := s.takeLowestFree(new(store.Tx), pool)
-		require.NoError(t, err)
+		a := must(s.takeLowestFree(new(store.Tx), pool))(t)
 		assert.Equal(t, want, a.String())
 	}
 	requireRefused(t, AddressPoolExhausted)(s.takeLowestFree(new(store.Tx), pool))
@@ -151,11 +156,9 @@ func TestOnlyTheTokensSetAreValid(t *testing.T) {
 	require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"c", two, Editor}}), "renamed, and one left out")
 	valid(map[string]string{two: "c"})
 
-	q, err := c.EnsureProject(ctx, "other", nil)
-	require.NoError(t, err)
+	q := must(c.EnsureProject(ctx, "other", nil))(t)
 	require.NoError(t, c.SetTokens(ctx, q, []GivenToken{{"d", three, Editor}}))
-	who, err := c.Authenticate(ctx, two)
-	require.NoError(t, err, "another project's tokens stay")
+	who := must(c.Authenticate(ctx, two))(t, "another project's tokens stay")
 	assert.Equal(t, p, who.Project)
 }
 
@@ -190,8 +193,7 @@ func TestInstancesAreNamedInAnyCase(t *testing.T) {
 	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1.lab"}))
 	_, err := c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Name: new("NODE-1.LAB")})
 	requireCode(t, NameTaken, err)
-	found, _, err := c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit})
-	require.NoError(t, err)
+	found := mustFirst(c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, "Node-1.Lab", found[0].Name)
 	renamed, err := c.UpdateInstance(t.Context(), p, in.ID, ResourceUpdate{Name: new("node-1.lab")})
@@ -219,8 +221,7 @@ func advance(t *testing.T, c *Cloud, d time.Duration) {
 
 func balancerState(t *testing.T, c *Cloud, p Project, id string) LoadBalancerState {
 	t.Helper()
-	lb, err := c.GetLoadBalancer(t.Context(), p, id)
-	require.NoError(t, err)
+	lb := must(c.GetLoadBalancer(t.Context(), p, id))(t)
 	return lb.State
 }
 
@@ -478,8 +479,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	other := newInstance(t, c, p, InstanceSpec{})
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
 	health := func() []TargetHealth {
-		h, err := c.LoadBalancerHealth(t.Context(), p, lb.ID)
-		require.NoError(t, err)
+		h := must(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t)
 		return h
 	}
 	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
@@ -494,8 +494,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
 	c.clock.(*clockwork.FakeClock).Advance(time.Millisecond)
-	tagged, err := c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}})
-	require.NoError(t, err)
+	tagged := must(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}}))(t)
 	assert.NotEqual(t, other.UpdatedAt, tagged.UpdatedAt)
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
 	requireRefused(t, NotFound)(c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID))
@@ -512,26 +511,22 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	} {
 		requireRefusedAt(t, InvalidRequest, "address")(create(p, address))
 	}
-	there, err := create(p, "172.18.0.3")
-	require.NoError(t, err)
+	there := must(create(p, "172.18.0.3"))(t)
 	assert.Equal(t, "172.18.0.3", there.Address.String())
-	first, err := create(p, "127.30.16.1")
-	require.NoError(t, err)
+	first := must(create(p, "127.30.16.1"))(t)
 	requireOK(t)(create(p, "127.30.64.1"))
-	next, err := create(p, "")
-	require.NoError(t, err)
+	next := must(create(p, ""))(t)
 	assert.Equal(t, "127.30.16.2", next.Address.String(), "what was chosen is not given again")
 	lb, _ := newBalancer(t, c, p)
 	assert.Equal(t, "127.30.64.2", lb.Address.String(), "nor to a balancer")
 
-	_, err = create(p, "172.18.0.3")
+	_, err := create(p, "172.18.0.3")
 	requireCode(t, AddressInUse, err)
 	assert.ErrorContains(t, err, there.ID)
 	_, err = create(p, lb.Address.String())
 	requireCode(t, AddressInUse, err)
 	assert.ErrorContains(t, err, lb.ID)
-	q, err := c.EnsureProject(t.Context(), "other", nil)
-	require.NoError(t, err)
+	q := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	_, err = create(q, "172.18.0.3")
 	requireCode(t, AddressInUse, err)
 	assert.NotContains(t, err.Error(), there.ID, "of another project")
@@ -539,8 +534,7 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	requireOK(t)(c.TerminateInstance(t.Context(), p, first.ID))
 	requireRefused(t, AddressInUse)(create(p, "127.30.16.1"))
 	advance(t, c, 200*time.Millisecond)
-	_, err = create(p, "127.30.16.1")
-	require.NoError(t, err, "given up when terminated")
+	must(create(p, "127.30.16.1"))(t, "given up when terminated")
 }
 
 func TestSecondaryAddresses(t *testing.T) {
@@ -560,45 +554,37 @@ func TestSecondaryAddresses(t *testing.T) {
 	requireRefusedAt(t, InvalidRequest, "secondaryAddresses.0")(create("127.30.16.7", "127.30.16.7"))
 	requireRefusedAt(t, InvalidRequest, "secondaryAddresses")(create("", make([]string, maxSecondary+1)...))
 
-	in, err := create("", "127.30.16.1", "fd00:16::1", "172.18.0.3")
-	require.NoError(t, err)
+	in := must(create("", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t)
 	internal := fmt.Sprint(in.Internal())
 	assert.Equal(t, "[127.30.16.2 127.30.16.1 fd00:16::1 172.18.0.3]", internal, "the first is the lowest free one")
 	for _, taken := range []string{"127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"} {
-		_, err = create("", taken)
+		_, err := create("", taken)
 		requireCode(t, AddressInUse, err)
 		assert.ErrorContains(t, err, in.ID)
 	}
 	requireRefusedAt(t, AddressInUse, "address")(create("127.30.16.1"))
-	next, err := create("")
-	require.NoError(t, err)
+	next := must(create(""))(t)
 	assert.Equal(t, "127.30.16.3", next.Address.String(), "what failed took nothing")
 
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
 	requireRefusedAt(t, AddressInUse, "secondaryAddresses.0")(create("", "fd00:16::1"))
 	advance(t, c, 200*time.Millisecond)
-	ended, err := c.GetInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	ended := must(c.GetInstance(t.Context(), p, in.ID))(t)
 	assert.Empty(t, ended.Internal())
-	again, err := create("127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3")
-	require.NoError(t, err, "given up when terminated")
+	again := must(create("127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t, "given up when terminated")
 	assert.Equal(t, internal, fmt.Sprint(again.Internal()))
 }
 
 func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	c, p := newCloud(t, nil)
-	q, err := c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"})
-	require.NoError(t, err)
+	q := must(c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"}))(t)
 	in := newInstance(t, c, p, InstanceSpec{})
-	theirs, _, err := c.CreateInstance(t.Context(), q, InstanceSpec{})
-	require.NoError(t, err)
+	theirs := mustFirst(c.CreateInstance(t.Context(), q, InstanceSpec{}))(t)
 	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
-	r, _, err := c.CreateRoute(t.Context(), p, spec)
-	require.NoError(t, err)
+	r := mustFirst(c.CreateRoute(t.Context(), p, spec))(t)
 	requireRefusedAt(t, UnknownInstance, "instanceId")(c.CreateRoute(t.Context(), q, spec))
 	spec.Instance = theirs.ID
-	other, _, err := c.CreateRoute(t.Context(), q, spec)
-	require.NoError(t, err, "the same name and destination as in another project")
+	other := mustFirst(c.CreateRoute(t.Context(), q, spec))(t, "the same name and destination as in another project")
 	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
 	requireRefused(t, NotFound)(c.GetRoute(t.Context(), q, r.ID))
 	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))

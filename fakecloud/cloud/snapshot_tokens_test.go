@@ -21,13 +21,11 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 		require.NoError(t, err)
 		return secret
 	}
-	gone, err := c.EnsureProject(ctx, "gone", nil)
-	require.NoError(t, err)
+	gone := must(c.EnsureProject(ctx, "gone", nil))(t)
 	kept, deleted := create(p, "kept"), create(p, "deleted")
 	rotated, ofGone := create(p, "rotated"), create(gone, "of-gone")
 	addKey := func(p Project, token string, number int64) TokenKey {
-		k, err := c.AddTokenKey(ctx, p.ID, token, publicKey(t, 2048, number))
-		require.NoError(t, err)
+		k := must(c.AddTokenKey(ctx, p.ID, token, publicKey(t, 2048, number)))(t)
 		return k
 	}
 	keptKey, deletedKey, keyOfDeleted := addKey(p, "kept", 1), addKey(p, "kept", 2), addKey(p, "deleted", 3)
@@ -37,12 +35,10 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 	_, now, err := c.RotateToken(ctx, p.ID, "rotated", 0)
 	require.NoError(t, err)
 	require.NoError(t, c.DeleteProject(ctx, p, gone.ID))
-	later, err := c.EnsureProject(ctx, "later", nil)
-	require.NoError(t, err)
+	later := must(c.EnsureProject(ctx, "later", nil))(t)
 	since, ofLater := create(p, "since"), create(later, "of-later")
 	keySince, keyOfLater := addKey(p, "since", 4), addKey(later, "of-later", 5)
-	granted, err := c.GrantAccess(ctx, kept)
-	require.NoError(t, err)
+	granted := must(c.GrantAccess(ctx, kept))(t)
 	require.NoError(t, s.Close())
 
 	for to, same := range map[string]bool{data: true, filepath.Join(dir, "elsewhere.db"): false} {
@@ -63,8 +59,7 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 			_, _, err := c.AuthenticateKey(ctx, p.Name, key[0], key[1])
 			assert.Equal(t, want, err == nil, "key of %s: %v", key[0], err)
 		}
-		back, err := c.EnsureProject(ctx, "gone", nil)
-		require.NoError(t, err)
+		back := must(c.EnsureProject(ctx, "gone", nil))(t)
 		assert.Equal(t, gone.ID, back.ID)
 	}
 }

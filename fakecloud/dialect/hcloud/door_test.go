@@ -17,15 +17,11 @@ import (
 func TestAuditSaysBoth(t *testing.T) {
 	c, _ := startCloud(t)
 	sdk := newSDK(t, c, c.NewToken("ccm", api.RoleEditor))
-	_, _, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
-	require.NoError(t, err)
-	_, _, err = sdk.LoadBalancerType.List(t.Context(), hcloud.LoadBalancerTypeListOpts{})
-	require.NoError(t, err)
-	_, _, err = sdk.Server.GetByID(t.Context(), 12345)
-	require.NoError(t, err)
+	mustFirst(sdk.Server.List(t.Context(), hcloud.ServerListOpts{}))(t)
+	mustFirst(sdk.LoadBalancerType.List(t.Context(), hcloud.LoadBalancerTypeListOpts{}))(t)
+	mustFirst(sdk.Server.GetByID(t.Context(), 12345))(t)
 
-	calls, err := c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, 10)
-	require.NoError(t, err)
+	calls := must(c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, 10))(t)
 	type call struct {
 		operation, wire string
 		status          int
@@ -111,14 +107,12 @@ func TestFaultsOfNativeOperations(t *testing.T) {
 
 func TestEachCallCanBeNamedByAFault(t *testing.T) {
 	c, _ := startCloud(t, cloudtest.WithoutTraffic())
-	served, err := c.ListDialects(t.Context())
-	require.NoError(t, err)
+	served := must(c.ListDialects(t.Context()))(t)
 	for _, call := range served[0].Calls {
 		c.Fail(api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{call}}, Effect: api.FaultEffect{Status: 500},
 		})
-		_, err := c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1)
-		require.NoError(t, err)
+		must(c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1))(t)
 	}
 }
 
@@ -145,10 +139,8 @@ func TestWhatNobodyReadsIsCounted(t *testing.T) {
 			Location: &hcloud.Location{Name: zoneOf(t, c)}, Network: &hcloud.Network{ID: 1},
 		})
 	}
-	_, _, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}})
-	require.NoError(t, err)
-	served, err := c.ListDialects(t.Context())
-	require.NoError(t, err)
+	mustFirst(sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}}))(t)
+	served := must(c.ListDialects(t.Context()))(t)
 	require.Len(t, served, 1)
 	assert.Equal(t, c.DialectURL("hcloud"), served[0].URL)
 	assert.Equal(t, []api.UnreadField{

@@ -28,18 +28,17 @@ func createBalancer(t *testing.T, c *cloudtest.Cloud, sdk *hcloud.Client) *hclou
 	})
 	require.NoError(t, err)
 	await(t, sdk, made.Action, resp, err)
-	network := must(sdk.Network.GetByName(t.Context(), "default"))(t)
+	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
 	a, resp, err := sdk.LoadBalancer.AttachToNetwork(
 		t.Context(), made.LoadBalancer, hcloud.LoadBalancerAttachToNetworkOpts{Network: network},
 	)
 	await(t, sdk, a, resp, err)
-	return must(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
+	return mustFirst(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
 }
 
 func zoneOf(t *testing.T, c *cloudtest.Cloud) string {
 	t.Helper()
-	zones, err := c.ListZones(t.Context())
-	require.NoError(t, err)
+	zones := must(c.ListZones(t.Context()))(t)
 	return zones[0].Name
 }
 
@@ -53,16 +52,14 @@ func answers(t *testing.T, ip net.IP, port int, text string) {
 	resp, err := http.Get("http://" + addressAndPort(ip, port)) //nolint:noctx // The balancer is of this test.
 	require.NoError(t, err)
 	defer func() { require.NoError(t, resp.Body.Close()) }()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	body := must(io.ReadAll(resp.Body))(t)
 	assert.Equal(t, text, string(body))
 }
 
 // serveOn answers HTTP on the address of an instance, and gives the port.
 func serveOn(t *testing.T, in *api.Instance, says string) int {
 	t.Helper()
-	l, err := net.Listen("tcp", in.Addresses[0].IP+":0")
-	require.NoError(t, err)
+	l := must(net.Listen("tcp", in.Addresses[0].IP+":0"))(t)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, says)
 	}))
@@ -75,8 +72,7 @@ func serveOn(t *testing.T, in *api.Instance, says string) int {
 
 func freePort(t *testing.T, address string) int {
 	t.Helper()
-	l, err := net.Listen("tcp", address+":0")
-	require.NoError(t, err)
+	l := must(net.Listen("tcp", address+":0"))(t)
 	defer func() { require.NoError(t, l.Close()) }()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -96,10 +92,9 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	c.AwaitInstance(in.ID, api.InstanceRunning)
 	lb := createBalancer(t, c, sdk)
 	assert.Empty(t, lb.Services)
-	found, _, err := sdk.LoadBalancer.List(t.Context(), hcloud.LoadBalancerListOpts{
+	found := mustFirst(sdk.LoadBalancer.List(t.Context(), hcloud.LoadBalancerListOpts{
 		ListOpts: hcloud.ListOpts{LabelSelector: "hcloud-ccm/service-uid=uid-1"},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, lb.ID, found[0].ID)
 
@@ -121,7 +116,7 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	_, err = net.Dial("tcp", addressAndPort(lb.PublicNet.IPv4.IP, port))
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.Eventually(t, func() bool {
-		lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 		health := lb.Targets[0].HealthStatus
 		return len(health) == 1 && health[0].ListenPort == port &&
 			health[0].Status == hcloud.LoadBalancerTargetHealthStatusStatusHealthy
@@ -139,9 +134,8 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	await(t, sdk, a, resp, err)
 	a, resp, err = sdk.LoadBalancer.DeleteService(t.Context(), lb, port)
 	await(t, sdk, a, resp, err)
-	_, err = sdk.LoadBalancer.Delete(t.Context(), lb)
-	require.NoError(t, err)
-	assert.Nil(t, must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
+	must(sdk.LoadBalancer.Delete(t.Context(), lb))(t)
+	assert.Nil(t, mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
 }
 
 func TestServiceIsReadBackAsItWasSent(t *testing.T) {
@@ -169,7 +163,7 @@ func TestServiceIsReadBackAsItWasSent(t *testing.T) {
 		DestinationPort: hcloud.Ptr(30081),
 	})
 	await(t, sdk, a, resp, err) // Nothing changes, and the action has succeeded.
-	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	require.Len(t, lb.Services, 1)
 	s := lb.Services[0]
 	assert.Equal(t, hcloud.LoadBalancerServiceProtocolHTTP, s.Protocol)
@@ -182,8 +176,7 @@ func TestServiceIsReadBackAsItWasSent(t *testing.T) {
 	assert.Equal(t, []string{"2??", "404"}, s.HealthCheck.HTTP.StatusCodes)
 	assert.Equal(t, "example.com", s.HealthCheck.HTTP.Domain)
 
-	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native[0].Listeners, 1)
 	assert.Equal(t, api.ProxyProtocolV1, native[0].Listeners[0].ProxyProtocol)
 }
@@ -194,7 +187,7 @@ func TestLoadBalancerChanges(t *testing.T) {
 	await2 := func(a *hcloud.Action, resp *hcloud.Response, err error) {
 		t.Helper()
 		await(t, sdk, a, resp, err)
-		lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	}
 	await2(sdk.LoadBalancer.ChangeAlgorithm(t.Context(), lb, hcloud.LoadBalancerChangeAlgorithmOpts{
 		Type: hcloud.LoadBalancerAlgorithmTypeLeastConnections,
@@ -223,21 +216,18 @@ func TestLoadBalancerChanges(t *testing.T) {
 		})
 		assert.True(t, hcloud.IsError(err, code), "%v", err)
 	}
-	renamed, _, err := sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
+	renamed := mustFirst(sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
 		Name: "b1", Labels: map[string]string{"k": "v"},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, "b1", renamed.Name)
 	assert.Equal(t, map[string]string{"k": "v"}, renamed.Labels)
 
-	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"})
-	require.NoError(t, err)
+	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"}))(t)
 	protect := api.LoadBalancerUpdate{DeletionProtection: hcloud.Ptr(true)}
-	_, err = c.UpdateLoadBalancer(t.Context(), native[0].ID, protect)
-	require.NoError(t, err)
-	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	must(c.UpdateLoadBalancer(t.Context(), native[0].ID, protect))(t)
+	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	assert.True(t, lb.Protection.Delete)
-	_, err = sdk.LoadBalancer.Delete(t.Context(), lb)
+	_, err := sdk.LoadBalancer.Delete(t.Context(), lb)
 	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeProtected), "%v", err)
 }
 
@@ -247,26 +237,23 @@ func TestServicesAreTheListenersThatThereAre(t *testing.T) {
 	lb := createBalancer(t, c, sdk)
 	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080))
 	await(t, sdk, a, resp, err)
-	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
-	changed, err := c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
+	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	changed := must(c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
 		Listeners: &api.Listeners{
 			{Protocol: api.ProtocolTCP, Port: 81, TargetPort: 30081, ConnectionLimit: 7},
 			{Protocol: api.ProtocolUDP, Port: 82, TargetPort: 30082},
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	c.AwaitLoadBalancer(changed.ID, api.LoadBalancerActive)
 	a, resp, err = sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(82, 30082))
 	await(t, sdk, a, resp, err)
-	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	var ports []int
 	for _, s := range lb.Services {
 		ports = append(ports, s.ListenPort)
 	}
 	assert.Equal(t, []int{81, 82}, ports)
-	native, err = c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	native = must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native[0].Listeners, 3)
 	assert.Contains(t, native[0].Listeners, changed.Listeners[0], "what others set stays")
 	assert.Contains(t, native[0].Listeners, changed.Listeners[1])
@@ -289,22 +276,18 @@ func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 // An action that is under way locks its balancer, and its IDs stay readable when that is gone.
 func TestActionsAreOperations(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic(), cloudtest.VirtualClock(), cloudtest.Profile("realistic"))
-	made, _, err := sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
+	made := mustFirst(sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
 		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
 		Location: &hcloud.Location{Name: zoneOf(t, c)},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, hcloud.ActionStatusRunning, made.Action.Status)
 	assert.Equal(t, "create_load_balancer", made.Action.Command)
-	_, _, err = sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
+	_, _, err := sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
 	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeLocked), "%v", err)
-	_, err = c.AdvanceClock(t.Context(), time.Hour)
-	require.NoError(t, err)
+	must(c.AdvanceClock(t.Context(), time.Hour))(t)
 	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Action))
-	_, err = sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer)
-	require.NoError(t, err)
-	_, err = c.AdvanceClock(t.Context(), time.Hour)
-	require.NoError(t, err)
-	a := must(sdk.Action.GetByID(t.Context(), made.Action.ID))(t)
+	must(sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer))(t)
+	must(c.AdvanceClock(t.Context(), time.Hour))(t)
+	a := mustFirst(sdk.Action.GetByID(t.Context(), made.Action.ID))(t)
 	assert.Equal(t, hcloud.ActionStatusSuccess, a.Status)
 }

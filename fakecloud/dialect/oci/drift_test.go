@@ -48,13 +48,10 @@ type caller struct {
 
 func (c caller) call(method, path string, body, into any) (status int) {
 	c.t.Helper()
-	raw, err := json.Marshal(body)
-	require.NoError(c.t, err)
-	req, err := http.NewRequestWithContext(c.t.Context(), method, c.url+path, bytes.NewReader(raw))
-	require.NoError(c.t, err)
+	raw := must(json.Marshal(body))(c.t)
+	req := must(http.NewRequestWithContext(c.t.Context(), method, c.url+path, bytes.NewReader(raw)))(c.t)
 	req.Header.Set("Authorization", "Bearer "+c.token)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(c.t, err)
+	resp := must(http.DefaultClient.Do(req))(c.t)
 	defer func() { _ = resp.Body.Close() }()
 	if into != nil {
 		require.Equal(c.t, http.StatusOK, resp.StatusCode)
@@ -65,13 +62,11 @@ func (c caller) call(method, path string, body, into any) (status int) {
 
 func startBalancer(t *testing.T, instances, ports int) (*cloudtest.Cloud, caller, *api.LoadBalancer) {
 	c := cloudtest.Start(t, cloudtest.WithoutTraffic(), cloudtest.Dialect(dialect.Dialect))
-	token, err := os.ReadFile(c.TokenFile)
-	require.NoError(t, err)
+	token := must(os.ReadFile(c.TokenFile))(t)
 	to := caller{t, c.DialectURL("oci"), strings.TrimSpace(string(token))}
 	var backends []map[string]any
 	for i := range instances {
-		in, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: new(fmt.Sprintf("node-%d", i))})
-		require.NoError(t, err)
+		in := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: new(fmt.Sprintf("node-%d", i))}))(t)
 		backends = append(backends, map[string]any{"ipAddress": in.Addresses[0].IP, "weight": 1})
 	}
 	listeners, sets := map[string]any{}, map[string]any{}
@@ -92,8 +87,7 @@ func startBalancer(t *testing.T, instances, ports int) (*cloudtest.Cloud, caller
 		"subnetIds": []string{"ocid1.subnet.fc1.neb.00001"}, "listeners": listeners, "backendSets": sets,
 	}, nil)
 	require.Equal(t, http.StatusNoContent, status)
-	all, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	all := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, all, 1)
 	return c, to, c.AwaitLoadBalancer(all[0].ID, api.LoadBalancerActive)
 }
@@ -115,10 +109,9 @@ func TestDrift(t *testing.T) {
 	listeners[0].TargetPort, listeners[0].ProxyProtocol = 31000, api.ProxyProtocolV2
 	listeners[0].HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 31000, IntervalSeconds: 7}
 	listeners = append(listeners, api.Listener{Protocol: api.ProtocolTCP, Port: 9999, TargetPort: 30999})
-	_, err := c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{
+	must(c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{
 		Listeners: &listeners, Targets: &targets, Algorithm: new(api.AlgorithmSourceHash),
-	})
-	require.NoError(t, err)
+	}))(t)
 	after := to.balancer(lb)
 	assert.NotContains(t, after.Listeners, "TCP-8081")
 	assert.Equal(t, 9999, after.Listeners["TCP-9999"].Port)
