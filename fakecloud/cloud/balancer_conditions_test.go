@@ -28,8 +28,7 @@ func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) 
 
 func balancerNow(t *testing.T, c *Cloud, p Project, lb LoadBalancer) LoadBalancer {
 	t.Helper()
-	now := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
-	return now
+	return must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 }
 
 func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
@@ -160,8 +159,7 @@ func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
 	plane.makeKnown(lb.ID)
 	advance(t, c, conditionPause)
 	assert.Equal(t, sick, balancerNow(t, c, p, lb), "it is as it was")
-	after := mustFirst(c.Events(t.Context(), p, Oldest))(t)
-	assert.Equal(t, before, after)
+	assert.Equal(t, before, mustFirst(c.Events(t.Context(), p, Oldest))(t))
 
 	plane.makeUnknown(lb.ID)
 	plane.toggleSick(lb.ID)
@@ -198,8 +196,7 @@ func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	told := balancerNow(t, c, p, lb)
 	assert.Equal(t, "all are sick", told.StateReason)
 	plane.toggleSick(lb.ID)
-	moved := must(c.Advance(t.Context(), by(time.Hour)))(t)
-	assert.True(t, moved.Complete)
+	assert.True(t, must(c.Advance(t.Context(), by(time.Hour)))(t).Complete)
 	again := balancerNow(t, c, p, lb)
 	assert.Equal(t, "none of 0 targets runs", again.StateReason)
 	assert.Equal(t, told.UpdatedAt.Add(conditionPause), again.UpdatedAt, "not before, and not at the call's end")

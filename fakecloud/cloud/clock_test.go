@@ -23,8 +23,7 @@ func newVirtual(t require.TestingT, ctx context.Context, s *store.Store, plane D
 		Store: s, DataPlane: plane, Profile: profile, Virtual: v, Seed: 3, Retention: time.Minute,
 		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/28"),
 	}))(t)
-	p := must(c.EnsureProject(ctx, "default", nil))(t)
-	return c, p
+	return c, must(c.EnsureProject(ctx, "default", nil))(t)
 }
 
 func openStore(t *testing.T, path string) *store.Store {
@@ -98,8 +97,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	newInstance(t, c, p, InstanceSpec{})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	moved := must(c.Advance(gone, by(time.Hour)))(t)
-	assert.Equal(t, Advanced{From: epoch, Now: epoch}, moved, "who asked is gone")
+	assert.Equal(t, Advanced{From: epoch, Now: epoch}, must(c.Advance(gone, by(time.Hour)))(t), "who asked is gone")
 	real, _ := newCloud(t, nil)
 	requireRefused(t, VirtualClock)(real.Advance(t.Context(), by(0)))
 }
@@ -124,8 +122,7 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	own[0].HealthCheck = HealthCheck{Protocol: CheckNone}
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own})
 	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
-	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
-	requireCode(t, VirtualClock, err)
+	requireRefused(t, VirtualClock)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check}))
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	spec.Name = "other"
 	requireRefused(t, VirtualClock)(c.CreateLoadBalancer(t.Context(), p, spec))
@@ -174,8 +171,7 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	c, p = newVirtual(t, t.Context(), s, plane, Profiles[1])
 	now, _ := c.Now()
 	assert.Equal(t, epoch.Add(300*time.Millisecond), now, "the instance runs, the balancer is not built")
-	moved := must(c.Advance(t.Context(), by(time.Second)))(t)
-	assert.Equal(t, 1, moved.Transitions)
+	assert.Equal(t, 1, must(c.Advance(t.Context(), by(time.Second)))(t).Transitions)
 	built := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 	assert.Equal(t, LoadBalancerActive, built.State)
 	assert.Equal(t, epoch.Add(400*time.Millisecond), built.UpdatedAt)
@@ -224,8 +220,7 @@ func TestManySmallMovesAreOneLarge(t *testing.T) {
 						left -= part
 					}
 				}
-				moved := must(c.Advance(t.Context(), by(left)))(t)
-				require.True(t, moved.Complete)
+				require.True(t, must(c.Advance(t.Context(), by(left)))(t).Complete)
 			}
 			return story(t, t.Context(), c, p)
 		}

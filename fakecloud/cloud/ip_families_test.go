@@ -149,17 +149,14 @@ func TestIPv6AddressesOutliveThePool(t *testing.T) {
 		c = must(New(cfg))(t)
 	}
 	restart(with6("fd00::/64"))
-	second := must(createBoth(t, c, p, "second"))(t)
-	assert.Equal(t, "fd00::2", second.Address6.String())
+	assert.Equal(t, "fd00::2", must(createBoth(t, c, p, "second"))(t).Address6.String())
 	restart(with6("fd01::/64"))
-	third := must(createBoth(t, c, p, "third"))(t)
-	assert.Equal(t, "fd01::1", third.Address6.String())
+	assert.Equal(t, "fd01::1", must(createBoth(t, c, p, "third"))(t).Address6.String())
 	restart(func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.Prefix{} })
 	_, err := createBoth(t, c, p, "fourth")
 	requireCode(t, InvalidRequest, err)
 	require.ErrorContains(t, err, "--load-balancer-cidr6")
-	kept := must(c.GetLoadBalancer(t.Context(), p, first.ID))(t)
-	assert.Equal(t, first.Address6, kept.Address6)
+	assert.Equal(t, first.Address6, must(c.GetLoadBalancer(t.Context(), p, first.ID))(t).Address6)
 
 	// Not even a mistake of ours gives one twice: the store has the last word.
 	err = c.store.Write(t.Context(), func(tx *store.Tx) error {

@@ -30,8 +30,7 @@ func runForOperation(t *testing.T, c *Cloud, p Project, change func(ctx context.
 
 func operation(t *testing.T, c *Cloud, p Project, id string) Operation {
 	t.Helper()
-	op := must(c.GetOperation(t.Context(), p, id))(t)
-	return op
+	return must(c.GetOperation(t.Context(), p, id))(t)
 }
 
 func requireEnd(t *testing.T, c *Cloud, p Project, id string, want OperationState, why string) {
@@ -182,8 +181,7 @@ func TestARepeatedCreateHasTheOperationOfTheFirst(t *testing.T) {
 	var ops []string
 	for range 2 {
 		r := Request{Key: "k", Fingerprint: []byte("f")}
-		_, outcome, err := c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{})
-		require.NoError(t, err)
+		outcome := mustSecond(c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{}))(t)
 		assert.Equal(t, len(ops) == 1, outcome.Replayed)
 		ops = append(ops, outcome.Operation)
 	}
@@ -290,8 +288,7 @@ func TestEveryOperationEnds(t *testing.T) {
 		profile := rapid.SampledFrom(Profiles).Draw(t, "profile")
 		c, p := newVirtual(t, t.Context(), s, plane, profile)
 		all := func(states ...string) []Operation {
-			ops := mustFirst(c.ListOperations(t.Context(), p, OperationFilter{States: states, Limit: 1000}))(t)
-			return ops
+			return mustFirst(c.ListOperations(t.Context(), p, OperationFilter{States: states, Limit: 1000}))(t)
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"do": func(t *rapid.T) {

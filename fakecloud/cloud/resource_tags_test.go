@@ -28,8 +28,7 @@ func TestResourceTags(t *testing.T) {
 		got = must(c.ResourceTags(ctx, p, kind, "none"))(t, "what is not there has no tags")
 		assert.Empty(t, got, kind)
 	}
-	got := must(c.ResourceTags(ctx, p, LoadBalancerResource, in.ID))(t)
-	assert.Empty(t, got, "it is of another kind")
+	assert.Empty(t, must(c.ResourceTags(ctx, p, LoadBalancerResource, in.ID))(t), "it is of another kind")
 	_, err = c.ResourceTags(ctx, p, "zone", "nebula-1a")
 	require.Error(t, err)
 	require.NoError(t, c.store.Close())

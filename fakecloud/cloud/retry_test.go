@@ -15,8 +15,7 @@ func TestThePausesBetweenTriesDouble(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, ":memory:"), plane, Profiles[0])
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
 	advanceBy := func(d time.Duration) int {
-		moved := must(c.Advance(t.Context(), by(d)))(t)
-		return moved.Transitions
+		return must(c.Advance(t.Context(), by(d)))(t).Transitions
 	}
 	advanceBy(0)
 	require.Equal(t, LoadBalancerError, balancerState(t, c, p, lb.ID))

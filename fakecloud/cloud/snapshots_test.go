@@ -56,8 +56,7 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 	all := must(c.ListSnapshots(ctx))(t)
 	assert.Len(t, all, 5)
 	assert.Equal(t, epoch.Add(10*time.Minute), all[2].CreatedAt, all[2].Name)
-	left := must(filepath.Glob(filepath.Join(dir, "*")))(t)
-	assert.Len(t, left, 5, "they are only read")
+	assert.Len(t, must(filepath.Glob(filepath.Join(dir, "*")))(t), 5, "they are only read")
 }
 
 // saveOfRelease makes a snapshot of the schema of that number, and names it so.

@@ -54,12 +54,10 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
 	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
-	_, outcome, err := c.StopInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	outcome := mustSecond(c.StopInstance(t.Context(), p, in.ID))(t)
 	fake.Advance(time.Second)
 	requireOK(t)(c.runDueTransitions(t.Context()))
-	op := must(c.GetOperation(t.Context(), p, outcome.Operation))(t)
-	assert.Equal(t, OperationDone, op.State)
+	assert.Equal(t, OperationDone, must(c.GetOperation(t.Context(), p, outcome.Operation))(t).State)
 }
 
 // The wall clock is all that a restart has.

@@ -26,8 +26,7 @@ func publicKey(t *testing.T, bits uint, number int64) string {
 
 func toPEM(t *testing.T, key any) string {
 	t.Helper()
-	der := must(x509.MarshalPKIXPublicKey(key))(t)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(key))(t)}))
 }
 
 // The fingerprint is what `openssl rsa -pubin -pubout -outform DER | openssl md5 -c` prints.
@@ -79,13 +78,11 @@ func TestTokenKeys(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
 	until := c.now().Add(time.Hour)
-	_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor, ExpiresAt: &until})
-	require.NoError(t, err)
+	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor, ExpiresAt: &until}))(t)
 	requireOK(t)(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Viewer}))
 	var keys []TokenKey
 	for number := range int64(maxTokenKeys) {
-		k := must(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, number)))(t)
-		keys = append(keys, k)
+		keys = append(keys, must(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, number)))(t))
 		advance(t, c, time.Second)
 	}
 	listed := must(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)

@@ -131,8 +131,7 @@ func (w *world) reopen(t require.TestingT) {
 }
 
 func (w *world) make(t require.TestingT, s faults.Spec) faults.Fault {
-	f := must(w.Create(context.Background(), w.project, s))(t)
-	return f
+	return must(w.Create(context.Background(), w.project, s))(t)
 }
 
 // applyTo applies the rules to a call.
@@ -151,8 +150,7 @@ func TestTagsThatCannotBeReadApplyNoRule(t *testing.T) {
 	hit, err := w.Apply(call)
 	require.ErrorIs(t, err, unreadable)
 	assert.Nil(t, hit)
-	got := must(w.Get(w.project, f.ID))(t)
-	assert.Zero(t, got.Matched)
+	assert.Zero(t, must(w.Get(w.project, f.ID))(t).Matched)
 	call.Tags = func() (map[string]string, error) { return map[string]string{"role": "worker"}, nil }
 	assert.NotNil(t, applyTo(t, w.Rules, call))
 }
@@ -547,8 +545,7 @@ func TestSkipAndEvery(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []int{5, 8}, dropped)
-	f := must(w.Get(w.project, second.ID))(t)
-	assert.Equal(t, 10, f.Hits, "what one rule leaves alone, the next one takes")
+	assert.Equal(t, 10, must(w.Get(w.project, second.ID))(t).Hits, "what one rule leaves alone, the next one takes")
 }
 
 func TestWindows(t *testing.T) {

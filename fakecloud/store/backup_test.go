@@ -46,11 +46,9 @@ func TestBackupAndRestore(t *testing.T) {
 		require.NoError(t, s.Backup(ctx, file))
 		add(t, s, "later")
 
-		info := must(os.Stat(file))(t)
-		assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		assert.Equal(t, os.FileMode(0o600), must(os.Stat(file))(t).Mode().Perm())
 		require.NoError(t, store.CheckFile(ctx, file))
-		beside := must(filepath.Glob(filepath.Join(filepath.Dir(file), "*")))(t)
-		assert.Equal(t, []string{file}, beside)
+		assert.Equal(t, []string{file}, must(filepath.Glob(filepath.Join(filepath.Dir(file), "*")))(t))
 		before := must(os.ReadFile(file))(t)
 
 		data := filepath.Join(t.TempDir(), "cloud.db")
@@ -61,8 +59,7 @@ func TestBackupAndRestore(t *testing.T) {
 			require.NoError(t, restored.Close())
 		}
 		assert.Equal(t, []string{"a", "after", "b"}, projects(t, open(t, data)))
-		after := must(os.ReadFile(file))(t)
-		assert.True(t, string(before) == string(after), "only read")
+		assert.True(t, string(before) == string(must(os.ReadFile(file))(t)), "only read")
 		assert.NoDirExists(t, data+".restore")
 	}
 }
@@ -107,8 +104,7 @@ func TestNumbersOfBeforeARestore(t *testing.T) {
 				}
 				add(t, s, "r", "s", "t") // The same holds when there are events again.
 			}
-			b := must(s.EventsAfter(ctx, "p", -1, 10))(t)
-			assert.Greater(t, b.Through, time.Now().Add(-time.Hour).UnixMilli())
+			assert.Greater(t, must(s.EventsAfter(ctx, "p", -1, 10))(t).Through, time.Now().Add(-time.Hour).UnixMilli())
 			require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 				serial, err := tx.NextSerial(ctx)
 				assert.EqualValues(t, max(ahead.live, ahead.file)+1, serial)
@@ -189,8 +185,7 @@ func TestBackupAndRestoreThatFailChangeNothing(t *testing.T) {
 	cancel()
 	add(t, s, "b")
 	require.ErrorIs(t, s.Backup(gone, good), context.Canceled)
-	after := must(os.ReadFile(good))(t)
-	assert.True(t, string(before) == string(after), "the older backup is there")
+	assert.True(t, string(before) == string(must(os.ReadFile(good))(t)), "the older backup is there")
 	assert.NoFileExists(t, good+".partial")
 	require.Error(t, s.Backup(ctx, filepath.Join(dir, "missing", "backup.db")))
 	require.NoError(t, s.Close())

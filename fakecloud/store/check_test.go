@@ -54,8 +54,7 @@ func crashed(t *testing.T, changes int) string {
 
 func edit(t *testing.T, from, to string, change func([]byte) []byte) {
 	t.Helper()
-	content := must(os.ReadFile(from))(t)
-	require.NoError(t, os.WriteFile(to, change(content), 0o600))
+	require.NoError(t, os.WriteFile(to, change(must(os.ReadFile(from))(t)), 0o600))
 }
 
 // flip turns over a run of bytes.
@@ -211,8 +210,7 @@ func TestNoDamageToALogGoesUnseen(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		at := rapid.IntRange(0, len(log)-1).Draw(rt, "at")
 		n := rapid.IntRange(1, min(5000, len(log)-at)).Draw(rt, "n")
-		dir := must(os.MkdirTemp(t.TempDir(), ""))(rt)
-		hurt := filepath.Join(dir, "cloud.db")
+		hurt := filepath.Join(must(os.MkdirTemp(t.TempDir(), ""))(rt), "cloud.db")
 		edit(t, path, hurt, func(b []byte) []byte { return b })
 		edit(t, path+"-wal", hurt+"-wal", flip(at, n))
 		s, err := store.Open(t.Context(), hurt)

@@ -106,8 +106,7 @@ func TestReopenKeepsEverything(t *testing.T) {
 		return errors.Join(addProject(ctx, tx, "p"), addEvent(ctx, tx, "p"))
 	}))
 	for _, file := range []string{path, path + "-wal", path + "-shm", path + ".lock"} {
-		info := must(os.Stat(file))(t)
-		assert.Equal(t, os.FileMode(0o600), info.Mode().Perm(), file)
+		assert.Equal(t, os.FileMode(0o600), must(os.Stat(file))(t).Mode().Perm(), file)
 	}
 	b := must(s.EventsAfter(ctx, "p", -1, 10))(t)
 	require.NoError(t, s.Close())

@@ -137,8 +137,7 @@ func assertUsable(t *testing.T, s *store.Store) {
 		must(fmt.Sscan(seqs[0], &after))(t)
 		return errors.Join(addProject(ctx, tx, "p"), addInstance(ctx, tx, 7))
 	}))
-	b := must(s.EventsAfter(ctx, "p", after, 10))(t)
-	assert.Len(t, b.Events, 1)
+	assert.Len(t, must(s.EventsAfter(ctx, "p", after, 10))(t).Events, 1)
 }
 
 // assertKept compares rows by the columns that both versions have, in tables or views.

@@ -36,9 +36,7 @@ const patience = 30 * time.Second
 func startCloud(t *testing.T) (*cloudtest.Cloud, *brightbox.Client) {
 	t.Helper()
 	c := cloudtest.Start(t, cloudtest.WithoutTraffic(), cloudtest.Dialect(dialect.Dialect))
-	token := must(os.ReadFile(c.TokenFile))(t)
-	sdk := must(connect(t.Context(), c, strings.TrimSpace(string(token))))(t)
-	return c, sdk
+	return c, must(connect(t.Context(), c, strings.TrimSpace(string(must(os.ReadFile(c.TokenFile))(t)))))(t)
 }
 
 func connect(ctx context.Context, c *cloudtest.Cloud, secret string) (*brightbox.Client, error) {
@@ -70,19 +68,22 @@ func serverID(in *api.Instance) string {
 	return strings.TrimPrefix(in.Identities["brightbox"], "brightbox://")
 }
 
-func requireStatus(t *testing.T, status int, err error) {
-	t.Helper()
-	var refused *brightbox.APIError
-	require.ErrorAs(t, err, &refused)
-	require.Equal(t, status, refused.StatusCode, refused.Error())
+// requireStatus wants a call to be refused with a status.
+func requireStatus(t *testing.T, status int) func(results ...any) {
+	return func(results ...any) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		var refused *brightbox.APIError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, status, refused.StatusCode, refused.Error())
+	}
 }
 
 func TestTokens(t *testing.T) {
 	c, sdk := startCloud(t)
 	accounts := must(sdk.Accounts(t.Context()))(t)
 	require.Len(t, accounts, 1)
-	p := must(c.Client.Project(t.Context()))(t)
-	assert.Equal(t, p.Name, accounts[0].Name)
+	assert.Equal(t, must(c.Client.Project(t.Context()))(t).Name, accounts[0].Name)
 
 	access := must(sdk.ExtractTokenID())(t)
 	for _, secret := range []string{"wrong-wrong-wrong", access} {
@@ -136,8 +137,7 @@ func TestServers(t *testing.T) {
 	require.Len(t, byID.Interfaces, 1)
 	assert.Equal(t, in.Addresses[0].IP, byID.Interfaces[0].IPv4Address)
 	assert.Contains(t, byID.Interfaces[0].IPv6Address, "2001:db8::")
-	byName := must(sdk.Server(ctx, "node-1"))(t)
-	assert.Equal(t, byID, byName)
+	assert.Equal(t, byID, must(sdk.Server(ctx, "node-1"))(t))
 
 	must(c.StopInstance(ctx, in.ID))(t)
 	becomes := func(want serverstatus.Enum) {
@@ -150,10 +150,8 @@ func TestServers(t *testing.T) {
 	becomes(serverstatus.Inactive)
 	must(c.TerminateInstance(ctx, in.ID))(t)
 	becomes(serverstatus.Deleted)
-	_, err := sdk.Server(ctx, "node-1")
-	requireStatus(t, http.StatusNotFound, err)
-	_, err = sdk.Server(ctx, "srv-zzzzz")
-	requireStatus(t, http.StatusNotFound, err)
+	requireStatus(t, http.StatusNotFound)(sdk.Server(ctx, "node-1"))
+	requireStatus(t, http.StatusNotFound)(sdk.Server(ctx, "srv-zzzzz"))
 }
 
 // await asks for a balancer until it has a status.
@@ -215,13 +213,10 @@ func TestLoadBalancers(t *testing.T) {
 	assert.Equal(t, twin.ID, all[0].ID)
 
 	options.Listeners[0].Protocol = listenerprotocol.Https
-	_, err := sdk.CreateLoadBalancer(ctx, options)
-	requireStatus(t, http.StatusUnprocessableEntity, err)
+	requireStatus(t, http.StatusUnprocessableEntity)(sdk.CreateLoadBalancer(ctx, options))
 	options.Listeners[0].Protocol, options.Nodes[0].Node = listenerprotocol.Tcp, "srv-zzzzz"
-	_, err = sdk.CreateLoadBalancer(ctx, options)
-	requireStatus(t, http.StatusUnprocessableEntity, err)
-	_, err = sdk.LoadBalancer(ctx, "lba-zzzzz")
-	requireStatus(t, http.StatusNotFound, err)
+	requireStatus(t, http.StatusUnprocessableEntity)(sdk.CreateLoadBalancer(ctx, options))
+	requireStatus(t, http.StatusNotFound)(sdk.LoadBalancer(ctx, "lba-zzzzz"))
 }
 
 func TestCloudIPs(t *testing.T) {
@@ -238,20 +233,18 @@ func TestCloudIPs(t *testing.T) {
 	lb = must(sdk.LoadBalancer(ctx, lb.ID))(t)
 	require.Len(t, lb.CloudIPs, 1)
 	assert.Equal(t, ip.ID, lb.CloudIPs[0].ID)
-	_, err := sdk.DestroyCloudIP(ctx, ip.ID)
-	requireStatus(t, http.StatusConflict, err)
+	requireStatus(t, http.StatusConflict)(sdk.DestroyCloudIP(ctx, ip.ID))
 
 	in := createInstance(t, c, "node-1")
-	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
-	requireStatus(t, http.StatusConflict, err)
+	_, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
+	requireStatus(t, http.StatusConflict)(err)
 	must(sdk.UnMapCloudIP(ctx, ip.ID))(t)
 	ofServer := must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)}))(t)
 	assert.Equal(t, serverID(in), ofServer.Server.ID)
-	s := must(sdk.Server(ctx, serverID(in)))(t)
-	require.Len(t, s.CloudIPs, 1)
+	require.Len(t, must(sdk.Server(ctx, serverID(in)))(t).CloudIPs, 1)
 	must(sdk.UnMapCloudIP(ctx, ip.ID))(t)
 	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: "lba-zzzzz"})
-	requireStatus(t, http.StatusUnprocessableEntity, err)
+	requireStatus(t, http.StatusUnprocessableEntity)(err)
 
 	must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID}))(t)
 	must(sdk.DestroyLoadBalancer(ctx, lb.ID))(t)
@@ -259,8 +252,7 @@ func TestCloudIPs(t *testing.T) {
 		_, err := sdk.DestroyCloudIP(ctx, ip.ID)
 		return err == nil
 	}, patience, 5*time.Millisecond, "its balancer is gone after a while")
-	all := must(sdk.CloudIPs(ctx))(t)
-	assert.Empty(t, all)
+	assert.Empty(t, must(sdk.CloudIPs(ctx))(t))
 }
 
 func TestServerGroupsFilter(t *testing.T) {
@@ -269,8 +261,7 @@ func TestServerGroupsFilter(t *testing.T) {
 	group := must(sdk.CreateServerGroup(ctx, brightbox.ServerGroupOptions{Name: &name}))(t)
 	firewalls := func() []api.Firewall {
 		t.Helper()
-		all := must(c.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"name=" + name}}))(t)
-		return all
+		return must(c.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"name=" + name}}))(t)
 	}
 	members := brightbox.ServerGroupMemberList{Servers: []brightbox.ServerGroupMember{{Server: serverID(in)}}}
 	group = must(sdk.AddServersToServerGroup(ctx, group.ID, members))(t)
@@ -296,19 +287,16 @@ func TestServerGroupsFilter(t *testing.T) {
 	rule = must(sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports}))(t)
 	assert.Equal(t, []string{"30081", "10.0.0.0/8"}, []string{rule.DestinationPort, rule.Source})
 	assert.Equal(t, 30081, firewalls()[0].Rules[0].FirstPort)
-	policies := must(sdk.FirewallPolicies(ctx))(t)
-	assert.Equal(t, rule.ID, policies[0].Rules[0].ID)
+	assert.Equal(t, rule.ID, must(sdk.FirewallPolicies(ctx))(t)[0].Rules[0].ID)
 	ports = "many"
 	_, err := sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports})
-	requireStatus(t, http.StatusUnprocessableEntity, err)
+	requireStatus(t, http.StatusUnprocessableEntity)(err)
 
 	must(sdk.RemoveServersFromServerGroup(ctx, group.ID, members))(t)
 	assert.Empty(t, firewalls()[0].InstanceIDs)
 	must(sdk.DestroyServerGroup(ctx, group.ID))(t)
-	groups := must(sdk.ServerGroups(ctx))(t)
-	assert.Empty(t, groups)
-	_, err = sdk.AddServersToServerGroup(ctx, group.ID, members)
-	requireStatus(t, http.StatusNotFound, err)
+	assert.Empty(t, must(sdk.ServerGroups(ctx))(t))
+	requireStatus(t, http.StatusNotFound)(sdk.AddServersToServerGroup(ctx, group.ID, members))
 	require.Len(t, firewalls(), 1, "the policy is there")
 	must(sdk.DestroyFirewallPolicy(ctx, policy.ID))(t)
 	assert.Empty(t, firewalls())
@@ -319,19 +307,17 @@ func TestRefusals(t *testing.T) {
 	ctx, name := t.Context(), "web"
 	viewer := must(c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
 	reader := must(connect(ctx, c, viewer.Secret))(t)
-	_, err := reader.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name})
-	requireStatus(t, http.StatusForbidden, err)
+	requireStatus(t, http.StatusForbidden)(reader.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))
 	must(reader.CloudIPs(ctx))(t)
 	for _, status := range []int{http.StatusInternalServerError, http.StatusBadGateway, http.StatusTooManyRequests} {
 		rule := c.Fail(api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{"listAddresses"}}, Effect: api.FaultEffect{Status: status},
 		})
-		_, err := sdk.CloudIPs(ctx)
-		requireStatus(t, status, err)
+		requireStatus(t, status)(sdk.CloudIPs(ctx))
 		require.NoError(t, c.DeleteFault(ctx, rule.ID))
 	}
 	require.NoError(t, c.DeleteToken(ctx, c.Project, "viewer"))
-	_, err = reader.CloudIPs(ctx)
+	_, err := reader.CloudIPs(ctx)
 	require.Error(t, err, "an access token is worth as much as the token that it was granted to")
 	must(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
 	audit := must(c.ListAudit(ctx, client.AuditFilter{Operation: "reserveAddress"}, 1))(t)

@@ -39,8 +39,7 @@ func newSDK(t *testing.T, c *cloudtest.Cloud, tokenFile string) *hcloud.Client {
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	in := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &api.Tags{"cluster": "lab"}}))(t)
-	return in
+	return must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &api.Tags{"cluster": "lab"}}))(t)
 }
 
 // must returns what a call answers, and wants the call to succeed.
@@ -54,6 +53,15 @@ func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
 // mustFirst is must for a call that answers more than one thing.
 func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
 	return must(answer, err)
+}
+
+// requireError wants a call of the SDK to be refused with a code.
+func requireError(t *testing.T, code hcloud.ErrorCode) func(results ...any) {
+	return func(results ...any) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		assert.True(t, hcloud.IsError(err, code), "%v", err)
+	}
 }
 
 // await waits for the action that is the result of a call.
@@ -73,11 +81,9 @@ func TestServersAreInstances(t *testing.T) {
 	assert.Equal(t, fmt.Sprintf("hcloud://%d", s.ID), in.Identities["hcloud"])
 	assert.Equal(t, "node-1", s.Name)
 	assert.Equal(t, in.Zone, s.Location.Name)
-	location := mustFirst(sdk.Location.GetByID(t.Context(), s.Location.ID))(t)
-	assert.Equal(t, in.Zone, location.Name)
+	assert.Equal(t, in.Zone, mustFirst(sdk.Location.GetByID(t.Context(), s.Location.ID))(t).Name)
 	assert.Nil(t, mustFirst(sdk.Location.GetByID(t.Context(), 99))(t))
-	kind := mustFirst(sdk.LoadBalancerType.GetByID(t.Context(), 2))(t)
-	assert.Equal(t, "lb21", kind.Name)
+	assert.Equal(t, "lb21", mustFirst(sdk.LoadBalancerType.GetByID(t.Context(), 2))(t).Name)
 	assert.Nil(t, mustFirst(sdk.LoadBalancerType.GetByID(t.Context(), 99))(t))
 	assert.Equal(t, string(in.Type), s.ServerType.Name)
 	assert.Equal(t, map[string]string{"cluster": "lab"}, s.Labels)
@@ -144,10 +150,9 @@ func TestRoutesLeadToServers(t *testing.T) {
 	assert.Equal(t, "10.244.1.0/24", network.Routes[0].Destination.String())
 	assert.Equal(t, in.Addresses[0].IP, network.Routes[0].Gateway.String())
 
-	_, _, err = sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{
+	requireError(t, hcloud.ErrorCodeInvalidInput)(sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{
 		Route: hcloud.NetworkRoute{Destination: destination, Gateway: net.ParseIP("127.0.0.1")},
-	})
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeInvalidInput), "%v", err)
+	}))
 
 	must(c.TerminateInstance(t.Context(), in.ID))(t)
 	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
@@ -162,14 +167,13 @@ func TestRoutesLeadToServers(t *testing.T) {
 	_, _, err = sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{
 		Route: hcloud.NetworkRoute{Destination: destination},
 	})
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeInvalidInput), "%v", err)
+	requireError(t, hcloud.ErrorCodeInvalidInput)(err)
 }
 
 func TestRefusals(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.RateLimit(1, 20))
 	stranger := hcloud.NewClient(hcloud.WithEndpoint(c.DialectURL("hcloud")+"/v1"), hcloud.WithToken("wrong"))
-	_, err := stranger.Location.All(t.Context())
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeUnauthorized), "%v", err)
+	requireError(t, hcloud.ErrorCodeUnauthorized)(stranger.Location.All(t.Context()))
 
 	viewer := must(c.CreateToken(t.Context(), c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
 	readOnly := hcloud.NewClient(
@@ -178,12 +182,12 @@ func TestRefusals(t *testing.T) {
 	_, resp, err := readOnly.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
 		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"}, Location: &hcloud.Location{Name: "x"},
 	})
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeTokenReadonly), "%v", err)
+	requireError(t, hcloud.ErrorCodeTokenReadonly)(err)
 	assert.Equal(t, http.StatusForbidden, resp.StatusCode)
 	assert.Equal(t, "20", resp.Header.Get("RateLimit-Limit"))
 	assert.Equal(t, "19", resp.Header.Get("RateLimit-Remaining"))
 	for err = nil; err == nil; {
 		_, _, err = sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
 	}
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeRateLimitExceeded), "%v", err)
+	requireError(t, hcloud.ErrorCodeRateLimitExceeded)(err)
 }

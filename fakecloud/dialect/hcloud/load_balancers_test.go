@@ -38,8 +38,7 @@ func createBalancer(t *testing.T, c *cloudtest.Cloud, sdk *hcloud.Client) *hclou
 
 func zoneOf(t *testing.T, c *cloudtest.Cloud) string {
 	t.Helper()
-	zones := must(c.ListZones(t.Context()))(t)
-	return zones[0].Name
+	return must(c.ListZones(t.Context()))(t)[0].Name
 }
 
 func addressAndPort(ip net.IP, port int) string {
@@ -52,8 +51,7 @@ func answers(t *testing.T, ip net.IP, port int, text string) {
 	resp, err := http.Get("http://" + addressAndPort(ip, port)) //nolint:noctx // The balancer is of this test.
 	require.NoError(t, err)
 	defer func() { require.NoError(t, resp.Body.Close()) }()
-	body := must(io.ReadAll(resp.Body))(t)
-	assert.Equal(t, text, string(body))
+	assert.Equal(t, text, string(must(io.ReadAll(resp.Body))(t)))
 }
 
 // serveOn answers HTTP on the address of an instance, and gives the port.
@@ -125,10 +123,8 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	assert.Equal(t, in.Serial, lb.Targets[0].Server.Server.ID)
 	assert.Equal(t, 15*time.Second, lb.Services[0].HealthCheck.Interval)
 
-	_, _, err = sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target)
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeTargetAlreadyDefined), "%v", err)
-	_, _, err = sdk.LoadBalancer.AddService(t.Context(), lb, service)
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeSourcePortAlreadyUsed), "%v", err)
+	requireError(t, hcloud.ErrorCodeTargetAlreadyDefined)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target))
+	requireError(t, hcloud.ErrorCodeSourcePortAlreadyUsed)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
 
 	a, resp, err = sdk.LoadBalancer.RemoveServerTarget(t.Context(), lb, &hcloud.Server{ID: in.Serial})
 	await(t, sdk, a, resp, err)
@@ -211,10 +207,9 @@ func TestLoadBalancerChanges(t *testing.T) {
 	for private, code := range map[bool]hcloud.ErrorCode{
 		true: hcloud.ErrorCodeLoadBalancerNotAttachedToNetwork, false: hcloud.ErrorCodeMissingIPv4,
 	} {
-		_, _, err := sdk.LoadBalancer.AddServerTarget(t.Context(), lb, hcloud.LoadBalancerAddServerTargetOpts{
+		requireError(t, code)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, hcloud.LoadBalancerAddServerTargetOpts{
 			Server: &hcloud.Server{ID: in.Serial}, UsePrivateIP: &private,
-		})
-		assert.True(t, hcloud.IsError(err, code), "%v", err)
+		}))
 	}
 	renamed := mustFirst(sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
 		Name: "b1", Labels: map[string]string{"k": "v"},
@@ -227,8 +222,7 @@ func TestLoadBalancerChanges(t *testing.T) {
 	must(c.UpdateLoadBalancer(t.Context(), native[0].ID, protect))(t)
 	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	assert.True(t, lb.Protection.Delete)
-	_, err := sdk.LoadBalancer.Delete(t.Context(), lb)
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeProtected), "%v", err)
+	requireError(t, hcloud.ErrorCodeProtected)(sdk.LoadBalancer.Delete(t.Context(), lb))
 }
 
 // Listeners that others made or removed are neither lost nor made again by the next action.
@@ -270,7 +264,7 @@ func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 		await(t, sdk, a, resp, err)
 	}
 	_, _, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(90, 30090))
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeResourceLimitExceeded), "%v", err)
+	requireError(t, hcloud.ErrorCodeResourceLimitExceeded)(err)
 }
 
 // An action that is under way locks its balancer, and its IDs stay readable when that is gone.
@@ -283,11 +277,10 @@ func TestActionsAreOperations(t *testing.T) {
 	assert.Equal(t, hcloud.ActionStatusRunning, made.Action.Status)
 	assert.Equal(t, "create_load_balancer", made.Action.Command)
 	_, _, err := sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeLocked), "%v", err)
+	requireError(t, hcloud.ErrorCodeLocked)(err)
 	must(c.AdvanceClock(t.Context(), time.Hour))(t)
 	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Action))
 	must(sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer))(t)
 	must(c.AdvanceClock(t.Context(), time.Hour))(t)
-	a := mustFirst(sdk.Action.GetByID(t.Context(), made.Action.ID))(t)
-	assert.Equal(t, hcloud.ActionStatusSuccess, a.Status)
+	assert.Equal(t, hcloud.ActionStatusSuccess, mustFirst(sdk.Action.GetByID(t.Context(), made.Action.ID))(t).Status)
 }

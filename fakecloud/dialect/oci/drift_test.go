@@ -62,8 +62,7 @@ func (c caller) call(method, path string, body, into any) (status int) {
 
 func startBalancer(t *testing.T, instances, ports int) (*cloudtest.Cloud, caller, *api.LoadBalancer) {
 	c := cloudtest.Start(t, cloudtest.WithoutTraffic(), cloudtest.Dialect(dialect.Dialect))
-	token := must(os.ReadFile(c.TokenFile))(t)
-	to := caller{t, c.DialectURL("oci"), strings.TrimSpace(string(token))}
+	to := caller{t, c.DialectURL("oci"), strings.TrimSpace(string(must(os.ReadFile(c.TokenFile))(t)))}
 	var backends []map[string]any
 	for i := range instances {
 		in := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: new(fmt.Sprintf("node-%d", i))}))(t)

@@ -385,8 +385,7 @@ func TestNetworkLoadBalancers(t *testing.T) {
 	made := must(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t)
 	assert.Equal(t, http.StatusAccepted, made.RawResponse.StatusCode)
 	requireMandatory(t, made.NetworkLoadBalancer)
-	again := must(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t)
-	assert.Equal(t, made.Id, again.Id)
+	assert.Equal(t, made.Id, must(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t).Id)
 	s.awaitNLB(made.OpcWorkRequestId, nil)
 	listed := must(s.nlb.ListNetworkLoadBalancers(ctx, networkloadbalancer.ListNetworkLoadBalancersRequest{
 		CompartmentId: s.compartment, DisplayName: &name,

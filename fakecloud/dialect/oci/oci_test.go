@@ -83,8 +83,7 @@ func newUser(t *testing.T, c *cloudtest.Cloud, name string, role api.Role, key *
 // fingerprint is a key's, as Oracle's console shows it.
 func fingerprint(t *testing.T, key *rsa.PrivateKey) string {
 	t.Helper()
-	der := must(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)
-	sum := md5.Sum(der) //nolint:gosec // As above.
+	sum := md5.Sum(must(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)) //nolint:gosec // As above.
 	return strings.ReplaceAll(fmt.Sprintf("% x", sum), " ", ":")
 }
 

@@ -25,8 +25,7 @@ const patience = 30 * time.Second
 func startCloud(t *testing.T, options ...cloudtest.Option) (*cloudtest.Cloud, *oxide.Client) {
 	t.Helper()
 	c := cloudtest.Start(t, append(options, cloudtest.Dialect(dialect.Dialect))...)
-	token := must(os.ReadFile(c.TokenFile))(t)
-	return c, newSDK(t, c, strings.TrimSpace(string(token)))
+	return c, newSDK(t, c, strings.TrimSpace(string(must(os.ReadFile(c.TokenFile))(t))))
 }
 
 // must returns what a call answers, and wants the call to succeed.
@@ -37,16 +36,23 @@ func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
 	}
 }
 
+// requireRefused wants a call to be refused with an error.
+func requireRefused(t *testing.T, want error) func(results ...any) {
+	return func(results ...any) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		require.ErrorIs(t, err, want)
+	}
+}
+
 func newSDK(t *testing.T, c *cloudtest.Cloud, token string) *oxide.Client {
 	t.Helper()
-	sdk := must(oxide.NewClient(oxide.WithHost(c.DialectURL("oxide")), oxide.WithToken(token)))(t)
-	return sdk
+	return must(oxide.NewClient(oxide.WithHost(c.DialectURL("oxide")), oxide.WithToken(token)))(t)
 }
 
 func project(t *testing.T, c *cloudtest.Cloud) oxide.NameOrId {
 	t.Helper()
-	p := must(c.Client.Project(t.Context()))(t)
-	return oxide.NameOrId(p.Name)
+	return oxide.NameOrId(must(c.Client.Project(t.Context()))(t).Name)
 }
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
@@ -67,15 +73,13 @@ func TestInstances(t *testing.T) {
 	require.NoError(t, uuid.Validate(byName.ProjectId))
 
 	id := oxide.NameOrId(byName.Id)
-	byID := must(sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id}))(t)
-	assert.Equal(t, byName, byID)
+	assert.Equal(t, byName, must(sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id}))(t))
 	nics := must(sdk.InstanceNetworkInterfaceList(ctx, oxide.InstanceNetworkInterfaceListParams{Instance: id}))(t)
 	require.Len(t, nics.Items, 1)
 	v4, ok := nics.Items[0].IpStack.AsV4()
 	require.True(t, ok)
 	assert.Equal(t, in.Addresses[0].IP, v4.Value.Ip)
-	external := must(sdk.InstanceExternalIpList(ctx, oxide.InstanceExternalIpListParams{Instance: id}))(t)
-	assert.Empty(t, external.Items)
+	assert.Empty(t, must(sdk.InstanceExternalIpList(ctx, oxide.InstanceExternalIpListParams{Instance: id}))(t).Items)
 
 	must(c.StopInstance(ctx, in.ID))(t)
 	require.Eventually(t, func() bool {
@@ -121,17 +125,13 @@ func TestFloatingIPs(t *testing.T) {
 	createInstance(t, c, "node-2")
 	_, err := attach("node-2")
 	require.ErrorIs(t, err, oxide.ErrInvalidRequest, "it has to be detached first")
-	err = sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id})
-	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
-	detached := must(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t)
-	assert.Empty(t, detached.InstanceId)
-	_, err = sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id})
-	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
+	requireRefused(t, oxide.ErrInvalidRequest)(sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id}))
+	assert.Empty(t, must(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t).InstanceId)
+	requireRefused(t, oxide.ErrInvalidRequest)(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))
 	must(attach("node-2"))(t)
 	must(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t)
 	require.NoError(t, sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id}))
-	_, err = sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: id})
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
+	requireRefused(t, oxide.ErrObjectNotFound)(sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: id}))
 }
 
 func TestAllocators(t *testing.T) {
@@ -159,24 +159,19 @@ func TestAllocators(t *testing.T) {
 	a := must(create("a", inPool("default")))(t)
 	assert.Equal(t, pool.Id, a.IpPoolId)
 	must(create("b", inPool(pool.Id)))(t)
-	_, err := create("c", inPool("other"))
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
+	requireRefused(t, oxide.ErrObjectNotFound)(create("c", inPool("other")))
 	must(create("d", ofVersion(oxide.IpVersionV4)))(t)
-	_, err = create("e", ofVersion(oxide.IpVersionV6))
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
+	requireRefused(t, oxide.ErrObjectNotFound)(create("e", ofVersion(oxide.IpVersionV6)))
 	require.NoError(t, sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: oxide.NameOrId(a.Id)}))
-	again := must(create("f", explicitly(a.Ip)))(t)
-	assert.Equal(t, a.Ip, again.Ip)
-	_, err = create("g", explicitly(a.Ip))
-	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
-	_, err = create("f", explicitly(""))
+	assert.Equal(t, a.Ip, must(create("f", explicitly(a.Ip)))(t).Ip)
+	requireRefused(t, oxide.ErrInvalidRequest)(create("g", explicitly(a.Ip)))
+	_, err := create("f", explicitly(""))
 	require.Error(t, err)
 	_, err = create("f", oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}})
 	require.ErrorIs(t, err, oxide.ErrObjectAlreadyExists)
 	_, err = create(strings.Repeat("x", 64), oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}})
 	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
-	_, err = sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "other"})
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
+	requireRefused(t, oxide.ErrObjectNotFound)(sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "other"}))
 }
 
 func TestRefusals(t *testing.T) {
