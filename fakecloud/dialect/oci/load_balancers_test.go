@@ -1,6 +1,7 @@
 package oci_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -226,6 +227,72 @@ func TestChangesOfALoadBalancer(t *testing.T) {
 	}))(t)
 	requireMandatory(t, all.Items)
 	assert.Len(t, all.Items, 8, "the creation and seven changes")
+}
+
+// A balancer that is changed natively is shown as it is now.
+func TestDrift(t *testing.T) {
+	c, s := startCloud(t)
+	details := lbDetails(s, "uid-1", createNode(t, c, s, "node-1"), createNode(t, c, s, "node-2"))
+	details.Listeners["TCP-81"] = loadbalancer.ListenerDetails{
+		DefaultBackendSetName: new("TCP-80"), Port: new(81), Protocol: new("TCP"),
+	}
+	id := s.await(createLB(s, details, "uid-1")).LoadBalancerId
+	lb := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0]
+	listeners, targets := lb.Listeners[:1], lb.Targets[1:]
+	listeners[0].TargetPort, listeners[0].ProxyProtocol = 31000, api.ProxyProtocolV2
+	listeners[0].HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 31000, IntervalSeconds: 7}
+	listeners = append(listeners, api.Listener{Protocol: api.ProtocolTCP, Port: 9999, TargetPort: 30999})
+	must(c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{
+		Listeners: &listeners, Targets: &targets, Algorithm: new(api.AlgorithmSourceHash),
+	}))(t)
+	after := s.getLB(id)
+	assert.NotContains(t, after.Listeners, "TCP-81")
+	assert.Equal(t, 9999, *after.Listeners["TCP-9999"].Port)
+	assert.Equal(t, 30999, *after.BackendSets["TCP-9999"].Backends[0].Port)
+	assert.Equal(t, 2, *after.Listeners["TCP-80"].ConnectionConfiguration.BackendTcpProxyProtocolVersion)
+	set := after.BackendSets["TCP-80"]
+	assert.Equal(t, []string{"IP_HASH", "TCP"}, []string{*set.Policy, *set.HealthChecker.Protocol})
+	assert.Equal(t, 7000, *set.HealthChecker.IntervalInMillis)
+	require.Len(t, set.Backends, 1)
+	assert.Equal(t, 31000, *set.Backends[0].Port)
+}
+
+// Ten sets of a thousand backends fit into what the cloud records of a balancer, also while one set differs.
+func TestThousandBackends(t *testing.T) {
+	c, s := startCloud(t)
+	node := createNode(t, c, s, "node")
+	details := lbDetails(s, "uid-1", node)
+	set := details.BackendSets["TCP-80"]
+	for range 1000 {
+		in := must(c.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+		set.Backends = append(set.Backends, loadbalancer.BackendDetails{IpAddress: &in.Addresses[0].IP, Port: new(30080)})
+	}
+	for port := 80; port < 90; port++ {
+		name := fmt.Sprintf("TCP-%d", port)
+		details.BackendSets[name] = set
+		details.Listeners[name] = loadbalancer.ListenerDetails{
+			DefaultBackendSetName: &name, Port: &port, Protocol: new("TCP"),
+		}
+	}
+	id := s.await(createLB(s, details, "uid-1")).LoadBalancerId
+	all := s.getLB(id).BackendSets
+	require.Len(t, all, 10)
+	for name, set := range all {
+		assert.Len(t, set.Backends, 1001, name)
+	}
+	fewer := backend(node, 30080)
+	fewer.Weight = new(3)
+	updated, err := s.lb.UpdateBackendSet(t.Context(), loadbalancer.UpdateBackendSetRequest{
+		LoadBalancerId: id, BackendSetName: new("TCP-80"),
+		UpdateBackendSetDetails: loadbalancer.UpdateBackendSetDetails{
+			Policy: new("ROUND_ROBIN"), HealthChecker: healthChecker(), Backends: []loadbalancer.BackendDetails{fewer},
+		},
+	})
+	s.await(updated.OpcWorkRequestId, err)
+	all = s.getLB(id).BackendSets
+	assert.Len(t, all["TCP-81"].Backends, 1001)
+	require.Len(t, all["TCP-80"].Backends, 1)
+	assert.Equal(t, 3, *all["TCP-80"].Backends[0].Weight)
 }
 
 // A retry token stands for a creation for as long as there is what it created.

@@ -194,35 +194,32 @@ func requireRefusal(t *testing.T, status int, code string, err error) {
 
 // What the SDK says of instances and networks, as far as the CCM reads it.
 type (
+	resource struct {
+		ID             *string         `json:"id" mandatory:"true"`
+		CompartmentID  *string         `json:"compartmentId" mandatory:"true"`
+		LifecycleState string          `json:"lifecycleState" mandatory:"true"`
+		TimeCreated    *common.SDKTime `json:"timeCreated" mandatory:"true"`
+	}
 	instance struct {
-		ID                 *string         `json:"id" mandatory:"true"`
-		CompartmentID      *string         `json:"compartmentId" mandatory:"true"`
-		AvailabilityDomain *string         `json:"availabilityDomain" mandatory:"true"`
-		FaultDomain        *string         `json:"faultDomain" mandatory:"true"` // The CCM needs it.
-		Region             *string         `json:"region" mandatory:"true"`
-		Shape              *string         `json:"shape" mandatory:"true"`
-		LifecycleState     string          `json:"lifecycleState" mandatory:"true"`
-		TimeCreated        *common.SDKTime `json:"timeCreated" mandatory:"true"`
-		DisplayName        *string         `json:"displayName"`
+		resource
+		AvailabilityDomain *string `json:"availabilityDomain" mandatory:"true"`
+		FaultDomain        *string `json:"faultDomain" mandatory:"true"` // The CCM needs it.
+		Region             *string `json:"region" mandatory:"true"`
+		Shape              *string `json:"shape" mandatory:"true"`
+		DisplayName        *string `json:"displayName"`
 	}
 	vnicAttachment struct {
-		ID                 *string         `json:"id" mandatory:"true"`
-		AvailabilityDomain *string         `json:"availabilityDomain" mandatory:"true"`
-		CompartmentID      *string         `json:"compartmentId" mandatory:"true"`
-		InstanceID         *string         `json:"instanceId" mandatory:"true"`
-		LifecycleState     string          `json:"lifecycleState" mandatory:"true"`
-		TimeCreated        *common.SDKTime `json:"timeCreated" mandatory:"true"`
-		VnicID             *string         `json:"vnicId"`
+		resource
+		AvailabilityDomain *string `json:"availabilityDomain" mandatory:"true"`
+		InstanceID         *string `json:"instanceId" mandatory:"true"`
+		VnicID             *string `json:"vnicId"`
 	}
 	vnic struct {
-		ID                 *string         `json:"id" mandatory:"true"`
-		AvailabilityDomain *string         `json:"availabilityDomain" mandatory:"true"`
-		CompartmentID      *string         `json:"compartmentId" mandatory:"true"`
-		LifecycleState     string          `json:"lifecycleState" mandatory:"true"`
-		TimeCreated        *common.SDKTime `json:"timeCreated" mandatory:"true"`
-		IsPrimary          *bool           `json:"isPrimary"`
-		PrivateIP          *string         `json:"privateIp"`
-		SubnetID           *string         `json:"subnetId"`
+		resource
+		AvailabilityDomain *string `json:"availabilityDomain" mandatory:"true"`
+		IsPrimary          *bool   `json:"isPrimary"`
+		PrivateIP          *string `json:"privateIp"`
+		SubnetID           *string `json:"subnetId"`
 	}
 	subnet struct {
 		ID                 *string  `json:"id" mandatory:"true"`
@@ -237,14 +234,11 @@ type (
 		SecurityListIDs    []string `json:"securityListIds"`
 	}
 	securityList struct {
-		ID             *string          `json:"id" mandatory:"true"`
-		CompartmentID  *string          `json:"compartmentId" mandatory:"true"`
-		DisplayName    *string          `json:"displayName" mandatory:"true"`
-		VcnID          *string          `json:"vcnId" mandatory:"true"`
-		LifecycleState string           `json:"lifecycleState" mandatory:"true"`
-		TimeCreated    *common.SDKTime  `json:"timeCreated" mandatory:"true"`
-		Ingress        []map[string]any `json:"ingressSecurityRules" mandatory:"true"`
-		Egress         []map[string]any `json:"egressSecurityRules" mandatory:"true"`
+		resource
+		DisplayName *string          `json:"displayName" mandatory:"true"`
+		VcnID       *string          `json:"vcnId" mandatory:"true"`
+		Ingress     []map[string]any `json:"ingressSecurityRules" mandatory:"true"`
+		Egress      []map[string]any `json:"egressSecurityRules" mandatory:"true"`
 	}
 	publicIP struct {
 		ID             *string `json:"id" mandatory:"true"`
@@ -252,13 +246,10 @@ type (
 		LifecycleState string  `json:"lifecycleState" mandatory:"true"`
 	}
 	networkSecurityGroup struct {
-		ID             *string           `json:"id" mandatory:"true"`
-		CompartmentID  *string           `json:"compartmentId" mandatory:"true"`
-		VcnID          *string           `json:"vcnId" mandatory:"true"`
-		LifecycleState string            `json:"lifecycleState" mandatory:"true"`
-		TimeCreated    *common.SDKTime   `json:"timeCreated" mandatory:"true"`
-		DisplayName    *string           `json:"displayName"`
-		FreeformTags   map[string]string `json:"freeformTags"`
+		resource
+		VcnID        *string           `json:"vcnId" mandatory:"true"`
+		DisplayName  *string           `json:"displayName"`
+		FreeformTags map[string]string `json:"freeformTags"`
 	}
 )
 
