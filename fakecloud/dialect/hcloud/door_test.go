@@ -39,68 +39,42 @@ func TestAuditSaysBoth(t *testing.T) {
 }
 
 func TestFaultsOfNativeOperations(t *testing.T) {
+	c, sdk := startCloud(t)
+	createInstance(t, c, "node-1")
+	createInstance(t, c, "node-2")
 	for name, test := range map[string]struct {
-		rule api.FaultCreate
-		want func(t *testing.T, servers []*hcloud.Server, resp *hcloud.Response, err error)
+		operation string // "" is any
+		effect    api.FaultEffect
+		code      hcloud.ErrorCode // of a refusal
+		servers   int              // or how many are listed; -1 is no answer
 	}{
-		"status": {
-			api.FaultCreate{
-				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{Status: 503},
-			},
-			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
-				require.Error(t, err)
-				assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-			},
-		},
-		"rate limit": {
-			api.FaultCreate{Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 7}},
-			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
-				assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeRateLimitExceeded), "%v", err)
-				assert.Equal(t, "7", resp.Header.Get("Retry-After"))
-			},
-		},
-		"a call of the dialect": {
-			api.FaultCreate{
-				Match:  api.FaultMatch{Operations: []string{"hcloud GET /v1/servers"}},
-				Effect: api.FaultEffect{Status: 502},
-			},
-			func(t *testing.T, _ []*hcloud.Server, _ *hcloud.Response, err error) {
-				assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeBadGateway), "%v", err)
-			},
-		},
-		"empty list": {
-			api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}},
-			func(t *testing.T, servers []*hcloud.Server, _ *hcloud.Response, err error) {
-				require.NoError(t, err)
-				assert.Empty(t, servers)
-			},
-		},
-		"partial list": {
-			api.FaultCreate{
-				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{PartialList: 1},
-			},
-			func(t *testing.T, servers []*hcloud.Server, _ *hcloud.Response, err error) {
-				require.NoError(t, err)
-				assert.Len(t, servers, 1)
-			},
-		},
-		"drop": {
-			api.FaultCreate{
-				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{Drop: true},
-			},
-			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
-				require.Error(t, err)
-				assert.Nil(t, resp.Response, "there is no answer")
-			},
-		},
+		"status":                {"listInstances", api.FaultEffect{Status: 503}, "unavailable", 0},
+		"rate limit":            {"", api.FaultEffect{Status: 429, RetryAfterSeconds: 7}, hcloud.ErrorCodeRateLimitExceeded, 0},
+		"a call of the dialect": {"hcloud GET /v1/servers", api.FaultEffect{Status: 502}, hcloud.ErrorCodeBadGateway, 0},
+		"empty list":            {"", api.FaultEffect{EmptyList: true}, "", 0},
+		"partial list":          {"listInstances", api.FaultEffect{PartialList: 1}, "", 1},
+		"drop":                  {"listInstances", api.FaultEffect{Drop: true}, "", -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, sdk := startCloud(t)
-			createInstance(t, c, "node-1")
-			createInstance(t, c, "node-2")
-			c.Fail(test.rule)
+			rule := api.FaultCreate{Effect: test.effect}
+			if test.operation != "" {
+				rule.Match.Operations = []string{test.operation}
+			}
+			f := c.Fail(rule)
+			defer func() { require.NoError(t, c.DeleteFault(t.Context(), f.ID)) }()
 			servers, resp, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
-			test.want(t, servers, resp, err)
+			switch {
+			case test.servers < 0:
+				require.Error(t, err)
+				assert.Nil(t, resp.Response, "there is no answer")
+			case test.code != "":
+				requireError(t, test.code)(err)
+				assert.Equal(t, test.effect.Status, resp.StatusCode)
+				assert.Equal(t, test.effect.RetryAfterSeconds == 7, resp.Header.Get("Retry-After") == "7")
+			default:
+				require.NoError(t, err)
+				assert.Len(t, servers, test.servers)
+			}
 		})
 	}
 }

@@ -65,10 +65,12 @@ func requireError(t *testing.T, code hcloud.ErrorCode) func(results ...any) {
 }
 
 // await waits for the action that is the result of a call.
-func await(t *testing.T, sdk *hcloud.Client, a *hcloud.Action, _ *hcloud.Response, err error) {
-	t.Helper()
-	require.NoError(t, err)
-	require.NoError(t, sdk.Action.WaitFor(t.Context(), a))
+func await(t *testing.T, sdk *hcloud.Client) func(a *hcloud.Action, _ *hcloud.Response, err error) {
+	return func(a *hcloud.Action, _ *hcloud.Response, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		require.NoError(t, sdk.Action.WaitFor(t.Context(), a))
+	}
 }
 
 func TestServersAreInstances(t *testing.T) {
@@ -143,8 +145,7 @@ func TestRoutesLeadToServers(t *testing.T) {
 	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
 	_, destination, _ := net.ParseCIDR("10.244.1.0/24")
 	route := hcloud.NetworkRoute{Destination: destination, Gateway: net.ParseIP(in.Addresses[0].IP)}
-	a, resp, err := sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{Route: route})
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{Route: route}))
 	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	require.Len(t, network.Routes, 1)
 	assert.Equal(t, "10.244.1.0/24", network.Routes[0].Destination.String())
@@ -159,12 +160,11 @@ func TestRoutesLeadToServers(t *testing.T) {
 	require.Len(t, network.Routes, 1)
 	assert.Equal(t, in.Addresses[0].IP, network.Routes[0].Gateway.String(), "a blackhole keeps its gateway")
 
-	a, resp, err = sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{Route: network.Routes[0]})
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{Route: network.Routes[0]}))
 	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	assert.Empty(t, network.Routes)
 	// The CCM sends this for a route that was not in the network that it read last.
-	_, _, err = sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{
+	_, _, err := sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{
 		Route: hcloud.NetworkRoute{Destination: destination},
 	})
 	requireError(t, hcloud.ErrorCodeInvalidInput)(err)

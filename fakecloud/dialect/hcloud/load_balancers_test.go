@@ -1,10 +1,7 @@
 package hcloud_test
 
 import (
-	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"syscall"
 	"testing"
@@ -27,45 +24,17 @@ func createBalancer(t *testing.T, c *cloudtest.Cloud, sdk *hcloud.Client) *hclou
 		Location: &hcloud.Location{Name: zoneOf(t, c)}, Labels: map[string]string{"hcloud-ccm/service-uid": "uid-1"},
 	})
 	require.NoError(t, err)
-	await(t, sdk, made.Action, resp, err)
+	await(t, sdk)(made.Action, resp, err)
 	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
-	a, resp, err := sdk.LoadBalancer.AttachToNetwork(
+	await(t, sdk)(sdk.LoadBalancer.AttachToNetwork(
 		t.Context(), made.LoadBalancer, hcloud.LoadBalancerAttachToNetworkOpts{Network: network},
-	)
-	await(t, sdk, a, resp, err)
+	))
 	return mustFirst(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
 }
 
 func zoneOf(t *testing.T, c *cloudtest.Cloud) string {
 	t.Helper()
 	return must(c.ListZones(t.Context()))(t)[0].Name
-}
-
-func addressAndPort(ip net.IP, port int) string {
-	return net.JoinHostPort(ip.String(), strconv.Itoa(port))
-}
-
-// answers requires that what listens there answers HTTP with a text.
-func answers(t *testing.T, ip net.IP, port int, text string) {
-	t.Helper()
-	resp, err := http.Get("http://" + addressAndPort(ip, port)) //nolint:noctx // The balancer is of this test.
-	require.NoError(t, err)
-	defer func() { require.NoError(t, resp.Body.Close()) }()
-	assert.Equal(t, text, string(must(io.ReadAll(resp.Body))(t)))
-}
-
-// serveOn answers HTTP on the address of an instance, and gives the port.
-func serveOn(t *testing.T, in *api.Instance, says string) int {
-	t.Helper()
-	l := must(net.Listen("tcp", in.Addresses[0].IP+":0"))(t)
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, says)
-	}))
-	_ = s.Listener.Close()
-	s.Listener = l
-	s.Start()
-	t.Cleanup(s.Close)
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func freePort(t *testing.T, address string) int {
@@ -97,22 +66,27 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	assert.Equal(t, lb.ID, found[0].ID)
 
 	port := freePort(t, lb.PublicNet.IPv4.IP.String())
-	service := tcpService(port, serveOn(t, in, "hello"))
-	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, service)
-	await(t, sdk, a, resp, err)
+	server := must(net.Listen("tcp", in.Addresses[0].IP+":0"))(t)
+	defer func() { require.NoError(t, server.Close()) }()
+	service := tcpService(port, server.Addr().(*net.TCPAddr).Port)
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
 	target := hcloud.LoadBalancerAddServerTargetOpts{
 		Server: &hcloud.Server{ID: in.Serial}, UsePrivateIP: hcloud.Ptr(true),
 	}
-	a, resp, err = sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target)
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target))
 
-	answers(t, lb.PublicNet.IPv4.IP, port, "hello")
-	answers(t, lb.PrivateNet[0].IP, port, "hello")
-	a, resp, err = sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb)
-	await(t, sdk, a, resp, err)
-	answers(t, lb.PrivateNet[0].IP, port, "hello")
-	_, err = net.Dial("tcp", addressAndPort(lb.PublicNet.IPv4.IP, port))
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	connect := func(ip net.IP) error {
+		conn, err := net.Dial("tcp", net.JoinHostPort(ip.String(), strconv.Itoa(port)))
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}
+	require.NoError(t, connect(lb.PublicNet.IPv4.IP))
+	require.NoError(t, connect(lb.PrivateNet[0].IP))
+	await(t, sdk)(sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb))
+	require.NoError(t, connect(lb.PrivateNet[0].IP))
+	require.ErrorIs(t, connect(lb.PublicNet.IPv4.IP), syscall.ECONNREFUSED)
 	require.Eventually(t, func() bool {
 		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 		health := lb.Targets[0].HealthStatus
@@ -126,10 +100,8 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	requireError(t, hcloud.ErrorCodeTargetAlreadyDefined)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target))
 	requireError(t, hcloud.ErrorCodeSourcePortAlreadyUsed)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
 
-	a, resp, err = sdk.LoadBalancer.RemoveServerTarget(t.Context(), lb, &hcloud.Server{ID: in.Serial})
-	await(t, sdk, a, resp, err)
-	a, resp, err = sdk.LoadBalancer.DeleteService(t.Context(), lb, port)
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.LoadBalancer.RemoveServerTarget(t.Context(), lb, &hcloud.Server{ID: in.Serial}))
+	await(t, sdk)(sdk.LoadBalancer.DeleteService(t.Context(), lb, port))
 	must(sdk.LoadBalancer.Delete(t.Context(), lb))(t)
 	assert.Nil(t, mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
 }
@@ -147,18 +119,15 @@ func TestServiceIsReadBackAsItWasSent(t *testing.T) {
 	service.HealthCheck.HTTP = &hcloud.LoadBalancerAddServiceOptsHealthCheckHTTP{
 		Path: hcloud.Ptr("/healthz"), StatusCodes: []string{"2??", "404"}, Domain: hcloud.Ptr("example.com"),
 	}
-	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, service)
-	await(t, sdk, a, resp, err)
-	a, resp, err = sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
+	await(t, sdk)(sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
 		DestinationPort: hcloud.Ptr(30081), HealthCheck: &hcloud.LoadBalancerUpdateServiceOptsHealthCheck{
 			Port: hcloud.Ptr(30082), Retries: hcloud.Ptr(5),
 		},
-	})
-	await(t, sdk, a, resp, err)
-	a, resp, err = sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
+	}))
+	await(t, sdk)(sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
 		DestinationPort: hcloud.Ptr(30081),
-	})
-	await(t, sdk, a, resp, err) // Nothing changes, and the action has succeeded.
+	})) // Nothing changes, and the action has succeeded.
 	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	require.Len(t, lb.Services, 1)
 	s := lb.Services[0]
@@ -182,7 +151,7 @@ func TestLoadBalancerChanges(t *testing.T) {
 	lb := createBalancer(t, c, sdk)
 	await2 := func(a *hcloud.Action, resp *hcloud.Response, err error) {
 		t.Helper()
-		await(t, sdk, a, resp, err)
+		await(t, sdk)(a, resp, err)
 		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	}
 	await2(sdk.LoadBalancer.ChangeAlgorithm(t.Context(), lb, hcloud.LoadBalancerChangeAlgorithmOpts{
@@ -229,8 +198,7 @@ func TestLoadBalancerChanges(t *testing.T) {
 func TestServicesAreTheListenersThatThereAre(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	lb := createBalancer(t, c, sdk)
-	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080))
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080)))
 	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	changed := must(c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
 		Listeners: &api.Listeners{
@@ -239,8 +207,7 @@ func TestServicesAreTheListenersThatThereAre(t *testing.T) {
 		},
 	}))(t)
 	c.AwaitLoadBalancer(changed.ID, api.LoadBalancerActive)
-	a, resp, err = sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(82, 30082))
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(82, 30082)))
 	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	var ports []int
 	for _, s := range lb.Services {
@@ -251,8 +218,7 @@ func TestServicesAreTheListenersThatThereAre(t *testing.T) {
 	require.Len(t, native[0].Listeners, 3)
 	assert.Contains(t, native[0].Listeners, changed.Listeners[0], "what others set stays")
 	assert.Contains(t, native[0].Listeners, changed.Listeners[1])
-	a, resp, err = sdk.LoadBalancer.DeleteService(t.Context(), lb, 81)
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.LoadBalancer.DeleteService(t.Context(), lb, 81))
 }
 
 // The limits of a type are the cloud's.
@@ -260,8 +226,7 @@ func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	lb := createBalancer(t, c, sdk)
 	for n := range 5 {
-		a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80+n, 30080+n))
-		await(t, sdk, a, resp, err)
+		await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80+n, 30080+n)))
 	}
 	_, _, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(90, 30090))
 	requireError(t, hcloud.ErrorCodeResourceLimitExceeded)(err)

@@ -27,7 +27,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/oci"
 )
@@ -434,23 +433,4 @@ func TestViewersOnlyRead(t *testing.T) {
 	empty := map[string]any{"ingressSecurityRules": []any{}, "egressSecurityRules": []any{}}
 	requireRefusal(t, 404, "NotAuthorizedOrNotFound", viewer.call(http.MethodPut, path, empty, nil))
 	require.NoError(t, s.call(http.MethodPut, path, empty, nil))
-}
-
-func TestAuditAndWhatNobodyReads(t *testing.T) {
-	c, s := startCloud(t)
-	get[[]instance](s, "/instances", "compartmentId", *s.compartment, "shape", "small")
-	calls := must(c.ListAudit(t.Context(), client.AuditFilter{Operation: "listInstances", Token: "ccm"}, 1))(t)
-	require.Len(t, calls, 1)
-	assert.Equal(t, "oci GET /20160918/instances", *calls[0].Wire)
-	assert.Contains(t, calls[0].UserAgent, "sdk-test/1")
-	served := must(c.ListDialects(t.Context()))(t)
-	require.Len(t, served, 1)
-	assert.Equal(t, []api.UnreadField{
-		{Call: "GET /20160918/instances", Field: "?shape", Count: 1},
-	}, served[0].Unread)
-	for _, call := range served[0].Calls {
-		c.Fail(api.FaultCreate{
-			Match: api.FaultMatch{Operations: []string{call}}, Effect: api.FaultEffect{Status: 500},
-		})
-	}
 }
