@@ -154,13 +154,6 @@ func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
 	expired("when it is longer than the older")
 }
 
-func TestOneProcessPerFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cloud.db")
-	open(t, path)
-	_, err := store.Open(t.Context(), path)
-	require.ErrorContains(t, err, "in use by another fakecloud")
-}
-
 func TestOneProcessPerFileByWhateverName(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
