@@ -1,6 +1,8 @@
 package hcloud_test
 
 import (
+	"errors"
+	"io"
 	"net"
 	"strconv"
 	"syscall"
@@ -68,6 +70,12 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	port := freePort(t, lb.PublicNet.IPv4.IP.String())
 	server := must(net.Listen("tcp", in.Addresses[0].IP+":0"))(t)
 	defer func() { require.NoError(t, server.Close()) }()
+	go func() {
+		for conn, err := server.Accept(); err == nil; conn, err = server.Accept() {
+			_, _ = io.WriteString(conn, "hello")
+			_ = conn.Close()
+		}
+	}()
 	service := tcpService(port, server.Addr().(*net.TCPAddr).Port)
 	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
 	target := hcloud.LoadBalancerAddServerTargetOpts{
@@ -75,18 +83,20 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	}
 	await(t, sdk)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target))
 
-	connect := func(ip net.IP) error {
+	read := func(ip net.IP) (string, error) {
 		conn, err := net.Dial("tcp", net.JoinHostPort(ip.String(), strconv.Itoa(port)))
-		if err == nil {
-			err = conn.Close()
+		if err != nil {
+			return "", err
 		}
-		return err
+		answer, err := io.ReadAll(conn)
+		return string(answer), errors.Join(err, conn.Close())
 	}
-	require.NoError(t, connect(lb.PublicNet.IPv4.IP))
-	require.NoError(t, connect(lb.PrivateNet[0].IP))
+	assert.Equal(t, "hello", must(read(lb.PublicNet.IPv4.IP))(t))
+	assert.Equal(t, "hello", must(read(lb.PrivateNet[0].IP))(t))
 	await(t, sdk)(sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb))
-	require.NoError(t, connect(lb.PrivateNet[0].IP))
-	require.ErrorIs(t, connect(lb.PublicNet.IPv4.IP), syscall.ECONNREFUSED)
+	assert.Equal(t, "hello", must(read(lb.PrivateNet[0].IP))(t))
+	_, err := read(lb.PublicNet.IPv4.IP)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.Eventually(t, func() bool {
 		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 		health := lb.Targets[0].HealthStatus
