@@ -30,13 +30,10 @@ func TestTokensExpireByTheCloudsClock(t *testing.T) {
 	ctx := t.Context()
 	clock := c.clock.(*clockwork.FakeClock)
 	until := c.now().Add(time.Hour)
-	_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until})
-	require.NoError(t, err)
-	_, other, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Admin})
-	require.NoError(t, err)
+	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
+	other := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Admin}))(t)
 	for range 2 { // Looked up, then remembered.
-		who, err := c.Authenticate(ctx, secret)
-		require.NoError(t, err)
+		who := must(c.Authenticate(ctx, secret))(t)
 		assert.Equal(t, Viewer, who.Role)
 		assert.Equal(t, &until, who.Details.ExpiresAt)
 	}
@@ -44,7 +41,7 @@ func TestTokensExpireByTheCloudsClock(t *testing.T) {
 	requireOK(t)(c.Authenticate(ctx, secret))
 	clock.Advance(time.Millisecond)
 	for range 2 {
-		_, err = c.Authenticate(ctx, secret)
+		_, err := c.Authenticate(ctx, secret)
 		requireCode(t, Unauthenticated, err)
 		assert.ErrorContains(t, err, `token "ci" expired at 2026-01-02T04:04:05Z`)
 		c.admissions.clear()
@@ -59,21 +56,18 @@ func TestTheSecretBeforeARotationLastsForTheGrace(t *testing.T) {
 	ctx := t.Context()
 	clock := c.clock.(*clockwork.FakeClock)
 	until := c.now().Add(time.Hour)
-	_, first, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until})
-	require.NoError(t, err)
-	_, second, err := c.RotateToken(ctx, p.ID, "ci", time.Minute)
-	require.NoError(t, err)
+	first := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
+	second := mustSecond(c.RotateToken(ctx, p.ID, "ci", time.Minute))(t)
 	clock.Advance(time.Minute - time.Millisecond)
 	requireOK(t)(c.Authenticate(ctx, first))
 	clock.Advance(time.Millisecond)
-	_, err = c.Authenticate(ctx, first)
+	_, err := c.Authenticate(ctx, first)
 	requireCode(t, Unauthenticated, err)
 	assert.ErrorContains(t, err, `token "ci" was rotated`)
-	_, third, err := c.RotateToken(ctx, p.ID, "ci", maxGrace)
-	require.NoError(t, err)
+	third := mustSecond(c.RotateToken(ctx, p.ID, "ci", maxGrace))(t)
 	clock.Advance(time.Hour)
 	for _, secret := range []string{second, third} { // No grace outlives the token.
-		_, err = c.Authenticate(ctx, secret)
+		_, err := c.Authenticate(ctx, secret)
 		requireCode(t, Unauthenticated, err)
 		assert.ErrorContains(t, err, "expired at")
 	}
@@ -84,23 +78,18 @@ func TestTheSecretBeforeARotationLastsForTheGrace(t *testing.T) {
 
 func TestSecretsAreNotStored(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(t.Context(), path)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), path))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	var secrets []string
-	_, secret, err := c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ci", Role: Admin})
-	require.NoError(t, err)
+	secret := mustSecond(c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ci", Role: Admin}))(t)
 	secrets = append(secrets, secret)
-	_, secret, err = c.RotateToken(t.Context(), p.ID, "ci", time.Hour)
-	require.NoError(t, err)
+	secret = mustSecond(c.RotateToken(t.Context(), p.ID, "ci", time.Hour))(t)
 	secrets = append(secrets, secret, "given on the command line")
 	require.NoError(t, c.SetTokens(t.Context(), p, []GivenToken{{"given", secrets[2], Admin}}))
 	kept := 0
-	files, err := filepath.Glob(path + "*")
-	require.NoError(t, err)
+	files := must(filepath.Glob(path + "*"))(t)
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		require.NoError(t, err)
+		content := must(os.ReadFile(file))(t)
 		kept += bytes.Count(content, []byte("given"))
 		for _, secret := range secrets {
 			assert.NotContains(t, string(content), secret, file)
@@ -166,8 +155,7 @@ func TestNobodyGetsInByWhatWasBefore(t *testing.T) {
 func TestTokensOfTheAPISurviveTheCommandLines(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
-	_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer})
-	require.NoError(t, err)
+	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer}))(t)
 	given := []GivenToken{{"a", "sixteen characters", Admin}, {"b", "sixteen more characters", Editor}}
 	require.NoError(t, c.SetTokens(ctx, p, given))
 	require.NoError(t, c.SetTokens(ctx, p, given[:1]))
@@ -177,8 +165,6 @@ func TestTokensOfTheAPISurviveTheCommandLines(t *testing.T) {
 	require.Len(t, all, 2)
 	assert.True(t, all[0].Name == "a" && all[0].Given && all[0].Role == Admin)
 	assert.True(t, all[1].Name == "ci" && !all[1].Given && all[1].Role == Viewer)
-	who, err := c.Authenticate(ctx, secret)
-	require.NoError(t, err)
-	assert.Equal(t, "ci", who.Token)
+	assert.Equal(t, "ci", must(c.Authenticate(ctx, secret))(t).Token)
 	requireCode(t, InvalidRequest, c.SetTokens(ctx, p, []GivenToken{{"a", "sixteen characters", "owner"}}))
 }

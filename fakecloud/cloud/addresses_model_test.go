@@ -44,28 +44,22 @@ type estate struct {
 }
 
 func (e *estate) open() {
-	var err error
 	e.opens++
-	e.store, err = store.Open(e.t.Context(), e.file)
-	require.NoError(e.t, err)
-	profile, err := ProfileNamed("fast")
-	require.NoError(e.t, err)
+	e.store = must(store.Open(e.t.Context(), e.file))(e.t)
+	profile := must(ProfileNamed("fast"))(e.t)
 	e.plane = newFakePlane()
-	e.cloud, err = New(Config{
+	e.cloud = must(New(Config{
 		Store: e.store, DataPlane: e.plane, Profile: profile, Clock: e.clock,
 		LoadBalancerCIDR: netip.MustParsePrefix("127.60.0.0/29"), Retention: time.Second, Seed: e.opens,
-	})
-	require.NoError(e.t, err)
-	e.proj, err = e.cloud.EnsureProject(e.t.Context(), "default", nil)
-	require.NoError(e.t, err)
+	}))(e.t)
+	e.proj = must(e.cloud.EnsureProject(e.t.Context(), "default", nil))(e.t)
 	require.NoError(e.t, e.cloud.restoreBalancers(e.t.Context()))
 }
 
 // settle makes everything happen that is due.
 func (e *estate) settle() {
 	for {
-		next, err := e.cloud.runDueTransitions(e.t.Context())
-		require.NoError(e.t, err)
+		next := must(e.cloud.runDueTransitions(e.t.Context()))(e.t)
 		if next.IsZero() || next.After(e.clock.Now()) {
 			break
 		}
@@ -268,8 +262,7 @@ func (e *estate) deleteBalancer(t *rapid.T) {
 }
 
 func (e *estate) createInstance(t *rapid.T) {
-	in, _, err := e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{})
-	require.NoError(t, err)
+	in := mustFirst(e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{}))(t)
 	e.instances[in.ID] = &modelHolder{}
 }
 
@@ -295,8 +288,7 @@ func (e *estate) stopOrStart(t *rapid.T) {
 // check compares the two, from the address's side and from the instance's.
 func (e *estate) check() {
 	ctx := e.t.Context()
-	list, _, err := e.cloud.ListAddresses(ctx, e.proj, Filter{Limit: 500})
-	require.NoError(e.t, err)
+	list := mustFirst(e.cloud.ListAddresses(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	require.Len(e.t, list, len(e.addresses))
 	external := map[string][]string{} // by instance or balancer: what is attached to it
 	for _, a := range list {
@@ -308,8 +300,7 @@ func (e *estate) check() {
 			external[a.Holder.ID] = append(external[a.Holder.ID], a.IP.String())
 		}
 	}
-	instances, _, err := e.cloud.ListInstances(ctx, e.proj, Filter{Limit: 500})
-	require.NoError(e.t, err)
+	instances := mustFirst(e.cloud.ListInstances(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	for _, in := range instances {
 		var shown []string
 		for _, ip := range in.External {
@@ -317,8 +308,7 @@ func (e *estate) check() {
 		}
 		require.ElementsMatch(e.t, external[in.ID], shown)
 	}
-	balancers, _, err := e.cloud.ListLoadBalancers(ctx, e.proj, Filter{Limit: 500})
-	require.NoError(e.t, err)
+	balancers := mustFirst(e.cloud.ListLoadBalancers(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	for _, lb := range balancers {
 		var shown []string
 		for _, ip := range lb.Attached {
@@ -386,8 +376,7 @@ func (e *estate) checkEvents() {
 
 func TestAddressesDoAsTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "fakecloud-addresses-")
-		require.NoError(t, err)
+		dir := must(os.MkdirTemp("", "fakecloud-addresses-"))(t)
 		e := &estate{
 			t: t, file: filepath.Join(dir, "cloud.db"), clock: clockwork.NewFakeClockAt(epoch),
 			versions:  map[string]int64{},
@@ -419,9 +408,8 @@ func TestAnInstanceHoldsSoManyAddresses(t *testing.T) {
 	c, p := newCloud(t, nil)
 	in := newInstance(t, c, p, InstanceSpec{})
 	attach := func() error {
-		a, _, err := c.ReserveAddress(t.Context(), p, AddressSpec{})
-		require.NoError(t, err)
-		_, err = c.AttachAddress(t.Context(), p, a.ID, AddressHolder{InstanceResource, in.ID})
+		a := mustFirst(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
+		_, err := c.AttachAddress(t.Context(), p, a.ID, AddressHolder{InstanceResource, in.ID})
 		return err
 	}
 	for range maxAttached {

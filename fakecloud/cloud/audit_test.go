@@ -14,8 +14,7 @@ import (
 func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 	c, p := newCloud(t, nil)
 	who := AuditCaller{Project: p.ID, Token: "t", UserAgent: "ü/1", Operation: "listZones"}
-	other, err := c.EnsureProject(t.Context(), "other", nil)
-	require.NoError(t, err)
+	other := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	theirs := AuditEntry{Time: epoch, AuditCaller: AuditCaller{Project: other.ID}, Status: 200}
 	requireOK(t)(c.AppendAudit(t.Context(), AuditBatch{Entries: []AuditEntry{theirs}}))
 	const batch, batches = 5000, 21
@@ -28,8 +27,7 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 				b.Entries, AuditEntry{Time: epoch, RequestID: fmt.Sprint(n), AuditCaller: who, Status: 200},
 			)
 		}
-		first, err := c.AppendAudit(t.Context(), b)
-		require.NoError(t, err)
+		first := must(c.AppendAudit(t.Context(), b))(t)
 		require.EqualValues(t, n-batch+2, first)
 	}
 	page, more, err := c.ListAudit(t.Context(), p, AuditFilter{UserAgent: "ü", Limit: 1})
@@ -42,27 +40,23 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 	assert.False(t, more)
 	require.Len(t, page, 1)
 	assert.Equal(t, oldest, page[0].ID)
-	page, _, err = c.ListAudit(t.Context(), other, AuditFilter{Limit: 1})
-	require.NoError(t, err)
+	page = mustFirst(c.ListAudit(t.Context(), other, AuditFilter{Limit: 1}))(t)
 	assert.Len(t, page, 1, "another project's is kept")
-	sums, err := c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller {
+	sums := must(c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller {
 		return AuditCaller{Token: a.Token}
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(
 		t, []AuditSum{{AuditCaller: AuditCaller{Token: "t"}, Calls: batch * batches, Duration: batches * time.Second}},
 		sums,
 	)
 
-	page, _, err = c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10})
-	require.NoError(t, err)
+	page = mustFirst(c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10}))(t)
 	amended := page[0]
 	amended.BytesOut, amended.Duration = 7, time.Minute
 	stranger := amended
 	stranger.RequestID, stranger.BytesOut = "of another log", 8
 	requireOK(t)(c.AppendAudit(t.Context(), AuditBatch{Amended: []AuditEntry{amended, stranger}}))
-	page, _, err = c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10})
-	require.NoError(t, err)
+	page = mustFirst(c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10}))(t)
 	assert.Equal(t, []AuditEntry{amended}, page)
 }
 
@@ -79,8 +73,7 @@ func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	})
 	require.ErrorIs(t, err, undone)
 	assert.Equal(t, want, c.Transitions())
-	counts, err := c.CountResources(t.Context())
-	require.NoError(t, err)
+	counts := must(c.CountResources(t.Context()))(t)
 	assert.ElementsMatch(t, []ResourceCount{
 		{Resource: InstanceResource, State: "pending", Count: 1}, {Resource: NetworkResource, Count: 1},
 	}, counts)

@@ -28,9 +28,7 @@ func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) 
 
 func balancerNow(t *testing.T, c *Cloud, p Project, lb LoadBalancer) LoadBalancer {
 	t.Helper()
-	now, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
-	require.NoError(t, err)
-	return now
+	return must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 }
 
 func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
@@ -46,15 +44,14 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	assert.Equal(t, "all are sick", sick.StateReason)
 	assert.Equal(t, LoadBalancerActive, sick.State)
 	assert.Equal(t, lb.Version+1, sick.Version)
-	events, _, err := c.Events(t.Context(), p, Oldest)
-	require.NoError(t, err)
+	events := mustFirst(c.Events(t.Context(), p, Oldest))(t)
 	last := events[len(events)-1]
 	assert.Equal(
 		t, []any{Updated, lb.ID, "active", "active", "all are sick"},
 		[]any{last.Type, last.ID, last.From, last.To, last.Reason},
 	)
 	version := lb.Version
-	_, _, err = c.DeleteLoadBalancer(WithRequest(t.Context(), Request{IfMatch: &version}), p, lb.ID)
+	_, _, err := c.DeleteLoadBalancer(WithRequest(t.Context(), Request{IfMatch: &version}), p, lb.ID)
 	requireCode(t, PreconditionFailed, err)
 
 	plane.toggleSick(lb.ID)
@@ -69,10 +66,9 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
 
 	// An update is for another state, which has no condition.
-	updated, _, err := c.UpdateLoadBalancer(
+	updated := mustFirst(c.UpdateLoadBalancer(
 		t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.Empty(t, updated.StateReason)
 	plane.toggleSick(lb.ID)
 	require.NoError(t, c.reportConditions(t.Context()))
@@ -94,14 +90,12 @@ func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
 	wrote := balancerNow(t, c, p, lb).Version - lb.Version
 	assert.GreaterOrEqual(t, wrote, int64(2), "it is told all the same")
 	assert.LessOrEqual(t, wrote, 1+int64(c.now().Sub(start)/conditionPause))
-	next, err := c.runDueTransitions(t.Context())
-	require.NoError(t, err)
+	next := must(c.runDueTransitions(t.Context()))(t)
 	assert.LessOrEqual(t, next.Sub(c.now()), conditionPause, "the last one is not forgotten")
 	advance(t, c, conditionPause)
 	reason, _ := plane.Condition(lb.ID)
 	assert.Equal(t, reason, balancerNow(t, c, p, lb).StateReason)
-	next, err = c.runDueTransitions(t.Context())
-	require.NoError(t, err)
+	next = must(c.runDueTransitions(t.Context()))(t)
 	assert.Zero(t, next, "nothing is left to be told")
 }
 
@@ -153,8 +147,7 @@ func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
 	advance(t, c, 0)
 	sick := balancerNow(t, c, p, lb)
 	assert.Equal(t, "all are sick", sick.StateReason)
-	before, _, err := c.Events(t.Context(), p, Oldest)
-	require.NoError(t, err)
+	before := mustFirst(c.Events(t.Context(), p, Oldest))(t)
 
 	plane = newFakePlane()
 	plane.makeUnknown(lb.ID)
@@ -166,9 +159,7 @@ func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
 	plane.makeKnown(lb.ID)
 	advance(t, c, conditionPause)
 	assert.Equal(t, sick, balancerNow(t, c, p, lb), "it is as it was")
-	after, _, err := c.Events(t.Context(), p, Oldest)
-	require.NoError(t, err)
-	assert.Equal(t, before, after)
+	assert.Equal(t, before, mustFirst(c.Events(t.Context(), p, Oldest))(t))
 
 	plane.makeUnknown(lb.ID)
 	plane.toggleSick(lb.ID)
@@ -205,9 +196,7 @@ func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	told := balancerNow(t, c, p, lb)
 	assert.Equal(t, "all are sick", told.StateReason)
 	plane.toggleSick(lb.ID)
-	moved, err := c.Advance(t.Context(), by(time.Hour))
-	require.NoError(t, err)
-	assert.True(t, moved.Complete)
+	assert.True(t, must(c.Advance(t.Context(), by(time.Hour)))(t).Complete)
 	again := balancerNow(t, c, p, lb)
 	assert.Equal(t, "none of 0 targets runs", again.StateReason)
 	assert.Equal(t, told.UpdatedAt.Add(conditionPause), again.UpdatedAt, "not before, and not at the call's end")

@@ -14,8 +14,7 @@ import (
 func TestBalancerOfNetwork(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
-	n, _, err := c.CreateNetwork(t.Context(), p, NetworkSpec{Name: "pods", CIDR: "10.9.0.0/29"})
-	require.NoError(t, err)
+	n := mustFirst(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: "pods", CIDR: "10.9.0.0/29"}))(t)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", NetworkID: n.ID, PrivateAddress: "10.9.0.3"})
 	public, private := lb.Address, lb.PrivateAddress
 	assert.Equal(t, "10.9.0.3", private.String())
@@ -58,8 +57,7 @@ func TestPrivateAddressIsFreeAgainWithItsBalancer(t *testing.T) {
 	require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error { return c.loadUsedAddresses(t.Context(), tx) }))
 	other := createBalancer(t, c, p, LoadBalancerSpec{Name: "other", NetworkID: n})
 	assert.NotEqual(t, lb.PrivateAddress, other.PrivateAddress, "it is known after a restart, too")
-	_, _, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
 	advance(t, c, time.Minute)
 	again := createBalancer(t, c, p, LoadBalancerSpec{Name: "again", NetworkID: n})
 	assert.Equal(t, lb.PrivateAddress, again.PrivateAddress)

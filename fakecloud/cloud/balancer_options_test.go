@@ -78,8 +78,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 		{Type: orNil(LargeBalancer)},
 		{HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 1, ExpectedCodes: "204"}},
 	} {
-		before, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
-		require.NoError(t, err)
+		before := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 		changed := updateBalancer(t, c, p, lb.ID, u)
 		assert.Equal(t, before.Version+1, changed.Version)
 		same := updateBalancer(t, c, p, lb.ID, u)
@@ -93,8 +92,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, listeners, f.Listeners)
 	assert.Equal(t, 40_000, f.ConnectionLimit)
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
-	stored, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
-	require.NoError(t, err)
+	stored := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 	assert.Equal(
 		t, balancerOptions{LargeBalancer, ProxyBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions(),
 	)
@@ -157,9 +155,7 @@ func TestDeletionProtection(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", DeletionProtection: true})
 	requireRefused(t, Protected)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
-	kept, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
-	require.NoError(t, err)
-	assert.Equal(t, lb, kept)
+	assert.Equal(t, lb, must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t))
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{DeletionProtection: new(false)})
 	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
 	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
@@ -183,8 +179,7 @@ func TestListenersOfHTTPArePortsOfTCP(t *testing.T) {
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	c, p := newCloud(t, nil)
-	a, _, err := c.ReserveAddress(t.Context(), p, AddressSpec{})
-	require.NoError(t, err)
+	a := mustFirst(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
 	tcp, udp := []Listener{
 		{Protocol: TCP, Port: 80, TargetPort: 80},
 	}, []Listener{{Protocol: UDP, Port: 53, TargetPort: 53}}

@@ -18,22 +18,17 @@ import (
 
 // newVirtual is a cloud on a virtual clock over the store.
 func newVirtual(t require.TestingT, ctx context.Context, s *store.Store, plane DataPlane, profile Profile) (*Cloud, Project) { //nolint:revive // As testing has it.
-	v, err := StartVirtualTime(ctx, s, epoch)
-	require.NoError(t, err)
-	c, err := New(Config{
+	v := must(StartVirtualTime(ctx, s, epoch))(t)
+	c := must(New(Config{
 		Store: s, DataPlane: plane, Profile: profile, Virtual: v, Seed: 3, Retention: time.Minute,
 		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/28"),
-	})
-	require.NoError(t, err)
-	p, err := c.EnsureProject(ctx, "default", nil)
-	require.NoError(t, err)
-	return c, p
+	}))(t)
+	return c, must(c.EnsureProject(ctx, "default", nil))(t)
 }
 
 func openStore(t *testing.T, path string) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), path)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), path))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	return s
 }
@@ -67,21 +62,18 @@ func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 	now, virtual := c.Now()
 	assert.True(t, virtual)
 	assert.Equal(t, epoch, now)
-	moved, err := c.Advance(t.Context(), by(299*time.Millisecond))
-	require.NoError(t, err)
+	moved := must(c.Advance(t.Context(), by(299*time.Millisecond)))(t)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch.Add(299 * time.Millisecond), Complete: true}, moved)
 	got := getInstance(t, c, p, in.ID)
 	assert.Equal(t, InstancePending, got.State)
-	moved, err = c.Advance(t.Context(), by(time.Hour))
-	require.NoError(t, err)
+	moved = must(c.Advance(t.Context(), by(time.Hour)))(t)
 	assert.Equal(t, 1, moved.Transitions)
 	got = getInstance(t, c, p, in.ID)
 	assert.Equal(t, InstanceRunning, got.State)
 	assert.Equal(t, epoch.Add(300*time.Millisecond), got.UpdatedAt, "its own time, not that of the call's end")
 
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
-	moved, err = c.Advance(t.Context(), by(time.Hour))
-	require.NoError(t, err)
+	moved = must(c.Advance(t.Context(), by(time.Hour)))(t)
 	assert.Equal(t, 2, moved.Transitions, "terminated, and gone after the retention")
 	requireRefused(t, NotFound)(c.GetInstance(t.Context(), p, in.ID))
 }
@@ -90,12 +82,10 @@ func TestWhatTakesNoTimeHappensWithTheNextMove(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[0])
 	c.cfg.Retention = 0
 	in := newInstance(t, c, p, InstanceSpec{})
-	moved, err := c.Advance(t.Context(), by(0))
-	require.NoError(t, err)
+	moved := must(c.Advance(t.Context(), by(0)))(t)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch, Transitions: 1, Complete: true}, moved)
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
-	moved, err = c.Advance(t.Context(), by(0))
-	require.NoError(t, err)
+	moved = must(c.Advance(t.Context(), by(0)))(t)
 	assert.Equal(t, 2, moved.Transitions)
 }
 
@@ -107,24 +97,21 @@ func TestMovesThatAreRefused(t *testing.T) {
 	newInstance(t, c, p, InstanceSpec{})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	moved, err := c.Advance(gone, by(time.Hour))
-	require.NoError(t, err)
-	assert.Equal(t, Advanced{From: epoch, Now: epoch}, moved, "who asked is gone")
+	assert.Equal(t, Advanced{From: epoch, Now: epoch}, must(c.Advance(gone, by(time.Hour)))(t), "who asked is gone")
 	real, _ := newCloud(t, nil)
 	requireRefused(t, VirtualClock)(real.Advance(t.Context(), by(0)))
 }
 
 func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(t.Context(), file)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), file))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
 	spec := LoadBalancerSpec{
 		Name: "checked", Listeners: oneListener, HealthCheck: check,
 	}
 	lb := createBalancer(t, c, p, spec)
-	_, err = StartVirtualTime(t.Context(), s, epoch)
+	_, err := StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
 	own := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
 	updateBalancer(
@@ -135,8 +122,7 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	own[0].HealthCheck = HealthCheck{Protocol: CheckNone}
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own})
 	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
-	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
-	requireCode(t, VirtualClock, err)
+	requireRefused(t, VirtualClock)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check}))
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	spec.Name = "other"
 	requireRefused(t, VirtualClock)(c.CreateLoadBalancer(t.Context(), p, spec))
@@ -162,11 +148,9 @@ func TestTimeIsKeptWithTheData(t *testing.T) {
 	assert.Equal(t, epoch.Add(time.Hour), now, "it goes on from there")
 	require.ErrorContains(t, StartRealTime(ctx, s, epoch.Add(time.Hour-time.Millisecond)), "2026-01-02T04:04:05Z")
 	require.NoError(t, StartRealTime(ctx, s, epoch.Add(2*time.Hour)))
-	v, err := StartVirtualTime(ctx, s, epoch.Add(3*time.Hour))
-	require.NoError(t, err)
+	v := must(StartVirtualTime(ctx, s, epoch.Add(3*time.Hour)))(t)
 	assert.Equal(t, epoch.Add(3*time.Hour), v.clock.Now(), "the real clock was in between")
-	v, err = StartVirtualTime(ctx, s, epoch.Add(9*time.Hour))
-	require.NoError(t, err)
+	v = must(StartVirtualTime(ctx, s, epoch.Add(9*time.Hour)))(t)
 	assert.Equal(t, epoch.Add(3*time.Hour), v.clock.Now())
 	assert.NotNil(t, c)
 }
@@ -187,11 +171,8 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	c, p = newVirtual(t, t.Context(), s, plane, Profiles[1])
 	now, _ := c.Now()
 	assert.Equal(t, epoch.Add(300*time.Millisecond), now, "the instance runs, the balancer is not built")
-	moved, err := c.Advance(t.Context(), by(time.Second))
-	require.NoError(t, err)
-	assert.Equal(t, 1, moved.Transitions)
-	built, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
-	require.NoError(t, err)
+	assert.Equal(t, 1, must(c.Advance(t.Context(), by(time.Second)))(t).Transitions)
+	built := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 	assert.Equal(t, LoadBalancerActive, built.State)
 	assert.Equal(t, epoch.Add(400*time.Millisecond), built.UpdatedAt)
 	other, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
@@ -224,8 +205,7 @@ func TestManySmallMovesAreOneLarge(t *testing.T) {
 			}
 		}), 1, 12).Draw(t, "deeds")
 		play := func(cut bool) []string {
-			s, err := store.Open(t.Context(), store.Memory)
-			require.NoError(t, err)
+			s := must(store.Open(t.Context(), store.Memory))(t)
 			defer func() { require.NoError(t, s.Close()) }()
 			plane := newFakePlane()
 			plane.blocked[99] = true
@@ -240,9 +220,7 @@ func TestManySmallMovesAreOneLarge(t *testing.T) {
 						left -= part
 					}
 				}
-				moved, err := c.Advance(t.Context(), by(left))
-				require.NoError(t, err)
-				require.True(t, moved.Complete)
+				require.True(t, must(c.Advance(t.Context(), by(left)))(t).Complete)
 			}
 			return story(t, t.Context(), c, p)
 		}

@@ -18,8 +18,7 @@ import (
 
 func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Memory)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), store.Memory))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	cfg := Config{
 		Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clockwork.NewFakeClockAt(epoch),
@@ -28,41 +27,48 @@ func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	if change != nil {
 		change(&cfg)
 	}
-	c, err := New(cfg)
-	require.NoError(t, err)
-	p, err := c.EnsureProject(t.Context(), "default", nil)
-	require.NoError(t, err)
-	return c, p
+	c := must(New(cfg))(t)
+	return c, must(c.EnsureProject(t.Context(), "default", nil))(t)
+}
+
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
+	return func(t require.TestingT, about ...any) A {
+		require.NoError(t, err, about...)
+		return answer
+	}
+}
+
+// mustFirst is must for a call that answers more than one thing.
+func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
+	return must(answer, err)
+}
+
+// mustSecond is must for a call whose second answer counts.
+func mustSecond[A, B any](_ A, answer B, err error) func(t require.TestingT, about ...any) B {
+	return must(answer, err)
 }
 
 var oneListener = []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
 
 func newInstance(t *testing.T, c *Cloud, p Project, spec InstanceSpec) Instance {
 	t.Helper()
-	in, _, err := c.CreateInstance(t.Context(), p, spec)
-	require.NoError(t, err)
-	return in
+	return mustFirst(c.CreateInstance(t.Context(), p, spec))(t)
 }
 
 func createBalancer(t *testing.T, c *Cloud, p Project, spec LoadBalancerSpec) LoadBalancer {
 	t.Helper()
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
-	require.NoError(t, err)
-	return lb
+	return mustFirst(c.CreateLoadBalancer(t.Context(), p, spec))(t)
 }
 
 func updateBalancer(t *testing.T, c *Cloud, p Project, id string, update LoadBalancerUpdate) LoadBalancer {
 	t.Helper()
-	lb, _, err := c.UpdateLoadBalancer(t.Context(), p, id, update)
-	require.NoError(t, err)
-	return lb
+	return mustFirst(c.UpdateLoadBalancer(t.Context(), p, id, update))(t)
 }
 
 func getInstance(t *testing.T, c *Cloud, p Project, id string) Instance {
 	t.Helper()
-	in, err := c.GetInstance(t.Context(), p, id)
-	require.NoError(t, err)
-	return in
+	return must(c.GetInstance(t.Context(), p, id))(t)
 }
 
 func TestRealisticDelaysAreDrawnAroundTheirMean(t *testing.T) {
@@ -80,8 +86,7 @@ func TestSeedRepeatsIDsAndNames(t *testing.T) {
 	var made []Instance
 	for range 2 {
 		c, p := newCloud(t, func(cfg *Config) { cfg.Seed = 7 })
-		in := newInstance(t, c, p, InstanceSpec{})
-		made = append(made, in)
+		made = append(made, newInstance(t, c, p, InstanceSpec{}))
 	}
 	assert.Equal(t, made[0].ID, made[1].ID)
 	assert.Equal(t, made[0].Name, made[1].Name)
@@ -111,9 +116,7 @@ func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 	pool := netip.MustParsePrefix("127.9.0.0/30")
 	s := newUsedAddresses(everyIPv4)
 	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
-		a, err := s.takeLowestFree(new(store.Tx), pool)
-		require.NoError(t, err)
-		assert.Equal(t, want, a.String())
+		assert.Equal(t, want, must(s.takeLowestFree(new(store.Tx), pool))(t).String())
 	}
 	requireRefused(t, AddressPoolExhausted)(s.takeLowestFree(new(store.Tx), pool))
 }
@@ -151,11 +154,9 @@ func TestOnlyTheTokensSetAreValid(t *testing.T) {
 	require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"c", two, Editor}}), "renamed, and one left out")
 	valid(map[string]string{two: "c"})
 
-	q, err := c.EnsureProject(ctx, "other", nil)
-	require.NoError(t, err)
+	q := must(c.EnsureProject(ctx, "other", nil))(t)
 	require.NoError(t, c.SetTokens(ctx, q, []GivenToken{{"d", three, Editor}}))
-	who, err := c.Authenticate(ctx, two)
-	require.NoError(t, err, "another project's tokens stay")
+	who := must(c.Authenticate(ctx, two))(t, "another project's tokens stay")
 	assert.Equal(t, p, who.Project)
 }
 
@@ -176,8 +177,7 @@ func TestNamesAreChecked(t *testing.T) {
 		}
 		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: name, Listeners: listeners})
 		requireCode(t, InvalidRequest, err)
-		_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Name: &name})
-		requireCode(t, InvalidRequest, err)
+		requireRefused(t, InvalidRequest)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Name: &name}))
 	}
 	requireRefused(t, InvalidRequest)(c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Listeners: listeners}))
 }
@@ -188,10 +188,8 @@ func TestInstancesAreNamedInAnyCase(t *testing.T) {
 	in := newInstance(t, c, p, InstanceSpec{Name: "Node-1.Lab"})
 	other := newInstance(t, c, p, InstanceSpec{Name: "node-2"})
 	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1.lab"}))
-	_, err := c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Name: new("NODE-1.LAB")})
-	requireCode(t, NameTaken, err)
-	found, _, err := c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit})
-	require.NoError(t, err)
+	requireRefused(t, NameTaken)(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Name: new("NODE-1.LAB")}))
+	found := mustFirst(c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, "Node-1.Lab", found[0].Name)
 	renamed, err := c.UpdateInstance(t.Context(), p, in.ID, ResourceUpdate{Name: new("node-1.lab")})
@@ -219,9 +217,7 @@ func advance(t *testing.T, c *Cloud, d time.Duration) {
 
 func balancerState(t *testing.T, c *Cloud, p Project, id string) LoadBalancerState {
 	t.Helper()
-	lb, err := c.GetLoadBalancer(t.Context(), p, id)
-	require.NoError(t, err)
-	return lb.State
+	return must(c.GetLoadBalancer(t.Context(), p, id))(t).State
 }
 
 func TestUpdatesDoNotPutABalancerOff(t *testing.T) {
@@ -282,8 +278,7 @@ func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	state := func() InstanceState {
-		now := getInstance(t, c, p, in.ID)
-		return now.State
+		return getInstance(t, c, p, in.ID).State
 	}
 	requireOK(t)(c.runDueTransitions(ended))
 	assert.Equal(t, InstancePending, state())
@@ -330,8 +325,7 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 		}
 	}
 	state := func(id string) InstanceState {
-		now := getInstance(t, c, p, id)
-		return now.State
+		return getInstance(t, c, p, id).State
 	}
 	sleeps(time.Hour)
 	sleeps(time.Hour) // The project's making has woken it once.
@@ -478,9 +472,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	other := newInstance(t, c, p, InstanceSpec{})
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
 	health := func() []TargetHealth {
-		h, err := c.LoadBalancerHealth(t.Context(), p, lb.ID)
-		require.NoError(t, err)
-		return h
+		return must(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t)
 	}
 	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
 	assert.Equal(
@@ -494,8 +486,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
 	c.clock.(*clockwork.FakeClock).Advance(time.Millisecond)
-	tagged, err := c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}})
-	require.NoError(t, err)
+	tagged := must(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}}))(t)
 	assert.NotEqual(t, other.UpdatedAt, tagged.UpdatedAt)
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
 	requireRefused(t, NotFound)(c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID))
@@ -512,26 +503,21 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	} {
 		requireRefusedAt(t, InvalidRequest, "address")(create(p, address))
 	}
-	there, err := create(p, "172.18.0.3")
-	require.NoError(t, err)
+	there := must(create(p, "172.18.0.3"))(t)
 	assert.Equal(t, "172.18.0.3", there.Address.String())
-	first, err := create(p, "127.30.16.1")
-	require.NoError(t, err)
+	first := must(create(p, "127.30.16.1"))(t)
 	requireOK(t)(create(p, "127.30.64.1"))
-	next, err := create(p, "")
-	require.NoError(t, err)
-	assert.Equal(t, "127.30.16.2", next.Address.String(), "what was chosen is not given again")
+	assert.Equal(t, "127.30.16.2", must(create(p, ""))(t).Address.String(), "what was chosen is not given again")
 	lb, _ := newBalancer(t, c, p)
 	assert.Equal(t, "127.30.64.2", lb.Address.String(), "nor to a balancer")
 
-	_, err = create(p, "172.18.0.3")
+	_, err := create(p, "172.18.0.3")
 	requireCode(t, AddressInUse, err)
 	assert.ErrorContains(t, err, there.ID)
 	_, err = create(p, lb.Address.String())
 	requireCode(t, AddressInUse, err)
 	assert.ErrorContains(t, err, lb.ID)
-	q, err := c.EnsureProject(t.Context(), "other", nil)
-	require.NoError(t, err)
+	q := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	_, err = create(q, "172.18.0.3")
 	requireCode(t, AddressInUse, err)
 	assert.NotContains(t, err.Error(), there.ID, "of another project")
@@ -539,8 +525,7 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	requireOK(t)(c.TerminateInstance(t.Context(), p, first.ID))
 	requireRefused(t, AddressInUse)(create(p, "127.30.16.1"))
 	advance(t, c, 200*time.Millisecond)
-	_, err = create(p, "127.30.16.1")
-	require.NoError(t, err, "given up when terminated")
+	must(create(p, "127.30.16.1"))(t, "given up when terminated")
 }
 
 func TestSecondaryAddresses(t *testing.T) {
@@ -560,45 +545,36 @@ func TestSecondaryAddresses(t *testing.T) {
 	requireRefusedAt(t, InvalidRequest, "secondaryAddresses.0")(create("127.30.16.7", "127.30.16.7"))
 	requireRefusedAt(t, InvalidRequest, "secondaryAddresses")(create("", make([]string, maxSecondary+1)...))
 
-	in, err := create("", "127.30.16.1", "fd00:16::1", "172.18.0.3")
-	require.NoError(t, err)
+	in := must(create("", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t)
 	internal := fmt.Sprint(in.Internal())
 	assert.Equal(t, "[127.30.16.2 127.30.16.1 fd00:16::1 172.18.0.3]", internal, "the first is the lowest free one")
 	for _, taken := range []string{"127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"} {
-		_, err = create("", taken)
+		_, err := create("", taken)
 		requireCode(t, AddressInUse, err)
 		assert.ErrorContains(t, err, in.ID)
 	}
 	requireRefusedAt(t, AddressInUse, "address")(create("127.30.16.1"))
-	next, err := create("")
-	require.NoError(t, err)
-	assert.Equal(t, "127.30.16.3", next.Address.String(), "what failed took nothing")
+	assert.Equal(t, "127.30.16.3", must(create(""))(t).Address.String(), "what failed took nothing")
 
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
 	requireRefusedAt(t, AddressInUse, "secondaryAddresses.0")(create("", "fd00:16::1"))
 	advance(t, c, 200*time.Millisecond)
-	ended, err := c.GetInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	ended := getInstance(t, c, p, in.ID)
 	assert.Empty(t, ended.Internal())
-	again, err := create("127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3")
-	require.NoError(t, err, "given up when terminated")
+	again := must(create("127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t, "given up when terminated")
 	assert.Equal(t, internal, fmt.Sprint(again.Internal()))
 }
 
 func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	c, p := newCloud(t, nil)
-	q, err := c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"})
-	require.NoError(t, err)
+	q := must(c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"}))(t)
 	in := newInstance(t, c, p, InstanceSpec{})
-	theirs, _, err := c.CreateInstance(t.Context(), q, InstanceSpec{})
-	require.NoError(t, err)
+	theirs := mustFirst(c.CreateInstance(t.Context(), q, InstanceSpec{}))(t)
 	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
-	r, _, err := c.CreateRoute(t.Context(), p, spec)
-	require.NoError(t, err)
+	r := mustFirst(c.CreateRoute(t.Context(), p, spec))(t)
 	requireRefusedAt(t, UnknownInstance, "instanceId")(c.CreateRoute(t.Context(), q, spec))
 	spec.Instance = theirs.ID
-	other, _, err := c.CreateRoute(t.Context(), q, spec)
-	require.NoError(t, err, "the same name and destination as in another project")
+	other := mustFirst(c.CreateRoute(t.Context(), q, spec))(t, "the same name and destination as in another project")
 	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
 	requireRefused(t, NotFound)(c.GetRoute(t.Context(), q, r.ID))
 	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))

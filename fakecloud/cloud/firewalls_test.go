@@ -29,27 +29,22 @@ func TestLetIn(t *testing.T) {
 func TestFirewallsDecideWhatBackendsLetIn(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"})
-	require.NoError(t, err)
+	in := mustFirst(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"}))(t)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener, Targets: []string{in.ID}})
 	advance(t, c, time.Minute)
 	letIn := func() LetIn { return plane.applied[lb.ID].Backends[0].LetIn }
 	assert.Empty(t, letIn(), "it is in no firewall")
 
-	web, _, err := c.CreateFirewall(t.Context(), p, FirewallSpec{Name: "web", Instances: []string{in.ID}})
-	require.NoError(t, err)
+	web := mustFirst(c.CreateFirewall(t.Context(), p, FirewallSpec{Name: "web", Instances: []string{in.ID}}))(t)
 	assert.Equal(t, nothing, letIn())
 	requireOK(t)(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Rules: &[]FirewallRule{{TCP, 80, 90}}}))
 	assert.Equal(t, LetIn("nothing,tcp 80-90"), letIn())
-	_, _, err = c.CreateFirewall(t.Context(), p, FirewallSpec{
+	requireOK(t)(c.CreateFirewall(t.Context(), p, FirewallSpec{
 		Instances: []string{in.ID}, Rules: []FirewallRule{{UDP, 53, 53}},
-	})
-	require.NoError(t, err)
+	}))
 	assert.Equal(t, LetIn("nothing,tcp 80-90,udp 53-53"), letIn())
-	before, err := c.GetFirewall(t.Context(), p, web.ID)
-	require.NoError(t, err)
-	same, err := c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{in.ID}})
-	require.NoError(t, err)
+	before := must(c.GetFirewall(t.Context(), p, web.ID))(t)
+	same := must(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{in.ID}}))(t)
 	assert.Equal(t, before, same, "a change of nothing")
 	requireOK(t)(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{}}))
 	assert.Equal(t, LetIn("nothing,udp 53-53"), letIn())

@@ -106,8 +106,7 @@ func TestTheLowestFreeIPv6AddressIsGiven(t *testing.T) {
 func TestBalancersWithBothFamilies(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { with6("fd00::/126")(cfg); cfg.DataPlane = plane })
-	lb, err := createBoth(t, c, p, "web")
-	require.NoError(t, err)
+	lb := must(createBoth(t, c, p, "web"))(t)
 	assert.Equal(t, "fd00::1", lb.Address6.String())
 	assert.Equal(t, bothFamilies, lb.IPFamilies())
 	advance(t, c, time.Minute)
@@ -135,8 +134,7 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
 	requireRefused(t, AddressPoolExhausted)(createBoth(t, c, p, "four"))
 	advance(t, c, time.Minute)
-	again, err := createBoth(t, c, p, "four")
-	require.NoError(t, err)
+	again := must(createBoth(t, c, p, "four"))(t)
 	assert.Equal(t, lb.Address6, again.Address6, "its first one has given it up")
 	assert.Equal(t, lb.Address, again.Address, "what failed has kept neither")
 }
@@ -144,30 +142,21 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 // What was given stays given, whichever pool the cloud is started with later.
 func TestIPv6AddressesOutliveThePool(t *testing.T) {
 	c, p := newCloud(t, with6("fd00::/120"))
-	first, err := createBoth(t, c, p, "first")
-	require.NoError(t, err)
+	first := must(createBoth(t, c, p, "first"))(t)
 	restart := func(change func(*Config)) {
 		cfg := c.cfg
 		change(&cfg)
-		var err error
-		c, err = New(cfg)
-		require.NoError(t, err)
+		c = must(New(cfg))(t)
 	}
 	restart(with6("fd00::/64"))
-	second, err := createBoth(t, c, p, "second")
-	require.NoError(t, err)
-	assert.Equal(t, "fd00::2", second.Address6.String())
+	assert.Equal(t, "fd00::2", must(createBoth(t, c, p, "second"))(t).Address6.String())
 	restart(with6("fd01::/64"))
-	third, err := createBoth(t, c, p, "third")
-	require.NoError(t, err)
-	assert.Equal(t, "fd01::1", third.Address6.String())
+	assert.Equal(t, "fd01::1", must(createBoth(t, c, p, "third"))(t).Address6.String())
 	restart(func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.Prefix{} })
-	_, err = createBoth(t, c, p, "fourth")
+	_, err := createBoth(t, c, p, "fourth")
 	requireCode(t, InvalidRequest, err)
 	require.ErrorContains(t, err, "--load-balancer-cidr6")
-	kept, err := c.GetLoadBalancer(t.Context(), p, first.ID)
-	require.NoError(t, err)
-	assert.Equal(t, first.Address6, kept.Address6)
+	assert.Equal(t, first.Address6, must(c.GetLoadBalancer(t.Context(), p, first.ID))(t).Address6)
 
 	// Not even a mistake of ours gives one twice: the store has the last word.
 	err = c.store.Write(t.Context(), func(tx *store.Tx) error {
@@ -196,8 +185,7 @@ func TestFamiliesThatNoBalancerHas(t *testing.T) {
 }
 
 func TestSourceRangesOfBothFamilies(t *testing.T) {
-	ranges, err := parseRanges([]string{"10.0.0.0/8", "fd00::/8", "::1/128", "0.0.0.0/0", "::/0", "fd00::/8"})
-	require.NoError(t, err)
+	ranges := must(parseRanges([]string{"10.0.0.0/8", "fd00::/8", "::1/128", "0.0.0.0/0", "::/0", "fd00::/8"}))(t)
 	assert.Len(t, ranges, 5)
 	for _, wrong := range []string{"fd00::1/8", "::ffff:10.0.0.0/104", "fe80::%eth0/64", "10.0.0.1/8", "fd00::", "x"} {
 		_, err := parseRanges([]string{"fd00::/8", wrong})

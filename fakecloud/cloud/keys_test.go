@@ -15,14 +15,12 @@ import (
 
 func TestIdempotencyKeysAreBounded(t *testing.T) {
 	c, p := newCloud(t, nil)
-	q, err := c.EnsureProject(t.Context(), "other", nil)
-	require.NoError(t, err)
+	q := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	clock := c.clock.(interface{ Advance(d time.Duration) })
 	c.keptKeys.Rows = 20
 	reserve := func(p Project, key string) string {
 		ctx := WithRequest(t.Context(), Request{Key: key, Fingerprint: []byte("same")})
-		a, _, err := c.ReserveAddress(ctx, p, AddressSpec{})
-		require.NoError(t, err)
+		a := mustFirst(c.ReserveAddress(ctx, p, AddressSpec{}))(t)
 		require.NoError(t, c.ReleaseAddress(t.Context(), p, a.ID))
 		return a.ID
 	}

@@ -51,8 +51,7 @@ func (w *world) createOnce(t *rapid.T) {
 // ifMatch changes an instance if it is at a version. A refusal leaves it alone.
 func (w *world) ifMatch(t *rapid.T) {
 	id := drawKey(t, w.instances)
-	before, err := w.cloud.GetInstance(t.Context(), w.proj, id)
-	require.NoError(t, err)
+	before := must(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
 	version := before.Version + rapid.Int64Range(-1, 1).Draw(t, "too high by")
 	ctx := WithRequest(t.Context(), Request{IfMatch: &version})
 	tags := map[string]string{"drawn": w.cloud.random.letters(8)}
@@ -61,8 +60,7 @@ func (w *world) ifMatch(t *rapid.T) {
 	case version != before.Version:
 		requireCode(t, PreconditionFailed, err)
 		requireRefused(t, PreconditionFailed)(w.cloud.TerminateInstance(ctx, w.proj, id))
-		after, err = w.cloud.GetInstance(t.Context(), w.proj, id)
-		require.NoError(t, err)
+		after = must(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
 		require.Equal(t, before, after)
 	case w.instances[id].state == "terminated":
 		requireCode(t, WrongState, err)
@@ -129,8 +127,7 @@ func (w *world) deleteNetwork(t *rapid.T) {
 }
 
 func (w *world) checkNetworks() {
-	list, _, err := w.cloud.ListNetworks(w.t.Context(), w.proj, Filter{Limit: 500})
-	require.NoError(w.t, err)
+	list := mustFirst(w.cloud.ListNetworks(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, list, 1+len(w.networks))
 	for _, n := range list {
 		if !n.Default {
@@ -142,10 +139,9 @@ func (w *world) checkNetworks() {
 
 // checkOperations wants what still runs to be about something under way.
 func (w *world) checkOperations() {
-	running, _, err := w.cloud.ListOperations(
+	running := mustFirst(w.cloud.ListOperations(
 		w.t.Context(), w.proj, OperationFilter{States: []string{string(OperationRunning)}, Limit: 500},
-	)
-	require.NoError(w.t, err)
+	))(w.t)
 	for _, op := range running {
 		state := ""
 		if in := w.instances[op.ResourceID]; in != nil {

@@ -158,20 +158,15 @@ type modelState struct {
 func (w *world) open() {
 	ctx := w.t.Context()
 	w.opens++
-	var err error
-	w.store, err = store.Open(ctx, filepath.Join(w.dir, "cloud.db"))
-	require.NoError(w.t, err)
-	profile, err := ProfileNamed("fast")
-	require.NoError(w.t, err)
-	w.cloud, err = New(Config{
+	w.store = must(store.Open(ctx, filepath.Join(w.dir, "cloud.db")))(w.t)
+	profile := must(ProfileNamed("fast"))(w.t)
+	w.cloud = must(New(Config{
 		Store: w.store, DataPlane: w.plane, Profile: profile, Clock: w.clock,
 		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/29"), Retention: 3 * time.Second,
 		Seed:        w.opens, // Repeatable, and no ID twice though the clock stands still.
 		SnapshotDir: filepath.Join(w.dir, "snapshots"),
-	})
-	require.NoError(w.t, err)
-	w.proj, err = w.cloud.EnsureProject(ctx, "default", nil)
-	require.NoError(w.t, err)
+	}))(w.t)
+	w.proj = must(w.cloud.EnsureProject(ctx, "default", nil))(w.t)
 	w.cloud.SetFaults(&w.faults)
 }
 
@@ -221,8 +216,7 @@ func (w *world) build(b *modelBalancer, early bool) {
 // settle makes everything happen that is due.
 func (w *world) settle() {
 	for {
-		next, err := w.cloud.runDueTransitions(w.t.Context())
-		require.NoError(w.t, err)
+		next := must(w.cloud.runDueTransitions(w.t.Context()))(w.t)
 		if next.IsZero() || next.After(w.clock.Now()) {
 			break
 		}
@@ -309,8 +303,7 @@ func (w *world) elapse(id string, in *modelInstance, now time.Time) {
 // check compares the two.
 func (w *world) check() {
 	ctx := w.t.Context()
-	instances, _, err := w.cloud.ListInstances(ctx, w.proj, Filter{Limit: 500})
-	require.NoError(w.t, err)
+	instances := mustFirst(w.cloud.ListInstances(ctx, w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, instances, len(w.instances))
 	for _, in := range instances {
 		m := w.instances[in.ID]
@@ -321,8 +314,7 @@ func (w *world) check() {
 		}
 		require.Equal(w.t, *m, modelInstance{in.Name, in.Zone, string(in.State), address, m.due, m.held})
 	}
-	balancers, _, err := w.cloud.ListLoadBalancers(ctx, w.proj, Filter{Limit: 500})
-	require.NoError(w.t, err)
+	balancers := mustFirst(w.cloud.ListLoadBalancers(ctx, w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, balancers, len(w.balancers))
 	for _, lb := range balancers {
 		m := w.balancers[lb.ID]
@@ -340,8 +332,7 @@ func (w *world) check() {
 	w.checkUsage()
 	w.checkNetworks()
 	w.checkOperations()
-	routes, _, err := w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500})
-	require.NoError(w.t, err)
+	routes := mustFirst(w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, routes, len(w.routes))
 	for _, r := range routes {
 		require.Equal(w.t, w.routes[r.ID], modelRoute{r.Name, r.Destination.String(), r.Instance})
@@ -361,13 +352,11 @@ func (w *world) checkUsage() {
 			want[QuotaInstances]++
 		}
 		if in.state != "terminated" && in.state != "terminating" {
-			got, err := w.cloud.GetInstance(w.t.Context(), w.proj, id)
-			require.NoError(w.t, err)
+			got := must(w.cloud.GetInstance(w.t.Context(), w.proj, id))(w.t)
 			live[got.Zone]++
 		}
 	}
-	quotas, err := w.cloud.ProjectQuotas(w.t.Context(), w.proj.ID)
-	require.NoError(w.t, err)
+	quotas := must(w.cloud.ProjectQuotas(w.t.Context(), w.proj.ID))(w.t)
 	for _, q := range quotas {
 		require.Equal(w.t, want[q.Quota], q.Used, q.Quota)
 	}
@@ -416,8 +405,7 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 // unless the balancer changed a moment ago, or did so before a snapshot was
 // restored: that brings an older time of change back, and the pause goes on.
 func (w *world) checkConditions() {
-	balancers, _, err := w.cloud.ListLoadBalancers(w.t.Context(), w.proj, Filter{Limit: 500})
-	require.NoError(w.t, err)
+	balancers := mustFirst(w.cloud.ListLoadBalancers(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
 	for _, lb := range balancers {
 		if lb.State == LoadBalancerActive && w.clock.Since(lb.UpdatedAt) >= conditionPause &&
 			w.clock.Since(w.restoredAt) >= conditionPause {
@@ -561,8 +549,7 @@ func (w *world) renameInstance(t *rapid.T) {
 	for other, in := range w.instances {
 		taken = taken || other != id && in.name == name && in.state != "terminated"
 	}
-	before, err := w.cloud.GetInstance(t.Context(), w.proj, id)
-	require.NoError(t, err)
+	before := must(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
 	in, err := w.cloud.UpdateInstance(t.Context(), w.proj, id, ResourceUpdate{Name: &name})
 	switch {
 	case m.state == "terminated":
@@ -636,8 +623,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 	m := w.balancers[id]
 	listeners, port := drawListeners(t)
 	ids, terminated := w.drawTargets(t)
-	before, err := w.cloud.GetLoadBalancer(t.Context(), w.proj, id)
-	require.NoError(t, err)
+	before := must(w.cloud.GetLoadBalancer(t.Context(), w.proj, id))(t)
 	lb, _, err := w.cloud.UpdateLoadBalancer(
 		t.Context(), w.proj, id,
 		LoadBalancerUpdate{Listeners: &listeners, Targets: &ids},
@@ -707,8 +693,7 @@ func (w *world) deleteRoute(t *rapid.T) {
 
 func TestCloudDoesAsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "fakecloud-model-")
-		require.NoError(t, err)
+		dir := must(os.MkdirTemp("", "fakecloud-model-"))(t)
 		w := &world{
 			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(), told: map[string]string{},
 			modelState: modelState{

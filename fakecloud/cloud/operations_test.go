@@ -21,8 +21,7 @@ import (
 // runForOperation runs a change and gives the operation it began, if any.
 func runForOperation(t *testing.T, c *Cloud, p Project, change func(ctx context.Context) (Outcome, error)) Operation {
 	t.Helper()
-	outcome, err := change(WithRequest(t.Context(), Request{Token: "operator"}))
-	require.NoError(t, err)
+	outcome := must(change(WithRequest(t.Context(), Request{Token: "operator"})))(t)
 	if outcome.Operation == "" {
 		return Operation{}
 	}
@@ -31,9 +30,7 @@ func runForOperation(t *testing.T, c *Cloud, p Project, change func(ctx context.
 
 func operation(t *testing.T, c *Cloud, p Project, id string) Operation {
 	t.Helper()
-	op, err := c.GetOperation(t.Context(), p, id)
-	require.NoError(t, err)
-	return op
+	return must(c.GetOperation(t.Context(), p, id))(t)
 }
 
 func requireEnd(t *testing.T, c *Cloud, p Project, id string, want OperationState, why string) {
@@ -184,8 +181,7 @@ func TestARepeatedCreateHasTheOperationOfTheFirst(t *testing.T) {
 	var ops []string
 	for range 2 {
 		r := Request{Key: "k", Fingerprint: []byte("f")}
-		_, outcome, err := c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{})
-		require.NoError(t, err)
+		outcome := mustSecond(c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{}))(t)
 		assert.Equal(t, len(ops) == 1, outcome.Replayed)
 		ops = append(ops, outcome.Operation)
 	}
@@ -197,8 +193,7 @@ func TestOperationsEndAfterARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cloud.db")
 	clock := clockwork.NewFakeClockAt(epoch)
 	open := func() (*Cloud, Project, *store.Store) {
-		s, err := store.Open(t.Context(), file)
-		require.NoError(t, err)
+		s := must(store.Open(t.Context(), file))(t)
 		c, p := newCloud(t, func(cfg *Config) { cfg.Store, cfg.Clock = s, clock })
 		return c, p, s
 	}
@@ -223,8 +218,7 @@ func TestWaitingForOperations(t *testing.T) {
 	})
 	over := make(chan struct{})
 	close(over)
-	op, err := c.AwaitOperation(t.Context(), p, create.ID, over)
-	require.NoError(t, err)
+	op := must(c.AwaitOperation(t.Context(), p, create.ID, over))(t)
 	assert.Equal(t, OperationRunning, op.State, "the time is up")
 	assert.Empty(t, c.waiters.byID)
 
@@ -245,8 +239,7 @@ func TestWaitingForOperations(t *testing.T) {
 	}
 	assert.Empty(t, c.waiters.byID)
 	requireRefused(t, NotFound)(c.AwaitOperation(t.Context(), p, "op-none", nil))
-	other, err := c.EnsureProject(t.Context(), "other", nil)
-	require.NoError(t, err)
+	other := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	requireRefused(t, NotFound)(c.GetOperation(t.Context(), other, create.ID))
 }
 
@@ -256,11 +249,10 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
 		return outcome, err
 	})
-	other, err := c.EnsureProject(t.Context(), "other", nil)
-	require.NoError(t, err)
+	other := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	end := errors.New("enough")
 	const pruneEvery = keepOperations / 100
-	err = c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
 		for n := range keepOperations + 2*pruneEvery {
 			id, project := fmt.Sprintf("i-%d", n), p.ID
 			if n == 0 {
@@ -273,14 +265,12 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 				return err
 			}
 		}
-		rows, err := tx.ListOperations(ctx, dbAllOperations(p))
-		require.NoError(t, err)
+		rows := must(tx.ListOperations(ctx, dbAllOperations(p)))(t)
 		assert.LessOrEqual(t, len(rows), keepOperations+pruneEvery)
 		assert.GreaterOrEqual(t, len(rows), keepOperations)
 		assert.Equal(t, running.ID, rows[0].ID, "it still runs")
 		assert.NotEqual(t, "i-1", rows[1].ResourceID)
-		rows, err = tx.ListOperations(ctx, dbAllOperations(other))
-		require.NoError(t, err)
+		rows = must(tx.ListOperations(ctx, dbAllOperations(other)))(t)
 		assert.Len(t, rows, 1, "another project's is kept")
 		return end
 	})
@@ -291,17 +281,14 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 // and one later change run for a resource, and in the end all have ended.
 func TestEveryOperationEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, err := store.Open(t.Context(), store.Memory)
-		require.NoError(t, err)
+		s := must(store.Open(t.Context(), store.Memory))(t)
 		defer func() { require.NoError(t, s.Close()) }()
 		plane := newFakePlane()
 		plane.blocked[99] = true
 		profile := rapid.SampledFrom(Profiles).Draw(t, "profile")
 		c, p := newVirtual(t, t.Context(), s, plane, profile)
 		all := func(states ...string) []Operation {
-			ops, _, err := c.ListOperations(t.Context(), p, OperationFilter{States: states, Limit: 1000})
-			require.NoError(t, err)
-			return ops
+			return mustFirst(c.ListOperations(t.Context(), p, OperationFilter{States: states, Limit: 1000}))(t)
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"do": func(t *rapid.T) {

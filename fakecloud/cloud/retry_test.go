@@ -15,9 +15,7 @@ func TestThePausesBetweenTriesDouble(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, ":memory:"), plane, Profiles[0])
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
 	advanceBy := func(d time.Duration) int {
-		moved, err := c.Advance(t.Context(), by(d))
-		require.NoError(t, err)
-		return moved.Transitions
+		return must(c.Advance(t.Context(), by(d)))(t).Transitions
 	}
 	advanceBy(0)
 	require.Equal(t, LoadBalancerError, balancerState(t, c, p, lb.ID))

@@ -13,10 +13,8 @@ import (
 func TestRoutesOfANetworkDoNotOverlap(t *testing.T) {
 	c, _ := newCloud(t, nil)
 	rapid.Check(t, func(rt *rapid.T) {
-		p, err := c.EnsureProject(t.Context(), "p"+c.random.letters(10), nil)
-		require.NoError(rt, err)
-		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-		require.NoError(rt, err)
+		p := must(c.EnsureProject(t.Context(), "p"+c.random.letters(10), nil))(rt)
+		in := mustFirst(c.CreateInstance(t.Context(), p, InstanceSpec{}))(rt)
 		has := []netip.Prefix{c.cfg.InstanceCIDR}
 		ids := map[netip.Prefix]string{}
 		for range rapid.IntRange(1, 12).Draw(rt, "routes") {
@@ -25,8 +23,7 @@ func TestRoutesOfANetworkDoNotOverlap(t *testing.T) {
 				rapid.SampledFrom([]byte{0, 30, 255}).Draw(rt, "b"),
 				rapid.SampledFrom([]byte{0, 16, 255}).Draw(rt, "c"), 255,
 			})
-			want, err := first.Prefix(rapid.SampledFrom([]int{0, 1, 8, 16, 20, 24, 25, 32}).Draw(rt, "bits"))
-			require.NoError(rt, err)
+			want := must(first.Prefix(rapid.SampledFrom([]int{0, 1, 8, 16, 20, 24, 25, 32}).Draw(rt, "bits")))(rt)
 			overlaps := false
 			for _, h := range has {
 				overlaps = overlaps || h.Overlaps(want)

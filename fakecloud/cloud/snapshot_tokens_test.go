@@ -17,32 +17,25 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store, cfg.SnapshotDir = s, snapshots })
 	ctx := t.Context()
 	create := func(p Project, name string) string {
-		_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: name, Role: Admin})
-		require.NoError(t, err)
+		secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: name, Role: Admin}))(t)
 		return secret
 	}
-	gone, err := c.EnsureProject(ctx, "gone", nil)
-	require.NoError(t, err)
+	gone := must(c.EnsureProject(ctx, "gone", nil))(t)
 	kept, deleted := create(p, "kept"), create(p, "deleted")
 	rotated, ofGone := create(p, "rotated"), create(gone, "of-gone")
 	addKey := func(p Project, token string, number int64) TokenKey {
-		k, err := c.AddTokenKey(ctx, p.ID, token, publicKey(t, 2048, number))
-		require.NoError(t, err)
-		return k
+		return must(c.AddTokenKey(ctx, p.ID, token, publicKey(t, 2048, number)))(t)
 	}
 	keptKey, deletedKey, keyOfDeleted := addKey(p, "kept", 1), addKey(p, "kept", 2), addKey(p, "deleted", 3)
 	requireOK(t)(c.SaveSnapshot(ctx, "then"))
 	require.NoError(t, c.DeleteTokenKey(ctx, p.ID, "kept", deletedKey.Fingerprint))
 	require.NoError(t, c.DeleteToken(ctx, p.ID, "deleted"))
-	_, now, err := c.RotateToken(ctx, p.ID, "rotated", 0)
-	require.NoError(t, err)
+	now := mustSecond(c.RotateToken(ctx, p.ID, "rotated", 0))(t)
 	require.NoError(t, c.DeleteProject(ctx, p, gone.ID))
-	later, err := c.EnsureProject(ctx, "later", nil)
-	require.NoError(t, err)
+	later := must(c.EnsureProject(ctx, "later", nil))(t)
 	since, ofLater := create(p, "since"), create(later, "of-later")
 	keySince, keyOfLater := addKey(p, "since", 4), addKey(later, "of-later", 5)
-	granted, err := c.GrantAccess(ctx, kept)
-	require.NoError(t, err)
+	granted := must(c.GrantAccess(ctx, kept))(t)
 	require.NoError(t, s.Close())
 
 	for to, same := range map[string]bool{data: true, filepath.Join(dir, "elsewhere.db"): false} {
@@ -63,8 +56,6 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 			_, _, err := c.AuthenticateKey(ctx, p.Name, key[0], key[1])
 			assert.Equal(t, want, err == nil, "key of %s: %v", key[0], err)
 		}
-		back, err := c.EnsureProject(ctx, "gone", nil)
-		require.NoError(t, err)
-		assert.Equal(t, gone.ID, back.ID)
+		assert.Equal(t, gone.ID, must(c.EnsureProject(ctx, "gone", nil))(t).ID)
 	}
 }

@@ -26,15 +26,13 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 	dated := func(name string, want time.Time) {
 		t.Helper()
 		require.NoError(t, os.Chtimes(filepath.Join(dir, name+".db"), time.Time{}, written))
-		s, err := c.GetSnapshot(ctx, name)
-		require.NoError(t, err)
+		s := must(c.GetSnapshot(ctx, name))(t)
 		assert.Equal(t, want, s.CreatedAt, name)
 		assert.Equal(t, written, s.FileTime, name)
 	}
 	for i, name := range []string{"early", "late"} {
 		requireOK(t)(c.Advance(ctx, by(10*time.Minute)))
-		s, err := c.SaveSnapshot(ctx, name)
-		require.NoError(t, err)
+		s := must(c.SaveSnapshot(ctx, name))(t)
 		now, _ := c.Now()
 		assert.Equal(t, epoch.Add(time.Duration(i+1)*10*time.Minute), now)
 		assert.Equal(t, now, s.CreatedAt)
@@ -45,8 +43,7 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 
 	// Under the real clock the file's time is the cloud's.
 	advance(t, real, time.Hour)
-	s, err := real.SaveSnapshot(ctx, "real")
-	require.NoError(t, err)
+	s := must(real.SaveSnapshot(ctx, "real"))(t)
 	assert.Equal(t, s.FileTime, s.CreatedAt)
 	dated("real", written)
 
@@ -56,23 +53,18 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 	dated("00002", written)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad.db"), []byte("nonsense, for certain"), 0o600))
 	dated("bad", written)
-	all, err := c.ListSnapshots(ctx)
-	require.NoError(t, err)
+	all := must(c.ListSnapshots(ctx))(t)
 	assert.Len(t, all, 5)
 	assert.Equal(t, epoch.Add(10*time.Minute), all[2].CreatedAt, all[2].Name)
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	require.NoError(t, err)
-	assert.Len(t, left, 5, "they are only read")
+	assert.Len(t, must(filepath.Glob(filepath.Join(dir, "*")))(t), 5, "they are only read")
 }
 
 // saveOfRelease makes a snapshot of the schema of that number, and names it so.
 func saveOfRelease(t *testing.T, dir, number string) {
 	t.Helper()
-	statements, err := os.ReadFile(filepath.Join("../store/testdata", number+".sql"))
-	require.NoError(t, err)
-	file, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, number+".db"))
-	require.NoError(t, err)
-	_, err = file.Exec(string(statements))
+	statements := must(os.ReadFile(filepath.Join("../store/testdata", number+".sql")))(t)
+	file := must(sql.Open("sqlite3", "file:"+filepath.Join(dir, number+".db")))(t)
+	_, err := file.Exec(string(statements))
 	require.NoError(t, errors.Join(err, file.Close()))
 }
 

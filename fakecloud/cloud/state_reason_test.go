@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
@@ -21,8 +20,7 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	assert.Equal(t, LoadBalancerError, broken.State)
 	assert.Equal(t, sentence.Error(), broken.StateReason)
 	assert.Equal(t, ReasonCannotListen, broken.StateReasonCode)
-	events, _, err := c.Events(t.Context(), p, Oldest)
-	require.NoError(t, err)
+	events := mustFirst(c.Events(t.Context(), p, Oldest))(t)
 	assert.Equal(t, ReasonCannotListen, events[len(events)-1].LoadBalancer.StateReasonCode)
 
 	// As in a database of a release that had no codes: the sentence is the same.
@@ -38,10 +36,9 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	assert.Equal(t, ReasonCannotListen, again.StateReasonCode)
 	assert.Equal(t, uncoded.Version+1, again.Version, "whoever follows the events hears of the code")
 
-	updated, _, err := c.UpdateLoadBalancer(
+	updated := mustFirst(c.UpdateLoadBalancer(
 		t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.Empty(t, updated.StateReasonCode)
 	advance(t, c, time.Minute)
 	assert.Equal(t, ReasonCannotListen, balancerNow(t, c, p, lb).StateReasonCode)

@@ -54,13 +54,10 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
 	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
-	_, outcome, err := c.StopInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	outcome := mustSecond(c.StopInstance(t.Context(), p, in.ID))(t)
 	fake.Advance(time.Second)
 	requireOK(t)(c.runDueTransitions(t.Context()))
-	op, err := c.GetOperation(t.Context(), p, outcome.Operation)
-	require.NoError(t, err)
-	assert.Equal(t, OperationDone, op.State)
+	assert.Equal(t, OperationDone, must(c.GetOperation(t.Context(), p, outcome.Operation))(t).State)
 }
 
 // The wall clock is all that a restart has.
@@ -72,8 +69,7 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 	advance(t, before, 250*time.Millisecond)
 	require.Equal(t, InstanceTerminated, getInstance(t, before, p, gone.ID).State)
 	require.NoError(t, before.store.Write(t.Context(), func(tx *store.Tx) error {
-		row, err := resourceByID[Instance](t.Context(), tx, held.ID)
-		require.NoError(t, err)
+		row := must(resourceByID[Instance](t.Context(), tx, held.ID))(t)
 		due := fromMillis(heldDue)
 		row.due = &due
 		return saveResource(t.Context(), &changeTx{Tx: tx}, InstancePending, &row, before.now())
@@ -81,13 +77,12 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 
 	cfg := before.cfg
 	cfg.Clock = clockwork.NewFakeClockAt(epoch)
-	c, err := New(cfg)
-	require.NoError(t, err)
+	c := must(New(cfg))(t)
 	require.NoError(t, c.change(t.Context(), c.boundDueTimes))
 	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
 	assert.Equal(t, InstancePending, getInstance(t, c, p, held.ID).State)
-	_, err = c.GetInstance(t.Context(), p, gone.ID)
+	_, err := c.GetInstance(t.Context(), p, gone.ID)
 	require.Error(t, err)
 
 	soon := newInstance(t, c, p, InstanceSpec{})
@@ -101,8 +96,7 @@ func TestRunBeginsWithTheDueTimes(t *testing.T) {
 	in := newInstance(t, before, p, InstanceSpec{})
 	cfg := before.cfg
 	cfg.Clock = clockwork.NewFakeClockAt(epoch)
-	c, err := New(cfg)
-	require.NoError(t, err)
+	c := must(New(cfg))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

@@ -58,11 +58,10 @@ func TestTargetRanges(t *testing.T) {
 func TestNetworksAreNoTargetRanges(t *testing.T) {
 	c, p := newCloud(t, nil)
 	for name, cidr := range map[string]string{"lan": "192.168.1.0/24", "metadata": "169.254.169.248/29", "host": "127.0.0.0/24"} {
-		n, _, err := c.CreateNetwork(t.Context(), p, NetworkSpec{Name: name, CIDR: cidr})
-		require.NoError(t, err)
+		n := mustFirst(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: name, CIDR: cidr}))(t)
 		in := newInstance(t, c, p, InstanceSpec{Network: n.ID})
 		assert.True(t, n.CIDR.Contains(in.Address), "it is there, but sent nothing")
-		_, _, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
 			Name: "web", Listeners: oneListener, Targets: []string{in.ID},
 		})
 		requireRefusedAt(t, InvalidRequest, "targets.0.instanceId")(err)

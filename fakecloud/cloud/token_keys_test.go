@@ -26,9 +26,7 @@ func publicKey(t *testing.T, bits uint, number int64) string {
 
 func toPEM(t *testing.T, key any) string {
 	t.Helper()
-	der, err := x509.MarshalPKIXPublicKey(key)
-	require.NoError(t, err)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(key))(t)}))
 }
 
 // The fingerprint is what `openssl rsa -pubin -pubout -outform DER | openssl md5 -c` prints.
@@ -49,10 +47,8 @@ xQIDAQAB
 
 func TestOnlyPublicRSAKeysAreTaken(t *testing.T) {
 	c, p := newCloud(t, nil)
-	_, _, err := c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ccm", Role: Editor})
-	require.NoError(t, err)
-	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	requireOK(t)(c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ccm", Role: Editor}))
+	curve := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	good := publicKey(t, 2048, 1)
 	for name, test := range map[string]struct{ text, want string }{
 		"nothing":      {"", "one block PUBLIC KEY"},
@@ -82,19 +78,14 @@ func TestTokenKeys(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
 	until := c.now().Add(time.Hour)
-	_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor, ExpiresAt: &until})
-	require.NoError(t, err)
-	_, _, err = c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Viewer})
-	require.NoError(t, err)
+	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor, ExpiresAt: &until}))(t)
+	requireOK(t)(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Viewer}))
 	var keys []TokenKey
 	for number := range int64(maxTokenKeys) {
-		k, err := c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, number))
-		require.NoError(t, err)
-		keys = append(keys, k)
+		keys = append(keys, must(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, number)))(t))
 		advance(t, c, time.Second)
 	}
-	listed, err := c.ListTokenKeys(ctx, p.ID, "ccm")
-	require.NoError(t, err)
+	listed := must(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)
 	assert.Equal(t, keys, listed)
 	requireRefused(t, QuotaExceeded)(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, 9)))
 	requireRefused(t, NameTaken)(c.AddTokenKey(ctx, p.ID, "other", publicKey(t, 2048, 0)))
@@ -125,27 +116,21 @@ func TestTokenKeys(t *testing.T) {
 		requireRefused(t, Unauthenticated)(c.Authenticate(ctx, text))
 	}
 
-	_, _, err = c.RotateToken(ctx, p.ID, "ccm", 0)
-	require.NoError(t, err)
-	_, _, err = c.AuthenticateKey(ctx, p.Name, "ccm", name)
-	require.NoError(t, err, "a key outlives a rotation")
+	requireOK(t)(c.RotateToken(ctx, p.ID, "ccm", 0))
+	mustFirst(c.AuthenticateKey(ctx, p.Name, "ccm", name))(t, "a key outlives a rotation")
 	require.NoError(t, c.DeleteTokenKey(ctx, p.ID, "ccm", name))
 	refused(p.Name, "ccm", name)
-	_, err = c.AddTokenKey(ctx, p.ID, "other", publicKey(t, 2048, 0))
-	require.NoError(t, err, "it is free again")
+	must(c.AddTokenKey(ctx, p.ID, "other", publicKey(t, 2048, 0)))(t, "it is free again")
 	refused(p.Name, "ccm", name)
 
 	kept := keys[1].Fingerprint
-	_, _, err = c.AuthenticateKey(ctx, p.Name, "ccm", kept)
-	require.NoError(t, err)
+	requireOK(t)(c.AuthenticateKey(ctx, p.Name, "ccm", kept))
 	advance(t, c, time.Hour)
 	refused(p.Name, "ccm", kept)
 	require.NoError(t, c.DeleteToken(ctx, p.ID, "ccm"))
-	_, _, err = c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Admin})
-	require.NoError(t, err)
+	requireOK(t)(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Admin}))
 	refused(p.Name, "ccm", kept)
-	listed, err = c.ListTokenKeys(ctx, p.ID, "ccm")
-	require.NoError(t, err)
+	listed = must(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)
 	assert.Empty(t, listed, "another token of the name has none of them")
 }
 
@@ -153,8 +138,7 @@ func TestTokenKeys(t *testing.T) {
 func TestKeysOfGivenTokens(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
-	q, err := c.EnsureProject(ctx, "other", nil)
-	require.NoError(t, err)
+	q := must(c.EnsureProject(ctx, "other", nil))(t)
 	ccm := GivenToken{"ccm", "sixteen characters", Editor}
 	for name, test := range map[string]struct {
 		project Project
@@ -169,10 +153,8 @@ func TestKeysOfGivenTokens(t *testing.T) {
 	} {
 		require.NoError(t, c.SetTokens(ctx, q, nil))
 		require.NoError(t, c.SetTokens(ctx, p, []GivenToken{ccm}))
-		k, err := c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, 1))
-		require.NoError(t, err, name)
-		_, _, err = c.AuthenticateKey(ctx, p.Name, "ccm", k.Fingerprint)
-		require.NoError(t, err, name)
+		k := must(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, 1)))(t, name)
+		mustFirst(c.AuthenticateKey(ctx, p.Name, "ccm", k.Fingerprint))(t, name)
 		require.NoError(t, c.SetTokens(ctx, test.project, test.given))
 		for _, in := range []Project{p, q} {
 			who, _, err := c.AuthenticateKey(ctx, in.Name, "ccm", k.Fingerprint)

@@ -32,16 +32,12 @@ func BenchmarkDueBalancers(b *testing.B) {
 // benchmarkDue has b.N of what create makes fall due at one time, on a disk.
 func benchmarkDue(b *testing.B, create func(c *Cloud, p Project, i int) error) {
 	ctx := b.Context()
-	s, err := store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db"))
-	require.NoError(b, err)
+	s := must(store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db")))(b)
 	defer func() { require.NoError(b, s.Close()) }()
 	clock := clockwork.NewFakeClockAt(epoch)
-	c, err := New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock})
-	require.NoError(b, err)
-	p, err := c.EnsureProject(ctx, "default", nil)
-	require.NoError(b, err)
-	_, err = c.SetQuotas(ctx, p.ID, map[Quota]int64{QuotaInstances: MaxQuota, QuotaLoadBalancers: MaxQuota})
-	require.NoError(b, err)
+	c := must(New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock}))(b)
+	p := must(c.EnsureProject(ctx, "default", nil))(b)
+	requireOK(b)(c.SetQuotas(ctx, p.ID, map[Quota]int64{QuotaInstances: MaxQuota, QuotaLoadBalancers: MaxQuota}))
 	var creating errgroup.Group
 	creating.SetLimit(64)
 	for i := range b.N {
@@ -50,8 +46,7 @@ func benchmarkDue(b *testing.B, create func(c *Cloud, p Project, i int) error) {
 	require.NoError(b, creating.Wait())
 	clock.Advance(time.Minute)
 	b.ResetTimer()
-	_, err = c.runDueTransitions(ctx)
-	require.NoError(b, err)
+	requireOK(b)(c.runDueTransitions(ctx))
 }
 
 // BenchmarkTerminatedTargets terminates 4 targets of 100 balancers with 500 targets
@@ -59,18 +54,14 @@ func benchmarkDue(b *testing.B, create func(c *Cloud, p Project, i int) error) {
 func BenchmarkTerminatedTargets(b *testing.B) {
 	const balancers, targets, terminated = 100, 500, 4
 	ctx := b.Context()
-	s, err := store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db"))
-	require.NoError(b, err)
+	s := must(store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db")))(b)
 	defer func() { require.NoError(b, s.Close()) }()
 	clock := clockwork.NewFakeClockAt(epoch)
-	c, err := New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock})
-	require.NoError(b, err)
-	p, err := c.EnsureProject(ctx, "default", nil)
-	require.NoError(b, err)
+	c := must(New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock}))(b)
+	p := must(c.EnsureProject(ctx, "default", nil))(b)
 	ids := make([]string, targets)
 	for i := range ids {
-		in, _, err := c.CreateInstance(ctx, p, InstanceSpec{Name: fmt.Sprint("i-", i)})
-		require.NoError(b, err)
+		in := mustFirst(c.CreateInstance(ctx, p, InstanceSpec{Name: fmt.Sprint("i-", i)}))(b)
 		ids[i] = in.ID
 	}
 	var creating errgroup.Group
@@ -85,12 +76,10 @@ func BenchmarkTerminatedTargets(b *testing.B) {
 	}
 	require.NoError(b, creating.Wait())
 	clock.Advance(time.Minute)
-	_, err = c.runDueTransitions(ctx)
-	require.NoError(b, err)
+	requireOK(b)(c.runDueTransitions(ctx))
 	for b.Loop() {
 		for _, id := range ids[:terminated] {
-			_, _, err := c.TerminateInstance(ctx, p, id)
-			require.NoError(b, err)
+			requireOK(b)(c.TerminateInstance(ctx, p, id))
 		}
 		clock.Advance(time.Minute)
 		done := make(chan error, 1)

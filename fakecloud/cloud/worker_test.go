@@ -25,8 +25,7 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Targets: ids})
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
-			in, err := resourceByID[Instance](t.Context(), tx, ids[2])
-			require.NoError(t, err)
+			in := must(resourceByID[Instance](t.Context(), tx, ids[2]))(t)
 			in.State = InstanceState(state)
 			return saveResource(t.Context(), &changeTx{Tx: tx}, InstancePending, &in, c.now())
 		}))
@@ -61,8 +60,7 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 	advance(t, c, time.Minute)
 	ending := ids[:3]
 	for _, id := range ending {
-		_, _, err := c.TerminateInstance(t.Context(), p, id)
-		require.NoError(t, err)
+		requireOK(t)(c.TerminateInstance(t.Context(), p, id))
 	}
 	c.clock.(*clockwork.FakeClock).Advance(time.Minute)
 	targets := func() (n int64) {
@@ -79,15 +77,13 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 	}))
 	require.EqualValues(t, len(ending)*(balancers-balancersPerWrite), targets())
 	before := c.store.Stats().Writes
-	_, err := c.runDueTransitions(t.Context())
-	require.NoError(t, err)
+	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Zero(t, targets())
 	assert.GreaterOrEqual(t, c.store.Stats().Writes-before, int64(3))
 	for _, id := range ending {
 		assert.Equal(t, InstanceTerminated, getInstance(t, c, p, id).State)
 	}
-	all, _, err := c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit})
-	require.NoError(t, err)
+	all := mustFirst(c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit}))(t)
 	require.Len(t, all, balancers)
 	for _, lb := range all {
 		assert.Equal(t, ids[3:], lb.Targets)

@@ -15,10 +15,8 @@ import (
 // alter changes a store that no process has open.
 func alter(t *testing.T, path, statements string) {
 	t.Helper()
-	file, err := sql.Open("sqlite3", "file:"+path)
-	require.NoError(t, err)
-	_, err = file.Exec(statements)
-	require.NoError(t, err)
+	file := must(sql.Open("sqlite3", "file:"+path))(t)
+	must(file.Exec(statements))(t)
 	require.NoError(t, file.Close())
 }
 

@@ -22,6 +22,19 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
+	return func(t require.TestingT, about ...any) A {
+		require.NoError(t, err, about...)
+		return answer
+	}
+}
+
+// mustFirst is must for a call that answers more than one thing.
+func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
+	return must(answer, err)
+}
+
 // operations are those that the rules here know of.
 var operations = map[string]faults.Operation{
 	"getThing":   {Reads: true, Resource: "t-", Tags: true, Answers: hasColour},
@@ -80,14 +93,12 @@ func (p *fakePlane) forwarding() []string {
 }
 
 func openWorld(t *testing.T, path string, clock *clockwork.FakeClock) *world {
-	st, err := store.Open(context.Background(), path)
-	require.NoError(t, err)
+	st := must(store.Open(context.Background(), path))(t)
 	w := &world{clock: clock, plane: &fakePlane{applied: map[string]bool{}}}
-	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Clock: w.clock})
-	require.NoError(t, err)
+	cfg := cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Clock: w.clock}
+	w.cloud = must(cloud.New(cfg))(t)
 	for i, id := range []*string{&w.project, &w.other} {
-		p, err := w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", i), nil)
-		require.NoError(t, err)
+		p := must(w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", i), nil))(t)
 		*id = p.ID
 	}
 	w.reopen(t)
@@ -116,15 +127,11 @@ func (w *world) reopen(t require.TestingT) {
 	if w.Rules != nil {
 		w.Close()
 	}
-	var err error
-	w.Rules, err = faults.Open(context.Background(), w.cloud, operations, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
+	w.Rules = must(faults.Open(context.Background(), w.cloud, operations, slog.New(slog.DiscardHandler)))(t)
 }
 
 func (w *world) make(t require.TestingT, s faults.Spec) faults.Fault {
-	f, err := w.Create(context.Background(), w.project, s)
-	require.NoError(t, err)
-	return f
+	return must(w.Create(context.Background(), w.project, s))(t)
 }
 
 // applyTo applies the rules to a call.
@@ -143,9 +150,7 @@ func TestTagsThatCannotBeReadApplyNoRule(t *testing.T) {
 	hit, err := w.Apply(call)
 	require.ErrorIs(t, err, unreadable)
 	assert.Nil(t, hit)
-	got, err := w.Get(w.project, f.ID)
-	require.NoError(t, err)
-	assert.Zero(t, got.Matched)
+	assert.Zero(t, must(w.Get(w.project, f.ID))(t).Matched)
 	call.Tags = func() (map[string]string, error) { return map[string]string{"role": "worker"}, nil }
 	assert.NotNil(t, applyTo(t, w.Rules, call))
 }
@@ -219,12 +224,10 @@ func TestWhatARuleMatches(t *testing.T) {
 		"a list":  {empty, list, true},
 		"no list": {empty, get, false},
 	} {
-		f, err := w.Create(t.Context(), project, tc.spec)
-		require.NoError(t, err, name)
+		f := must(w.Create(t.Context(), project, tc.spec))(t, name)
 		hit := applyTo(t, w.Rules, tc.call)
 		assert.Equal(t, tc.hit, hit != nil, name)
-		f, err = w.Get(project, f.ID)
-		require.NoError(t, err, name)
+		f = must(w.Get(project, f.ID))(t, name)
 		assert.Equal(t, tc.hit, f.Hits == 1, name)
 		assert.Equal(t, tc.hit, f.Matched == 1, name)
 		require.NoError(t, w.DeleteAll(t.Context(), project))
@@ -445,10 +448,9 @@ func TestTimesHoldUnderConcurrency(t *testing.T) {
 		sum := 0
 		for _, n := range times {
 			sum += n
-			_, err := r.Create(
+			must(r.Create(
 				t.Context(), project, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: n}},
-			)
-			require.NoError(t, err)
+			))(t)
 		}
 		callers, each := rapid.IntRange(2, 8).Draw(t, "callers"), rapid.IntRange(1, 20).Draw(t, "each")
 		hits := make([]int, callers)
@@ -505,8 +507,7 @@ func TestTheSameSeedDrawsTheSame(t *testing.T) {
 					fates = append(fates, fate)
 				}
 			}
-			f, err := w.Get(w.project, f.ID)
-			require.NoError(t, err)
+			f = must(w.Get(w.project, f.ID))(t)
 			hits := len(slices.DeleteFunc(slices.Clone(fates), func(s string) bool { return s == "goes through" }))
 			require.Equal(t, hits, f.Hits)
 			require.Equal(t, when.Times > 0 && hits == when.Times, f.Spent)
@@ -544,9 +545,7 @@ func TestSkipAndEvery(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []int{5, 8}, dropped)
-	f, err := w.Get(w.project, second.ID)
-	require.NoError(t, err)
-	assert.Equal(t, 10, f.Hits, "what one rule leaves alone, the next one takes")
+	assert.Equal(t, 10, must(w.Get(w.project, second.ID))(t).Hits, "what one rule leaves alone, the next one takes")
 }
 
 func TestWindows(t *testing.T) {
@@ -564,8 +563,7 @@ func TestWindows(t *testing.T) {
 		w.clock.Advance(time.Second)
 	}
 	assert.Equal(t, []int{10, 11, 12, 13, 14}, hits)
-	f, err := w.Get(w.project, f.ID)
-	require.NoError(t, err)
+	f = must(w.Get(w.project, f.ID))(t)
 	assert.True(t, f.Spent)
 	assert.Equal(t, 5, f.Matched)
 }
@@ -618,13 +616,12 @@ func TestRulesSurviveARestart(t *testing.T) {
 	} {
 		w.make(t, s)
 	}
-	left, err := w.Create(t.Context(), w.project, faults.Spec{Effect: faults.Effect{Drop: true}, Scenario: "s-1"})
-	require.NoError(t, err)
+	left := must(w.Create(t.Context(), w.project, faults.Spec{Effect: faults.Effect{Drop: true}, Scenario: "s-1"}))(t)
 	require.NotNil(t, applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "listThings"}))
 	before := w.List(w.project)
 	w.reopen(t)
 	assert.Equal(t, before[:4], w.List(w.project), "but not those of a scenario")
-	_, err = w.Get(w.project, left.ID)
+	_, err := w.Get(w.project, left.ID)
 	require.Error(t, err)
 	require.NoError(t, w.DeleteAll(t.Context(), w.project))
 	w.reopen(t)

@@ -41,10 +41,9 @@ func (w *world) proj() cloud.Project { return cloud.Project{ID: w.project, Name:
 
 func (w *world) instance(t *testing.T, name, zone string) string {
 	t.Helper()
-	in, _, err := w.cloud.CreateInstance(
+	in := mustFirst(w.cloud.CreateInstance(
 		t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}},
-	)
-	require.NoError(t, err)
+	))(t)
 	return in.ID
 }
 
@@ -58,10 +57,9 @@ func (w *world) runs(t *testing.T, name, zone string) string {
 
 func (w *world) balancer(t *testing.T, name string) string {
 	t.Helper()
-	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{
+	lb := mustFirst(w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{
 		Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}},
-	})
-	require.NoError(t, err)
+	}))(t)
 	return lb.ID
 }
 
@@ -96,8 +94,7 @@ func (w *world) state(t *testing.T, id, state, reason string) {
 
 func (w *world) counts(t *testing.T, id string, matched, hits int) {
 	t.Helper()
-	f, err := w.Get(w.project, id)
-	require.NoError(t, err)
+	f := must(w.Get(w.project, id))(t)
 	assert.Equal(t, []int{matched, hits}, []int{f.Matched, f.Hits})
 }
 
@@ -134,10 +131,8 @@ func TestStuckUntilLifted(t *testing.T) {
 		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}},
 		When: faults.When{For: time.Minute},
 	})
-	_, _, err := w.cloud.StopInstance(t.Context(), w.proj(), in)
-	require.NoError(t, err)
-	_, _, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
-	require.NoError(t, err)
+	mustFirst(w.cloud.StopInstance(t.Context(), w.proj(), in))(t)
+	mustFirst(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
 	w.pass(t, 30*time.Second)
 	w.state(t, in, "stopped", "")
 	w.state(t, lb, "deleting", "")
@@ -174,16 +169,14 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 	w.counts(t, f.ID, 2, 2)
 	w.pass(t, 2*time.Second)
 	w.state(t, lb, "active", "")
-	started, _, err := w.cloud.StartInstance(t.Context(), w.proj(), in)
-	require.NoError(t, err)
+	started := mustFirst(w.cloud.StartInstance(t.Context(), w.proj(), in))(t)
 	assert.Equal(t, "pending ", string(started.State)+" "+started.StateReason)
 	w.pass(t, time.Second)
 	w.state(t, in, "running", "")
 
 	name := "c"
 	w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: lb}})
-	_, _, err = w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name})
-	require.NoError(t, err)
+	mustFirst(w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name}))(t)
 	w.pass(t, time.Second)
 	w.state(t, lb, "error", reason)
 }
@@ -198,12 +191,10 @@ func TestCrashes(t *testing.T) {
 	assert.Equal(t, "running ", w.stateOf(t, b))
 	w.counts(t, f.ID, 1, 1)
 	w.reopen(t)
-	_, _, err := w.cloud.StartInstance(t.Context(), w.proj(), a)
-	require.NoError(t, err)
+	mustFirst(w.cloud.StartInstance(t.Context(), w.proj(), a))(t)
 	w.pass(t, time.Second)
 	w.state(t, a, "error", "crashed")
-	_, _, err = w.cloud.StartInstance(t.Context(), w.proj(), a)
-	require.NoError(t, err)
+	mustFirst(w.cloud.StartInstance(t.Context(), w.proj(), a))(t)
 	w.pass(t, time.Second)
 	w.state(t, a, "running", "")
 	w.counts(t, f.ID, 2, 2)
@@ -213,12 +204,10 @@ func TestCrashes(t *testing.T) {
 	w.pass(t, time.Minute)
 	w.state(t, a, "error", "crashed")
 	w.state(t, b, "error", "crashed")
-	stopping, _, err := w.cloud.StopInstance(t.Context(), w.proj(), b)
-	require.NoError(t, err)
-	assert.Equal(t, cloud.InstanceStopping, stopping.State)
+	assert.Equal(t, cloud.InstanceStopping, mustFirst(w.cloud.StopInstance(t.Context(), w.proj(), b))(t).State)
 	w.pass(t, time.Second)
 	w.state(t, b, "stopped", "")
-	_, _, err = w.cloud.RebootInstance(t.Context(), w.proj(), b)
+	_, _, err := w.cloud.RebootInstance(t.Context(), w.proj(), b)
 	requireCode(t, cloud.WrongState, err)
 }
 
@@ -229,8 +218,7 @@ func TestZoneOutage(t *testing.T) {
 	pending := w.instance(t, "d", zone)
 	stopped := w.runs(t, "e", zone)
 	w.state(t, pending, "running", "")
-	_, _, err := w.cloud.StopInstance(t.Context(), w.proj(), stopped)
-	require.NoError(t, err)
+	mustFirst(w.cloud.StopInstance(t.Context(), w.proj(), stopped))(t)
 	w.pass(t, time.Second)
 	w.state(t, stopped, "stopped", "")
 	pending = w.instance(t, "f", zone)
@@ -241,22 +229,20 @@ func TestZoneOutage(t *testing.T) {
 	}
 	w.counts(t, f.ID, 4, 4)
 	assert.Equal(t, "running ", w.stateOf(t, elsewhere))
-	_, _, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
+	_, _, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
 	requireCode(t, cloud.ZoneUnavailable, err)
 	for _, id := range []string{a, stopped} {
-		_, _, err = w.cloud.StartInstance(t.Context(), w.proj(), id)
+		_, _, err := w.cloud.StartInstance(t.Context(), w.proj(), id)
 		requireCode(t, cloud.ZoneUnavailable, err)
 	}
 	for range 4 {
-		in, _, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{})
-		require.NoError(t, err)
+		in := mustFirst(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{}))(t)
 		assert.NotEqual(t, zone, in.Zone, "the cloud chooses one that works")
 	}
 	_, _, err = w.cloud.CreateInstance(t.Context(), cloud.Project{ID: w.other}, cloud.InstanceSpec{Zone: zone})
 	require.NoError(t, err, "another project has no part in it")
 
-	_, _, err = w.cloud.TerminateInstance(t.Context(), w.proj(), b)
-	require.NoError(t, err)
+	mustFirst(w.cloud.TerminateInstance(t.Context(), w.proj(), b))(t)
 	w.reopen(t)
 	assert.Equal(t, "error "+reason, w.stateOf(t, a), "an outage outlives the process")
 	other := w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: zone}, When: faults.When{For: time.Minute}})
@@ -270,18 +256,16 @@ func TestZoneOutage(t *testing.T) {
 	w.pass(t, time.Second)
 	w.state(t, a, "running", "")
 	require.NotContains(t, []string{"running ", "pending "}, w.stateOf(t, b))
-	_, _, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
-	require.NoError(t, err)
+	mustFirst(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone}))(t)
 }
 
 // What a rule of an earlier version's scenario did is undone at the start.
 func TestAnOutageOfAScenarioEndsAtTheStart(t *testing.T) {
 	w := living(t)
 	a := w.runs(t, "a", "nebula-1a")
-	_, err := w.Create(
+	must(w.Create(
 		t.Context(), w.project, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Scenario: "s-1"},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, a))
 	w.reopen(t)
 	w.pass(t, time.Second)
@@ -292,8 +276,7 @@ func TestReboot(t *testing.T) {
 	w := living(t)
 	a := w.runs(t, "a", "")
 	for range 2 {
-		in, _, err := w.cloud.RebootInstance(t.Context(), w.proj(), a)
-		require.NoError(t, err)
+		in := mustFirst(w.cloud.RebootInstance(t.Context(), w.proj(), a))(t)
 		assert.Equal(t, "pending rebooting", string(in.State)+" "+in.StateReason)
 	}
 	w.pass(t, time.Second)
@@ -322,10 +305,9 @@ func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
 			w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: ids[1]}})
 			for i, id := range ids {
 				name := fmt.Sprintf("new-%d", i)
-				_, _, err := w.cloud.UpdateLoadBalancer(
+				mustFirst(w.cloud.UpdateLoadBalancer(
 					t.Context(), w.proj(), id, cloud.LoadBalancerUpdate{Name: &name},
-				)
-				require.NoError(t, err)
+				))(t)
 			}
 			w.pass(t, time.Second)
 		}
@@ -352,15 +334,12 @@ func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
 // A virtual clock that is moved past the begin and the end of windows brings both,
 // though nothing else is due then.
 func TestWindowsOnAVirtualClock(t *testing.T) {
-	st, err := store.Open(t.Context(), store.Memory)
-	require.NoError(t, err)
-	virtual, err := cloud.StartVirtualTime(t.Context(), st, epoch)
-	require.NoError(t, err)
+	st := must(store.Open(t.Context(), store.Memory))(t)
+	virtual := must(cloud.StartVirtualTime(t.Context(), st, epoch))(t)
 	w := &world{plane: &fakePlane{applied: map[string]bool{}}}
-	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Virtual: virtual})
-	require.NoError(t, err)
-	p, err := w.cloud.EnsureProject(t.Context(), "p0", nil)
-	require.NoError(t, err)
+	cfg := cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Virtual: virtual}
+	w.cloud = must(cloud.New(cfg))(t)
+	p := must(w.cloud.EnsureProject(t.Context(), "p0", nil))(t)
 	w.project = p.ID
 	w.reopen(t)
 	t.Cleanup(func() {
@@ -369,8 +348,7 @@ func TestWindowsOnAVirtualClock(t *testing.T) {
 	})
 	advance := func(d time.Duration) {
 		t.Helper()
-		_, err := w.cloud.Advance(t.Context(), func(now time.Time) time.Time { return now.Add(d) })
-		require.NoError(t, err)
+		must(w.cloud.Advance(t.Context(), func(now time.Time) time.Time { return now.Add(d) }))(t)
 	}
 	in, lb := w.instance(t, "a", "nebula-1a"), w.balancer(t, "b")
 	advance(time.Second)
@@ -380,8 +358,7 @@ func TestWindowsOnAVirtualClock(t *testing.T) {
 	w.make(t, faults.Spec{
 		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: lb}, When: faults.When{For: time.Hour},
 	})
-	_, _, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
-	require.NoError(t, err)
+	mustFirst(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
 	advance(90 * time.Second)
 	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, in))
 	assert.Equal(t, "deleting ", w.stateOf(t, lb))

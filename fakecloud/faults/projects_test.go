@@ -22,8 +22,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 		{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.project}},
 		{Effect: faults.Effect{Hang: true}, Match: faults.Match{Project: w.project}},
 	} {
-		_, err := w.Create(ctx, w.other, s)
-		require.NoError(t, err)
+		must(w.Create(ctx, w.other, s))(t)
 	}
 	about := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.other}})
 	own := w.make(
@@ -38,15 +37,13 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	require.NotNil(t, hit)
 
 	inOther := cloud.Project{ID: w.other, Name: "p1"}
-	in, _, err := w.cloud.CreateInstance(ctx, inOther, cloud.InstanceSpec{})
-	require.NoError(t, err)
+	in := mustFirst(w.cloud.CreateInstance(ctx, inOther, cloud.InstanceSpec{}))(t)
 	requireCode(t, cloud.InUse, w.cloud.DeleteProject(ctx, w.proj(), w.other))
 	require.Len(t, w.List(w.other), 3, "they stay if the project does")
 	require.NotNil(t, applyTo(t, w.Rules, call))
 	w.lift(t, about)
 	about = w.make(t, faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Project: w.other}})
-	_, _, err = w.cloud.TerminateInstance(ctx, inOther, in.ID)
-	require.NoError(t, err)
+	mustFirst(w.cloud.TerminateInstance(ctx, inOther, in.ID))(t)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		w.clock.Advance(time.Second)
 		assert.NoError(c, w.cloud.DeleteProject(ctx, w.proj(), w.other))
@@ -56,13 +53,12 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	assert.Nil(t, applyTo(t, w.Rules, call))
 	assert.Empty(t, w.List(w.other))
 	assert.Equal(t, []faults.Fault{own}, w.List(w.project))
-	_, err = w.Get(w.project, about.ID)
+	_, err := w.Get(w.project, about.ID)
 	requireCode(t, cloud.NotFound, err)
 	w.pass(t, time.Minute)
 	w.state(t, stuck, "running", "")
 	w.state(t, lost, "running", "")
-	stored, err := w.cloud.StoredFaults(ctx)
-	require.NoError(t, err)
+	stored := must(w.cloud.StoredFaults(ctx))(t)
 	require.Len(t, stored, 1)
 	assert.Equal(t, own.ID, stored[0].ID)
 }

@@ -46,15 +46,10 @@ func TestBackupAndRestore(t *testing.T) {
 		require.NoError(t, s.Backup(ctx, file))
 		add(t, s, "later")
 
-		info, err := os.Stat(file)
-		require.NoError(t, err)
-		assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		assert.Equal(t, os.FileMode(0o600), must(os.Stat(file))(t).Mode().Perm())
 		require.NoError(t, store.CheckFile(ctx, file))
-		beside, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*"))
-		require.NoError(t, err)
-		assert.Equal(t, []string{file}, beside)
-		before, err := os.ReadFile(file)
-		require.NoError(t, err)
+		assert.Equal(t, []string{file}, must(filepath.Glob(filepath.Join(filepath.Dir(file), "*")))(t))
+		before := must(os.ReadFile(file))(t)
 
 		data := filepath.Join(t.TempDir(), "cloud.db")
 		for range 2 { // Of a missing data file, and of one with other content.
@@ -64,9 +59,7 @@ func TestBackupAndRestore(t *testing.T) {
 			require.NoError(t, restored.Close())
 		}
 		assert.Equal(t, []string{"a", "after", "b"}, projects(t, open(t, data)))
-		after, err := os.ReadFile(file)
-		require.NoError(t, err)
-		assert.True(t, string(before) == string(after), "only read")
+		assert.True(t, string(before) == string(must(os.ReadFile(file))(t)), "only read")
 		assert.NoDirExists(t, data+".restore")
 	}
 }
@@ -96,8 +89,7 @@ func TestNumbersOfBeforeARestore(t *testing.T) {
 			add(t, other, "p", "q")
 			var given []int64
 			for _, log := range []*store.Store{s, other} {
-				b, err := log.EventsAfter(ctx, "p", -1, 10)
-				require.NoError(t, err)
+				b := must(log.EventsAfter(ctx, "p", -1, 10))(t)
 				require.Len(t, b.Events, 1)
 				given = append(given, b.Events[0].Seq-1, b.Events[0].Seq, b.Through)
 			}
@@ -112,9 +104,7 @@ func TestNumbersOfBeforeARestore(t *testing.T) {
 				}
 				add(t, s, "r", "s", "t") // The same holds when there are events again.
 			}
-			b, err := s.EventsAfter(ctx, "p", -1, 10)
-			require.NoError(t, err)
-			assert.Greater(t, b.Through, time.Now().Add(-time.Hour).UnixMilli())
+			assert.Greater(t, must(s.EventsAfter(ctx, "p", -1, 10))(t).Through, time.Now().Add(-time.Hour).UnixMilli())
 			require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 				serial, err := tx.NextSerial(ctx)
 				assert.EqualValues(t, max(ahead.live, ahead.file)+1, serial)
@@ -168,9 +158,8 @@ func TestRestoreOfAFileWithALogAndOtherPages(t *testing.T) {
 	source := open(t, store.Memory)
 	add(t, source, "a", "b")
 	require.NoError(t, source.Backup(t.Context(), file))
-	conn, err := sql.Open("sqlite3", file)
-	require.NoError(t, err)
-	_, err = conn.ExecContext(t.Context(), "PRAGMA page_size = 16384; VACUUM; PRAGMA journal_mode = WAL")
+	conn := must(sql.Open("sqlite3", file))(t)
+	_, err := conn.ExecContext(t.Context(), "PRAGMA page_size = 16384; VACUUM; PRAGMA journal_mode = WAL")
 	require.NoError(t, errors.Join(err, conn.Close()))
 	assert.Equal(t, []string{"a", "b"}, projects(t, restore(t, filepath.Join(t.TempDir(), "cloud.db"), file)))
 	assert.Len(t, projects(t, restore(t, filepath.Join(t.TempDir(), "cloud.db"), crashed(t, 3))), 3)
@@ -189,17 +178,14 @@ func TestBackupAndRestoreThatFailChangeNothing(t *testing.T) {
 	}
 	good := filepath.Join(dir, "good.db")
 	require.NoError(t, s.Backup(ctx, good))
-	before, err := os.ReadFile(good)
-	require.NoError(t, err)
+	before := must(os.ReadFile(good))(t)
 	require.ErrorContains(t, store.Restore(ctx, path, good), "in use by another fakecloud")
 
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	add(t, s, "b")
 	require.ErrorIs(t, s.Backup(gone, good), context.Canceled)
-	after, err := os.ReadFile(good)
-	require.NoError(t, err)
-	assert.True(t, string(before) == string(after), "the older backup is there")
+	assert.True(t, string(before) == string(must(os.ReadFile(good))(t)), "the older backup is there")
 	assert.NoFileExists(t, good+".partial")
 	require.Error(t, s.Backup(ctx, filepath.Join(dir, "missing", "backup.db")))
 	require.NoError(t, s.Close())

@@ -21,8 +21,7 @@ import (
 func written(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(t.Context(), path)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), path))(t)
 	require.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error {
 		errs := []error{addProject(t.Context(), tx, "p")}
 		for n := range int64(300) {
@@ -55,9 +54,7 @@ func crashed(t *testing.T, changes int) string {
 
 func edit(t *testing.T, from, to string, change func([]byte) []byte) {
 	t.Helper()
-	content, err := os.ReadFile(from)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(to, change(content), 0o600))
+	require.NoError(t, os.WriteFile(to, change(must(os.ReadFile(from))(t)), 0o600))
 }
 
 // flip turns over a run of bytes.
@@ -130,9 +127,8 @@ func TestForeignFilesAreRefusedAndUntouched(t *testing.T) {
 			"CREATE TABLE goose_db_version (version_id INTEGER); INSERT INTO goose_db_version VALUES (1)": "row 1 of table c refers to one that is missing in table p",
 	} {
 		path := filepath.Join(t.TempDir(), "cloud.db")
-		conn, err := sql.Open("sqlite3", path)
-		require.NoError(t, err)
-		_, err = conn.ExecContext(t.Context(), statement)
+		conn := must(sql.Open("sqlite3", path))(t)
+		_, err := conn.ExecContext(t.Context(), statement)
 		require.NoError(t, errors.Join(err, conn.Close()))
 		refused(t, path, want)
 	}
@@ -210,14 +206,11 @@ func TestDamagedLogs(t *testing.T) {
 func TestNoDamageToALogGoesUnseen(t *testing.T) {
 	const changes = 4
 	path := crashed(t, changes)
-	log, err := os.ReadFile(path + "-wal")
-	require.NoError(t, err)
+	log := must(os.ReadFile(path + "-wal"))(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		at := rapid.IntRange(0, len(log)-1).Draw(rt, "at")
 		n := rapid.IntRange(1, min(5000, len(log)-at)).Draw(rt, "n")
-		dir, err := os.MkdirTemp(t.TempDir(), "")
-		require.NoError(rt, err)
-		hurt := filepath.Join(dir, "cloud.db")
+		hurt := filepath.Join(must(os.MkdirTemp(t.TempDir(), ""))(rt), "cloud.db")
 		edit(t, path, hurt, func(b []byte) []byte { return b })
 		edit(t, path+"-wal", hurt+"-wal", flip(at, n))
 		s, err := store.Open(t.Context(), hurt)

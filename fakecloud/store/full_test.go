@@ -25,8 +25,7 @@ func limitPages(t *testing.T, s *store.Store, pages int) {
 func TestAFullDiskKeepsWhatWasAcknowledged(t *testing.T) {
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(ctx, path)
-	require.NoError(t, err)
+	s := must(store.Open(ctx, path))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
 	limitPages(t, s, 150)
 	add := func(from, to int64) error {
@@ -40,6 +39,7 @@ func TestAFullDiskKeepsWhatWasAcknowledged(t *testing.T) {
 		})
 	}
 	var acknowledged int64
+	var err error
 	for acknowledged = 0; acknowledged < 10_000; acknowledged++ {
 		if err = add(acknowledged, acknowledged+1); err != nil {
 			break

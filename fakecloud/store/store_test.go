@@ -21,10 +21,17 @@ import (
 
 func open(t *testing.T, path string, opts ...store.Option) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), path, opts...)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), path, opts...))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	return s
+}
+
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
+	return func(t require.TestingT, about ...any) A {
+		require.NoError(t, err, about...)
+		return answer
+	}
 }
 
 // addProject adds a project unless it is there.
@@ -94,21 +101,16 @@ func TestWriteIsAllOrNothing(t *testing.T) {
 func TestReopenKeepsEverything(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sub", "cloud.db")
 	ctx := t.Context()
-	s, err := store.Open(ctx, path)
-	require.NoError(t, err)
+	s := must(store.Open(ctx, path))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		return errors.Join(addProject(ctx, tx, "p"), addEvent(ctx, tx, "p"))
 	}))
 	for _, file := range []string{path, path + "-wal", path + "-shm", path + ".lock"} {
-		info, err := os.Stat(file)
-		require.NoError(t, err)
-		assert.Equal(t, os.FileMode(0o600), info.Mode().Perm(), file)
+		assert.Equal(t, os.FileMode(0o600), must(os.Stat(file))(t).Mode().Perm(), file)
 	}
-	b, err := s.EventsAfter(ctx, "p", -1, 10)
-	require.NoError(t, err)
+	b := must(s.EventsAfter(ctx, "p", -1, 10))(t)
 	require.NoError(t, s.Close())
-	again, err := open(t, path).EventsAfter(ctx, "p", -1, 10)
-	require.NoError(t, err)
+	again := must(open(t, path).EventsAfter(ctx, "p", -1, 10))(t)
 	require.Len(t, b.Events, 1)
 	assert.Equal(t, b, again)
 }
@@ -126,11 +128,9 @@ func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
 	ctx := t.Context()
 	older := open(t, store.Memory)
 	require.NoError(t, older.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
-	first, err := older.EventsAfter(ctx, "p", -1, 1)
-	require.NoError(t, err)
+	first := must(older.EventsAfter(ctx, "p", -1, 1))(t)
 	require.NoError(t, older.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
-	last, err := older.EventsAfter(ctx, "p", -1, 1)
-	require.NoError(t, err)
+	last := must(older.EventsAfter(ctx, "p", -1, 1))(t)
 	require.Equal(t, first.Through+1, last.Through)
 
 	// A log is as old as its millisecond.
@@ -152,13 +152,6 @@ func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
 		)
 	}))
 	expired("when it is longer than the older")
-}
-
-func TestOneProcessPerFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cloud.db")
-	open(t, path)
-	_, err := store.Open(t.Context(), path)
-	require.ErrorContains(t, err, "in use by another fakecloud")
 }
 
 func TestOneProcessPerFileByWhateverName(t *testing.T) {
@@ -198,26 +191,22 @@ func TestEventsArePrunedAndResumable(t *testing.T) {
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		return errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"))
 	}))
-	b, err := s.EventsAfter(ctx, "p", -1, 10)
-	require.NoError(t, err)
+	b := must(s.EventsAfter(ctx, "p", -1, 10))(t)
 	assert.Empty(t, b.Events)
 	before := b.Through
 	for range 8 {
 		require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
 	}
-	b, err = s.EventsAfter(ctx, "p", -1, 10)
-	require.NoError(t, err)
+	b = must(s.EventsAfter(ctx, "p", -1, 10))(t)
 	assert.Equal(t, []int64{4, 5, 6, 7, 8}, seqs(b, before))
-	b, err = s.EventsAfter(ctx, "p", before+3, 2)
-	require.NoError(t, err)
+	b = must(s.EventsAfter(ctx, "p", before+3, 2))(t)
 	assert.Equal(t, []int64{4, 5}, seqs(b, before))
 	assert.Equal(t, before+5, b.Through)
 	for _, gone := range []int64{2, 9} {
-		_, err = s.EventsAfter(ctx, "p", before+gone, 10)
+		_, err := s.EventsAfter(ctx, "p", before+gone, 10)
 		require.ErrorIs(t, err, store.ErrEventsExpired, "after %d", gone)
 	}
-	b, err = s.EventsAfter(ctx, "q", before+3, 10)
-	require.NoError(t, err)
+	b = must(s.EventsAfter(ctx, "q", before+3, 10))(t)
 	assert.Empty(t, b.Events, "another project's events")
 	assert.Equal(t, before+8, b.Through, "moves past them all the same")
 }
@@ -226,8 +215,7 @@ func TestEventsArePrunedAndResumable(t *testing.T) {
 func TestEventsAreKeptByProject(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
 	s, ctx := open(t, path, store.KeepEvents(5)), t.Context()
-	before, err := s.LastEvent(ctx)
-	require.NoError(t, err)
+	before := must(s.LastEvent(ctx))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		err := errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
 		for range 8 {
@@ -236,18 +224,15 @@ func TestEventsAreKeptByProject(t *testing.T) {
 		return err
 	}))
 	for range 2 {
-		b, err := s.EventsAfter(ctx, "p", before, 10)
-		require.NoError(t, err)
+		b := must(s.EventsAfter(ctx, "p", before, 10))(t)
 		assert.Equal(t, []int64{1}, seqs(b, before))
-		b, err = s.EventsAfter(ctx, "q", before+4, 10)
-		require.NoError(t, err)
+		b = must(s.EventsAfter(ctx, "q", before+4, 10))(t)
 		assert.Equal(t, []int64{5, 6, 7, 8, 9}, seqs(b, before))
 		for _, project := range []string{"q", ""} {
-			_, err = s.EventsAfter(ctx, project, before+3, 10)
+			_, err := s.EventsAfter(ctx, project, before+3, 10)
 			require.ErrorIs(t, err, store.ErrEventsExpired, "project %q", project)
 		}
-		b, err = s.EventsAfter(ctx, "", before+4, 10)
-		require.NoError(t, err)
+		b = must(s.EventsAfter(ctx, "", before+4, 10))(t)
 		assert.Equal(t, []int64{5, 6, 7, 8, 9}, seqs(b, before), "a reader of everything")
 		require.NoError(t, s.Close()) // What was removed is known after a restart, too.
 		s = open(t, path, store.KeepEvents(5))
@@ -257,26 +242,23 @@ func TestEventsAreKeptByProject(t *testing.T) {
 // Who follows all projects is told that events went with their project, unless it had read them.
 func TestEventsOfADeletedProject(t *testing.T) {
 	s, ctx := open(t, store.Memory), t.Context()
-	before, err := s.LastEvent(ctx)
-	require.NoError(t, err)
+	before := must(s.LastEvent(ctx))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		return errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "q"))
 	}))
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return tx.RemoveProjectEvents(ctx, "q") }))
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
-	_, err = s.EventsAfter(ctx, "", before+1, 10)
+	_, err := s.EventsAfter(ctx, "", before+1, 10)
 	require.ErrorIs(t, err, store.ErrEventsExpired)
 	for project, after := range map[string]int64{"": before + 2, "p": before + 1} {
-		b, err := s.EventsAfter(ctx, project, after, 10)
-		require.NoError(t, err)
+		b := must(s.EventsAfter(ctx, project, after, 10))(t)
 		assert.Equal(t, []int64{3}, seqs(b, before), "project %q", project)
 	}
 }
 
 func TestEventsAreBoundedByBytes(t *testing.T) {
 	s, ctx := open(t, store.Memory, store.KeepEventBytes(16_000)), t.Context()
-	before, err := s.LastEvent(ctx)
-	require.NoError(t, err)
+	before := must(s.LastEvent(ctx))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		err := errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
 		for range 50 {
@@ -286,15 +268,13 @@ func TestEventsAreBoundedByBytes(t *testing.T) {
 		}
 		return err
 	}))
-	b, err := s.EventsAfter(ctx, "q", -1, 100)
-	require.NoError(t, err)
+	b := must(s.EventsAfter(ctx, "q", -1, 100))(t)
 	assert.LessOrEqual(t, len(b.Events), 16)
 	assert.GreaterOrEqual(t, len(b.Events), 15)
 	assert.Equal(t, before+51, b.Events[len(b.Events)-1].Seq)
-	_, err = s.EventsAfter(ctx, "q", b.Events[0].Seq-2, 10)
+	_, err := s.EventsAfter(ctx, "q", b.Events[0].Seq-2, 10)
 	require.ErrorIs(t, err, store.ErrEventsExpired)
-	b, err = s.EventsAfter(ctx, "p", before, 10)
-	require.NoError(t, err)
+	b = must(s.EventsAfter(ctx, "p", before, 10))(t)
 	assert.Equal(t, []int64{1}, seqs(b, before), "each project has its own bound")
 }
 
@@ -312,8 +292,7 @@ func TestReadersAndWritersAtOnce(t *testing.T) {
 		s := open(t, path)
 		ctx := t.Context()
 		require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
-		start, err := s.EventsAfter(ctx, "p", -1, 1)
-		require.NoError(t, err)
+		start := must(s.EventsAfter(ctx, "p", -1, 1))(t)
 		g, ctx := errgroup.WithContext(ctx) // A writer that fails ends the readers too.
 		for range 4 {
 			g.Go(func() error {

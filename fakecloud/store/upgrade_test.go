@@ -34,8 +34,7 @@ func TestEveryReleaseIsUpgraded(t *testing.T) {
 		before := content(t, conn)
 		require.NoError(t, conn.Close())
 
-		s, err := store.Open(t.Context(), path)
-		require.NoError(t, err)
+		s := must(store.Open(t.Context(), path))(t)
 		assertUsable(t, s)
 		require.NoError(t, s.Close())
 		require.NoError(t, store.CheckFile(t.Context(), path))
@@ -91,18 +90,15 @@ func TestAccessAfterUpgrade(t *testing.T) {
 func TestEventsRemovedBeforeAnUpgradeAreMissed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
 	conn := load(t, path, "00002")
-	_, err := conn.ExecContext(t.Context(), "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)")
-	require.NoError(t, err)
+	must(conn.ExecContext(t.Context(), "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)"))(t)
 	oldest := query(t, conn, "SELECT min(seq) FROM events")[0]
 	require.NoError(t, conn.Close())
-	first, err := strconv.ParseInt(oldest, 10, 64)
-	require.NoError(t, err)
+	first := must(strconv.ParseInt(oldest, 10, 64))(t)
 	s := open(t, path)
 	for _, project := range []string{"p-1", "p-2", ""} {
 		_, err := s.EventsAfter(t.Context(), project, first-2, 10)
 		require.ErrorIs(t, err, store.ErrEventsExpired, "project %q", project)
-		_, err = s.EventsAfter(t.Context(), project, first-1, 10)
-		require.NoError(t, err, "project %q", project)
+		must(s.EventsAfter(t.Context(), project, first-1, 10))(t, "project %q", project)
 	}
 }
 
@@ -133,21 +129,15 @@ func assertUsable(t *testing.T, s *store.Store) {
 	ctx := t.Context()
 	var after int64
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
-		in, err := tx.GetResource(ctx, db.GetResourceParams{ID: "i-1", Kind: "instance"})
-		require.NoError(t, err)
+		in := must(tx.GetResource(ctx, db.GetResourceParams{ID: "i-1", Kind: "instance"}))(t)
 		assert.Contains(t, in.Document, `"name":"worker-1"`)
-		lb, err := tx.GetResource(ctx, db.GetResourceParams{ID: "lb-1", Kind: "load-balancer"})
-		require.NoError(t, err)
+		lb := must(tx.GetResource(ctx, db.GetResourceParams{ID: "lb-1", Kind: "load-balancer"}))(t)
 		assert.Contains(t, lb.Document, `"address":"127.30.64.1"`)
-		seqs, err := tx.Strings(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'")
-		require.NoError(t, err)
-		_, err = fmt.Sscan(seqs[0], &after)
-		require.NoError(t, err)
+		seqs := must(tx.Strings(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'"))(t)
+		must(fmt.Sscan(seqs[0], &after))(t)
 		return errors.Join(addProject(ctx, tx, "p"), addInstance(ctx, tx, 7))
 	}))
-	b, err := s.EventsAfter(ctx, "p", after, 10)
-	require.NoError(t, err)
-	assert.Len(t, b.Events, 1)
+	assert.Len(t, must(s.EventsAfter(ctx, "p", after, 10))(t).Events, 1)
 }
 
 // assertKept compares rows by the columns that both versions have, in tables or views.
@@ -172,8 +162,7 @@ func assertKept(t *testing.T, before, after map[string]table) {
 
 func raw(t *testing.T, path string) *sql.DB {
 	t.Helper()
-	conn, err := sql.Open("sqlite3", path)
-	require.NoError(t, err)
+	conn := must(sql.Open("sqlite3", path))(t)
 	conn.SetMaxOpenConns(1)
 	t.Cleanup(func() { _ = conn.Close() }) // Some tests have closed it.
 	return conn
@@ -182,11 +171,9 @@ func raw(t *testing.T, path string) *sql.DB {
 // load makes a database of a dump.
 func load(t *testing.T, path, release string) *sql.DB {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", release+".sql"))
-	require.NoError(t, err)
+	text := must(os.ReadFile(filepath.Join("testdata", release+".sql")))(t)
 	conn := raw(t, path)
-	_, err = conn.ExecContext(t.Context(), string(text))
-	require.NoError(t, err)
+	must(conn.ExecContext(t.Context(), string(text)))(t)
 	return conn
 }
 
@@ -244,8 +231,7 @@ func content(t *testing.T, conn *sql.DB) map[string]table {
 
 func query(t *testing.T, conn *sql.DB, text string) (out []string) {
 	t.Helper()
-	got, err := conn.QueryContext(context.WithoutCancel(t.Context()), text)
-	require.NoError(t, err)
+	got := must(conn.QueryContext(context.WithoutCancel(t.Context()), text))(t)
 	defer func() { require.NoError(t, got.Close()) }()
 	for got.Next() {
 		var s string

@@ -220,8 +220,7 @@ func TestWhenTheSharedTransactionFails(t *testing.T) {
 // acknowledged, also for whoever opens the file next.
 func TestManyWritersLeaveWhatWasAcknowledged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(t.Context(), path)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), path))(t)
 	var mu sync.Mutex
 	var acknowledged []string
 	var all sync.WaitGroup
@@ -265,8 +264,7 @@ func TestManyWritersLeaveWhatWasAcknowledged(t *testing.T) {
 
 func TestCloseWaitsForWritesAndRefusesLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(t.Context(), path)
-	require.NoError(t, err)
+	s := must(store.Open(t.Context(), path))(t)
 	began, free, closed := make(chan struct{}), make(chan struct{}), make(chan error)
 	var all sync.WaitGroup
 	all.Go(func() {

@@ -36,11 +36,7 @@ const patience = 30 * time.Second
 func startCloud(t *testing.T) (*cloudtest.Cloud, *brightbox.Client) {
 	t.Helper()
 	c := cloudtest.Start(t, cloudtest.WithoutTraffic(), cloudtest.Dialect(dialect.Dialect))
-	token, err := os.ReadFile(c.TokenFile)
-	require.NoError(t, err)
-	sdk, err := connect(t.Context(), c, strings.TrimSpace(string(token)))
-	require.NoError(t, err)
-	return c, sdk
+	return c, must(connect(t.Context(), c, strings.TrimSpace(string(must(os.ReadFile(c.TokenFile))(t)))))(t)
 }
 
 func connect(ctx context.Context, c *cloudtest.Cloud, secret string) (*brightbox.Client, error) {
@@ -56,60 +52,60 @@ func connect(ctx context.Context, c *cloudtest.Cloud, secret string) (*brightbox
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	in, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name})
-	require.NoError(t, err)
+	in := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
 	return c.AwaitInstance(in.ID, api.InstanceRunning)
+}
+
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
+	return func(t require.TestingT, about ...any) A {
+		require.NoError(t, err, about...)
+		return answer
+	}
 }
 
 func serverID(in *api.Instance) string {
 	return strings.TrimPrefix(in.Identities["brightbox"], "brightbox://")
 }
 
-func requireStatus(t *testing.T, status int, err error) {
-	t.Helper()
-	var refused *brightbox.APIError
-	require.ErrorAs(t, err, &refused)
-	require.Equal(t, status, refused.StatusCode, refused.Error())
+// requireStatus wants a call to be refused with a status.
+func requireStatus(t *testing.T, status int) func(results ...any) {
+	return func(results ...any) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		var refused *brightbox.APIError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, status, refused.StatusCode, refused.Error())
+	}
 }
 
 func TestTokens(t *testing.T) {
 	c, sdk := startCloud(t)
-	accounts, err := sdk.Accounts(t.Context())
-	require.NoError(t, err)
+	accounts := must(sdk.Accounts(t.Context()))(t)
 	require.Len(t, accounts, 1)
-	p, err := c.Client.Project(t.Context())
-	require.NoError(t, err)
-	assert.Equal(t, p.Name, accounts[0].Name)
+	assert.Equal(t, must(c.Client.Project(t.Context()))(t).Name, accounts[0].Name)
 
-	access, err := sdk.ExtractTokenID()
-	require.NoError(t, err)
-	_, err = connect(t.Context(), c, "wrong-wrong-wrong")
-	if err == nil {
-		bad, _ := connect(t.Context(), c, "wrong-wrong-wrong")
-		_, err = bad.Accounts(t.Context())
+	access := must(sdk.ExtractTokenID())(t)
+	for _, secret := range []string{"wrong-wrong-wrong", access} {
+		refused, err := connect(t.Context(), c, secret)
+		if err == nil {
+			_, err = refused.Accounts(t.Context())
+		}
+		require.ErrorContains(t, err, "invalid_client", secret)
 	}
-	require.ErrorContains(t, err, "invalid_client")
-	again, err := connect(t.Context(), c, access)
-	if err == nil {
-		_, err = again.Accounts(t.Context())
-	}
-	require.ErrorContains(t, err, "invalid_client", "an access token grants none")
 }
 
 // TestTokenRequests tells what of RFC 6749 its clients may count on, beside the SDK's own way.
 func TestTokenRequests(t *testing.T) {
 	c, _ := startCloud(t)
-	token, err := os.ReadFile(c.TokenFile)
-	require.NoError(t, err)
+	token := must(os.ReadFile(c.TokenFile))(t)
 	secret := strings.TrimSpace(string(token))
 	ask := func(method, path, password, form string) (int, string) {
-		request, err := http.NewRequestWithContext(
+		request := must(http.NewRequestWithContext(
 			t.Context(), method, c.DialectURL("brightbox")+path, strings.NewReader(form),
-		)
-		require.NoError(t, err)
+		))(t)
 		request.SetBasicAuth("cli-00001", password)
-		answer, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
+		answer := must(http.DefaultClient.Do(request))(t)
 		body, err := io.ReadAll(answer.Body)
 		require.NoError(t, errors.Join(err, answer.Body.Close()))
 		return answer.StatusCode, string(body)
@@ -133,8 +129,7 @@ func TestTokenRequests(t *testing.T) {
 func TestServers(t *testing.T) {
 	c, sdk := startCloud(t)
 	in, ctx := createInstance(t, c, "node-1"), t.Context()
-	byID, err := sdk.Server(ctx, serverID(in))
-	require.NoError(t, err)
+	byID := must(sdk.Server(ctx, serverID(in)))(t)
 	assert.Equal(t, serverID(in), byID.ID)
 	assert.Equal(t, serverstatus.Active, byID.Status)
 	assert.Equal(t, in.Zone, byID.Zone.Handle)
@@ -142,12 +137,9 @@ func TestServers(t *testing.T) {
 	require.Len(t, byID.Interfaces, 1)
 	assert.Equal(t, in.Addresses[0].IP, byID.Interfaces[0].IPv4Address)
 	assert.Contains(t, byID.Interfaces[0].IPv6Address, "2001:db8::")
-	byName, err := sdk.Server(ctx, "node-1")
-	require.NoError(t, err)
-	assert.Equal(t, byID, byName)
+	assert.Equal(t, byID, must(sdk.Server(ctx, "node-1"))(t))
 
-	_, err = c.StopInstance(ctx, in.ID)
-	require.NoError(t, err)
+	must(c.StopInstance(ctx, in.ID))(t)
 	becomes := func(want serverstatus.Enum) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -156,13 +148,10 @@ func TestServers(t *testing.T) {
 		}, patience, 5*time.Millisecond)
 	}
 	becomes(serverstatus.Inactive)
-	_, err = c.TerminateInstance(ctx, in.ID)
-	require.NoError(t, err)
+	must(c.TerminateInstance(ctx, in.ID))(t)
 	becomes(serverstatus.Deleted)
-	_, err = sdk.Server(ctx, "node-1")
-	requireStatus(t, http.StatusNotFound, err)
-	_, err = sdk.Server(ctx, "srv-zzzzz")
-	requireStatus(t, http.StatusNotFound, err)
+	requireStatus(t, http.StatusNotFound)(sdk.Server(ctx, "node-1"))
+	requireStatus(t, http.StatusNotFound)(sdk.Server(ctx, "srv-zzzzz"))
 }
 
 // await asks for a balancer until it has a status.
@@ -189,8 +178,7 @@ func TestLoadBalancers(t *testing.T) {
 		},
 		HTTPSRedirect: new(bool),
 	}
-	made, err := sdk.CreateLoadBalancer(ctx, options)
-	require.NoError(t, err)
+	made := must(sdk.CreateLoadBalancer(ctx, options))(t)
 	assert.Equal(t, name, made.Name)
 	assert.Equal(t, balancingpolicy.LeastConnections, made.Policy)
 	assert.Equal(t, []string{serverID(two), serverID(one)}, []string{made.Nodes[0].ID, made.Nodes[1].ID}, "as given")
@@ -200,122 +188,94 @@ func TestLoadBalancers(t *testing.T) {
 		ThresholdDown: 3,
 	}, made.Healthcheck)
 	lb := await(t, sdk, made.ID, loadbalancerstatus.Active)
-	twin, err := sdk.CreateLoadBalancer(ctx, options)
-	require.NoError(t, err, "names need not be unique")
+	twin := must(sdk.CreateLoadBalancer(ctx, options))(t, "names need not be unique")
 
-	native, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"name=" + name}})
-	require.NoError(t, err)
+	native := must(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"name=" + name}}))(t)
 	require.Len(t, native, 2)
 	assert.Equal(t, 5, native[0].HealthCheck.IntervalSeconds)
 
-	changed, err := sdk.UpdateLoadBalancer(ctx, brightbox.LoadBalancerOptions{
+	changed := must(sdk.UpdateLoadBalancer(ctx, brightbox.LoadBalancerOptions{
 		ID: lb.ID, Policy: balancingpolicy.RoundRobin, Nodes: options.Nodes[:1],
 		Listeners: []brightbox.LoadBalancerListener{{Protocol: listenerprotocol.Tcp, In: 81, Out: 30081, Timeout: 9000}},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, name, changed.Name)
 	assert.Equal(t, balancingpolicy.RoundRobin, changed.Policy)
 	assert.Len(t, changed.Nodes, 1)
 	assert.EqualValues(t, 9000, changed.Listeners[0].Timeout)
 	assert.Equal(t, made.Healthcheck, changed.Healthcheck)
 
-	_, err = sdk.DestroyLoadBalancer(ctx, lb.ID)
-	require.NoError(t, err)
+	must(sdk.DestroyLoadBalancer(ctx, lb.ID))(t)
 	gone := await(t, sdk, lb.ID, loadbalancerstatus.Deleted)
 	assert.Equal(t, name, gone.Name, "what was deleted stays readable")
 	assert.NotNil(t, gone.DeletedAt)
-	all, err := sdk.LoadBalancers(ctx)
-	require.NoError(t, err)
+	all := must(sdk.LoadBalancers(ctx))(t)
 	require.Len(t, all, 1)
 	assert.Equal(t, twin.ID, all[0].ID)
 
 	options.Listeners[0].Protocol = listenerprotocol.Https
-	_, err = sdk.CreateLoadBalancer(ctx, options)
-	requireStatus(t, http.StatusUnprocessableEntity, err)
+	requireStatus(t, http.StatusUnprocessableEntity)(sdk.CreateLoadBalancer(ctx, options))
 	options.Listeners[0].Protocol, options.Nodes[0].Node = listenerprotocol.Tcp, "srv-zzzzz"
-	_, err = sdk.CreateLoadBalancer(ctx, options)
-	requireStatus(t, http.StatusUnprocessableEntity, err)
-	_, err = sdk.LoadBalancer(ctx, "lba-zzzzz")
-	requireStatus(t, http.StatusNotFound, err)
+	requireStatus(t, http.StatusUnprocessableEntity)(sdk.CreateLoadBalancer(ctx, options))
+	requireStatus(t, http.StatusNotFound)(sdk.LoadBalancer(ctx, "lba-zzzzz"))
 }
 
 func TestCloudIPs(t *testing.T) {
 	c, sdk := startCloud(t)
 	ctx, name := t.Context(), "web.default.lab"
-	ip, err := sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name})
-	require.NoError(t, err)
+	ip := must(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
 	assert.Equal(t, cloudipstatus.Unmapped, ip.Status)
 	assert.NotEmpty(t, ip.PublicIPv6)
 	assert.NotEqual(t, ip.Fqdn, ip.ReverseDNS)
-	lb, err := sdk.CreateLoadBalancer(ctx, brightbox.LoadBalancerOptions{Name: &name})
-	require.NoError(t, err)
-	mapped, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID})
-	require.NoError(t, err)
+	lb := must(sdk.CreateLoadBalancer(ctx, brightbox.LoadBalancerOptions{Name: &name}))(t)
+	mapped := must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID}))(t)
 	assert.Equal(t, cloudipstatus.Mapped, mapped.Status)
 	assert.Equal(t, []string{lb.ID, name}, []string{mapped.LoadBalancer.ID, mapped.LoadBalancer.Name})
-	lb, err = sdk.LoadBalancer(ctx, lb.ID)
-	require.NoError(t, err)
+	lb = must(sdk.LoadBalancer(ctx, lb.ID))(t)
 	require.Len(t, lb.CloudIPs, 1)
 	assert.Equal(t, ip.ID, lb.CloudIPs[0].ID)
-	_, err = sdk.DestroyCloudIP(ctx, ip.ID)
-	requireStatus(t, http.StatusConflict, err)
+	requireStatus(t, http.StatusConflict)(sdk.DestroyCloudIP(ctx, ip.ID))
 
 	in := createInstance(t, c, "node-1")
-	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
-	requireStatus(t, http.StatusConflict, err)
-	_, err = sdk.UnMapCloudIP(ctx, ip.ID)
-	require.NoError(t, err)
-	ofServer, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
-	require.NoError(t, err)
+	_, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
+	requireStatus(t, http.StatusConflict)(err)
+	must(sdk.UnMapCloudIP(ctx, ip.ID))(t)
+	ofServer := must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)}))(t)
 	assert.Equal(t, serverID(in), ofServer.Server.ID)
-	s, err := sdk.Server(ctx, serverID(in))
-	require.NoError(t, err)
-	require.Len(t, s.CloudIPs, 1)
-	_, err = sdk.UnMapCloudIP(ctx, ip.ID)
-	require.NoError(t, err)
+	require.Len(t, must(sdk.Server(ctx, serverID(in)))(t).CloudIPs, 1)
+	must(sdk.UnMapCloudIP(ctx, ip.ID))(t)
 	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: "lba-zzzzz"})
-	requireStatus(t, http.StatusUnprocessableEntity, err)
+	requireStatus(t, http.StatusUnprocessableEntity)(err)
 
-	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID})
-	require.NoError(t, err)
-	_, err = sdk.DestroyLoadBalancer(ctx, lb.ID)
-	require.NoError(t, err)
+	must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID}))(t)
+	must(sdk.DestroyLoadBalancer(ctx, lb.ID))(t)
 	require.Eventually(t, func() bool {
 		_, err := sdk.DestroyCloudIP(ctx, ip.ID)
 		return err == nil
 	}, patience, 5*time.Millisecond, "its balancer is gone after a while")
-	all, err := sdk.CloudIPs(ctx)
-	require.NoError(t, err)
-	assert.Empty(t, all)
+	assert.Empty(t, must(sdk.CloudIPs(ctx))(t))
 }
 
 func TestServerGroupsFilter(t *testing.T) {
 	c, sdk := startCloud(t)
 	in, ctx, name := createInstance(t, c, "node-1"), t.Context(), "web.default.lab"
-	group, err := sdk.CreateServerGroup(ctx, brightbox.ServerGroupOptions{Name: &name})
-	require.NoError(t, err)
+	group := must(sdk.CreateServerGroup(ctx, brightbox.ServerGroupOptions{Name: &name}))(t)
 	firewalls := func() []api.Firewall {
 		t.Helper()
-		all, err := c.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"name=" + name}})
-		require.NoError(t, err)
-		return all
+		return must(c.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"name=" + name}}))(t)
 	}
 	members := brightbox.ServerGroupMemberList{Servers: []brightbox.ServerGroupMember{{Server: serverID(in)}}}
-	group, err = sdk.AddServersToServerGroup(ctx, group.ID, members)
-	require.NoError(t, err)
+	group = must(sdk.AddServersToServerGroup(ctx, group.ID, members))(t)
 	require.Len(t, group.Servers, 1)
 	assert.Empty(t, firewalls()[0].InstanceIDs, "a group without a policy filters nothing")
 
-	policy, err := sdk.CreateFirewallPolicy(ctx, brightbox.FirewallPolicyOptions{
+	policy := must(sdk.CreateFirewallPolicy(ctx, brightbox.FirewallPolicyOptions{
 		Name: &name, FirewallPolicyAttachment: &brightbox.FirewallPolicyAttachment{ServerGroup: group.ID},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, group.ID, policy.ServerGroup.ID)
 	ports, protocol := "30080,31000-31010", "tcp"
-	rule, err := sdk.CreateFirewallRule(ctx, brightbox.FirewallRuleOptions{
+	rule := must(sdk.CreateFirewallRule(ctx, brightbox.FirewallRuleOptions{
 		FirewallPolicy: policy.ID, Protocol: &protocol, Source: new("10.0.0.0/8"), DestinationPort: &ports,
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, policy.ID, rule.FirewallPolicy.ID)
 	f := firewalls()[0]
 	assert.Equal(t, []string{in.ID}, f.InstanceIDs)
@@ -324,59 +284,43 @@ func TestServerGroupsFilter(t *testing.T) {
 		{Protocol: api.FirewallTCP, FirstPort: 31000, LastPort: 31010},
 	}, f.Rules)
 	ports = "30081"
-	rule, err = sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports})
-	require.NoError(t, err)
+	rule = must(sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports}))(t)
 	assert.Equal(t, []string{"30081", "10.0.0.0/8"}, []string{rule.DestinationPort, rule.Source})
 	assert.Equal(t, 30081, firewalls()[0].Rules[0].FirstPort)
-	policies, err := sdk.FirewallPolicies(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, rule.ID, policies[0].Rules[0].ID)
+	assert.Equal(t, rule.ID, must(sdk.FirewallPolicies(ctx))(t)[0].Rules[0].ID)
 	ports = "many"
-	_, err = sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports})
-	requireStatus(t, http.StatusUnprocessableEntity, err)
+	_, err := sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports})
+	requireStatus(t, http.StatusUnprocessableEntity)(err)
 
-	_, err = sdk.RemoveServersFromServerGroup(ctx, group.ID, members)
-	require.NoError(t, err)
+	must(sdk.RemoveServersFromServerGroup(ctx, group.ID, members))(t)
 	assert.Empty(t, firewalls()[0].InstanceIDs)
-	_, err = sdk.DestroyServerGroup(ctx, group.ID)
-	require.NoError(t, err)
-	groups, err := sdk.ServerGroups(ctx)
-	require.NoError(t, err)
-	assert.Empty(t, groups)
-	_, err = sdk.AddServersToServerGroup(ctx, group.ID, members)
-	requireStatus(t, http.StatusNotFound, err)
+	must(sdk.DestroyServerGroup(ctx, group.ID))(t)
+	assert.Empty(t, must(sdk.ServerGroups(ctx))(t))
+	requireStatus(t, http.StatusNotFound)(sdk.AddServersToServerGroup(ctx, group.ID, members))
 	require.Len(t, firewalls(), 1, "the policy is there")
-	_, err = sdk.DestroyFirewallPolicy(ctx, policy.ID)
-	require.NoError(t, err)
+	must(sdk.DestroyFirewallPolicy(ctx, policy.ID))(t)
 	assert.Empty(t, firewalls())
 }
 
 func TestRefusals(t *testing.T) {
 	c, sdk := startCloud(t)
 	ctx, name := t.Context(), "web"
-	viewer, err := c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer})
-	require.NoError(t, err)
-	reader, err := connect(ctx, c, viewer.Secret)
-	require.NoError(t, err)
-	_, err = reader.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name})
-	requireStatus(t, http.StatusForbidden, err)
-	_, err = reader.CloudIPs(ctx)
-	require.NoError(t, err)
+	viewer := must(c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
+	reader := must(connect(ctx, c, viewer.Secret))(t)
+	requireStatus(t, http.StatusForbidden)(reader.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))
+	must(reader.CloudIPs(ctx))(t)
 	for _, status := range []int{http.StatusInternalServerError, http.StatusBadGateway, http.StatusTooManyRequests} {
 		rule := c.Fail(api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{"listAddresses"}}, Effect: api.FaultEffect{Status: status},
 		})
-		_, err := sdk.CloudIPs(ctx)
-		requireStatus(t, status, err)
+		requireStatus(t, status)(sdk.CloudIPs(ctx))
 		require.NoError(t, c.DeleteFault(ctx, rule.ID))
 	}
 	require.NoError(t, c.DeleteToken(ctx, c.Project, "viewer"))
-	_, err = reader.CloudIPs(ctx)
+	_, err := reader.CloudIPs(ctx)
 	require.Error(t, err, "an access token is worth as much as the token that it was granted to")
-	_, err = sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name})
-	require.NoError(t, err)
-	audit, err := c.ListAudit(ctx, client.AuditFilter{Operation: "reserveAddress"}, 1)
-	require.NoError(t, err)
+	must(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
+	audit := must(c.ListAudit(ctx, client.AuditFilter{Operation: "reserveAddress"}, 1))(t)
 	require.Len(t, audit, 1)
 	assert.Equal(t, "brightbox POST /1.0/cloud_ips", *audit[0].Wire)
 }

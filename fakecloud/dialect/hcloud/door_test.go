@@ -17,15 +17,11 @@ import (
 func TestAuditSaysBoth(t *testing.T) {
 	c, _ := startCloud(t)
 	sdk := newSDK(t, c, c.NewToken("ccm", api.RoleEditor))
-	_, _, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
-	require.NoError(t, err)
-	_, _, err = sdk.LoadBalancerType.List(t.Context(), hcloud.LoadBalancerTypeListOpts{})
-	require.NoError(t, err)
-	_, _, err = sdk.Server.GetByID(t.Context(), 12345)
-	require.NoError(t, err)
+	mustFirst(sdk.Server.List(t.Context(), hcloud.ServerListOpts{}))(t)
+	mustFirst(sdk.LoadBalancerType.List(t.Context(), hcloud.LoadBalancerTypeListOpts{}))(t)
+	mustFirst(sdk.Server.GetByID(t.Context(), 12345))(t)
 
-	calls, err := c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, 10)
-	require.NoError(t, err)
+	calls := must(c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, 10))(t)
 	type call struct {
 		operation, wire string
 		status          int
@@ -43,82 +39,54 @@ func TestAuditSaysBoth(t *testing.T) {
 }
 
 func TestFaultsOfNativeOperations(t *testing.T) {
+	c, sdk := startCloud(t)
+	createInstance(t, c, "node-1")
+	createInstance(t, c, "node-2")
 	for name, test := range map[string]struct {
-		rule api.FaultCreate
-		want func(t *testing.T, servers []*hcloud.Server, resp *hcloud.Response, err error)
+		operation string // "" is any
+		effect    api.FaultEffect
+		code      hcloud.ErrorCode // of a refusal
+		servers   int              // or how many are listed; -1 is no answer
 	}{
-		"status": {
-			api.FaultCreate{
-				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{Status: 503},
-			},
-			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
-				require.Error(t, err)
-				assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-			},
-		},
-		"rate limit": {
-			api.FaultCreate{Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 7}},
-			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
-				assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeRateLimitExceeded), "%v", err)
-				assert.Equal(t, "7", resp.Header.Get("Retry-After"))
-			},
-		},
-		"a call of the dialect": {
-			api.FaultCreate{
-				Match:  api.FaultMatch{Operations: []string{"hcloud GET /v1/servers"}},
-				Effect: api.FaultEffect{Status: 502},
-			},
-			func(t *testing.T, _ []*hcloud.Server, _ *hcloud.Response, err error) {
-				assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeBadGateway), "%v", err)
-			},
-		},
-		"empty list": {
-			api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}},
-			func(t *testing.T, servers []*hcloud.Server, _ *hcloud.Response, err error) {
-				require.NoError(t, err)
-				assert.Empty(t, servers)
-			},
-		},
-		"partial list": {
-			api.FaultCreate{
-				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{PartialList: 1},
-			},
-			func(t *testing.T, servers []*hcloud.Server, _ *hcloud.Response, err error) {
-				require.NoError(t, err)
-				assert.Len(t, servers, 1)
-			},
-		},
-		"drop": {
-			api.FaultCreate{
-				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{Drop: true},
-			},
-			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
-				require.Error(t, err)
-				assert.Nil(t, resp.Response, "there is no answer")
-			},
-		},
+		"status":                {"listInstances", api.FaultEffect{Status: 503}, "unavailable", 0},
+		"rate limit":            {"", api.FaultEffect{Status: 429, RetryAfterSeconds: 7}, hcloud.ErrorCodeRateLimitExceeded, 0},
+		"a call of the dialect": {"hcloud GET /v1/servers", api.FaultEffect{Status: 502}, hcloud.ErrorCodeBadGateway, 0},
+		"empty list":            {"", api.FaultEffect{EmptyList: true}, "", 0},
+		"partial list":          {"listInstances", api.FaultEffect{PartialList: 1}, "", 1},
+		"drop":                  {"listInstances", api.FaultEffect{Drop: true}, "", -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, sdk := startCloud(t)
-			createInstance(t, c, "node-1")
-			createInstance(t, c, "node-2")
-			c.Fail(test.rule)
+			rule := api.FaultCreate{Effect: test.effect}
+			if test.operation != "" {
+				rule.Match.Operations = []string{test.operation}
+			}
+			f := c.Fail(rule)
+			defer func() { require.NoError(t, c.DeleteFault(t.Context(), f.ID)) }()
 			servers, resp, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
-			test.want(t, servers, resp, err)
+			switch {
+			case test.servers < 0:
+				require.Error(t, err)
+				assert.Nil(t, resp.Response, "there is no answer")
+			case test.code != "":
+				requireError(t, test.code)(err)
+				assert.Equal(t, test.effect.Status, resp.StatusCode)
+				assert.Equal(t, test.effect.RetryAfterSeconds == 7, resp.Header.Get("Retry-After") == "7")
+			default:
+				require.NoError(t, err)
+				assert.Len(t, servers, test.servers)
+			}
 		})
 	}
 }
 
 func TestEachCallCanBeNamedByAFault(t *testing.T) {
 	c, _ := startCloud(t, cloudtest.WithoutTraffic())
-	served, err := c.ListDialects(t.Context())
-	require.NoError(t, err)
+	served := must(c.ListDialects(t.Context()))(t)
 	for _, call := range served[0].Calls {
 		c.Fail(api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{call}}, Effect: api.FaultEffect{Status: 500},
 		})
-		_, err := c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1)
-		require.NoError(t, err)
+		must(c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1))(t)
 	}
 }
 
@@ -145,10 +113,8 @@ func TestWhatNobodyReadsIsCounted(t *testing.T) {
 			Location: &hcloud.Location{Name: zoneOf(t, c)}, Network: &hcloud.Network{ID: 1},
 		})
 	}
-	_, _, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}})
-	require.NoError(t, err)
-	served, err := c.ListDialects(t.Context())
-	require.NoError(t, err)
+	mustFirst(sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}}))(t)
+	served := must(c.ListDialects(t.Context()))(t)
 	require.Len(t, served, 1)
 	assert.Equal(t, c.DialectURL("hcloud"), served[0].URL)
 	assert.Equal(t, []api.UnreadField{

@@ -29,8 +29,7 @@ func startCloud(t *testing.T, options ...cloudtest.Option) (*cloudtest.Cloud, *h
 
 func newSDK(t *testing.T, c *cloudtest.Cloud, tokenFile string) *hcloud.Client {
 	t.Helper()
-	token, err := os.ReadFile(tokenFile)
-	require.NoError(t, err)
+	token := must(os.ReadFile(tokenFile))(t)
 	return hcloud.NewClient(
 		hcloud.WithEndpoint(c.DialectURL("hcloud")+"/v1"), hcloud.WithToken(strings.TrimSpace(string(token))),
 		hcloud.WithPollOpts(hcloud.PollOpts{BackoffFunc: hcloud.ConstantBackoff(5 * time.Millisecond)}),
@@ -40,49 +39,59 @@ func newSDK(t *testing.T, c *cloudtest.Cloud, tokenFile string) *hcloud.Client {
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	in, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &api.Tags{"cluster": "lab"}})
-	require.NoError(t, err)
-	return in
+	return must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &api.Tags{"cluster": "lab"}}))(t)
 }
 
-// must gives the first result of a call of the SDK that must succeed.
-func must[T any](v T, _ *hcloud.Response, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
+	return func(t require.TestingT, about ...any) A {
+		require.NoError(t, err, about...)
+		return answer
+	}
+}
+
+// mustFirst is must for a call that answers more than one thing.
+func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
+	return must(answer, err)
+}
+
+// requireError wants a call of the SDK to be refused with a code.
+func requireError(t *testing.T, code hcloud.ErrorCode) func(results ...any) {
+	return func(results ...any) {
 		t.Helper()
-		require.NoError(t, err)
-		return v
+		err, _ := results[len(results)-1].(error)
+		assert.True(t, hcloud.IsError(err, code), "%v", err)
 	}
 }
 
 // await waits for the action that is the result of a call.
-func await(t *testing.T, sdk *hcloud.Client, a *hcloud.Action, _ *hcloud.Response, err error) {
-	t.Helper()
-	require.NoError(t, err)
-	require.NoError(t, sdk.Action.WaitFor(t.Context(), a))
+func await(t *testing.T, sdk *hcloud.Client) func(a *hcloud.Action, _ *hcloud.Response, err error) {
+	return func(a *hcloud.Action, _ *hcloud.Response, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		require.NoError(t, sdk.Action.WaitFor(t.Context(), a))
+	}
 }
 
 func TestServersAreInstances(t *testing.T) {
 	c, sdk := startCloud(t)
 	in := createInstance(t, c, "node-1")
-	servers, err := sdk.Server.All(t.Context())
-	require.NoError(t, err)
+	servers := must(sdk.Server.All(t.Context()))(t)
 	require.Len(t, servers, 1)
 	s := servers[0]
 	assert.Equal(t, in.Serial, s.ID)
 	assert.Equal(t, fmt.Sprintf("hcloud://%d", s.ID), in.Identities["hcloud"])
 	assert.Equal(t, "node-1", s.Name)
 	assert.Equal(t, in.Zone, s.Location.Name)
-	location := must(sdk.Location.GetByID(t.Context(), s.Location.ID))(t)
-	assert.Equal(t, in.Zone, location.Name)
-	assert.Nil(t, must(sdk.Location.GetByID(t.Context(), 99))(t))
-	kind := must(sdk.LoadBalancerType.GetByID(t.Context(), 2))(t)
-	assert.Equal(t, "lb21", kind.Name)
-	assert.Nil(t, must(sdk.LoadBalancerType.GetByID(t.Context(), 99))(t))
+	assert.Equal(t, in.Zone, mustFirst(sdk.Location.GetByID(t.Context(), s.Location.ID))(t).Name)
+	assert.Nil(t, mustFirst(sdk.Location.GetByID(t.Context(), 99))(t))
+	assert.Equal(t, "lb21", mustFirst(sdk.LoadBalancerType.GetByID(t.Context(), 2))(t).Name)
+	assert.Nil(t, mustFirst(sdk.LoadBalancerType.GetByID(t.Context(), 99))(t))
 	assert.Equal(t, string(in.Type), s.ServerType.Name)
 	assert.Equal(t, map[string]string{"cluster": "lab"}, s.Labels)
 	require.Len(t, s.PrivateNet, 1)
 	assert.Equal(t, in.Addresses[0].IP, s.PrivateNet[0].IP.String())
-	network := must(sdk.Network.GetByName(t.Context(), "default"))(t)
+	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
 	assert.Equal(t, network.ID, s.PrivateNet[0].Network.ID)
 	assert.Equal(t, s.ID, network.Servers[0].ID)
 	assert.Nil(t, s.PublicNet.IPv4.IP)
@@ -94,31 +103,27 @@ func TestServersAreInstances(t *testing.T) {
 			continue // It is in that state.
 		}
 		require.Eventually(t, func() bool {
-			s := must(sdk.Server.GetByID(t.Context(), s.ID))(t)
+			s := mustFirst(sdk.Server.GetByID(t.Context(), s.ID))(t)
 			return s != nil && s.Status == state
 		}, 30*time.Second, 5*time.Millisecond)
 	}
 
-	found, err := c.ListInstances(t.Context(), client.InstanceFilter{Identity: in.Identities["hcloud"]})
-	require.NoError(t, err)
+	found := must(c.ListInstances(t.Context(), client.InstanceFilter{Identity: in.Identities["hcloud"]}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, in.ID, found[0].ID)
 
-	_, err = c.TerminateInstance(t.Context(), in.ID)
-	require.NoError(t, err)
+	must(c.TerminateInstance(t.Context(), in.ID))(t)
 	require.Eventually(t, func() bool {
-		return must(sdk.Server.GetByID(t.Context(), s.ID))(t) == nil
+		return mustFirst(sdk.Server.GetByID(t.Context(), s.ID))(t) == nil
 	}, 30*time.Second, 5*time.Millisecond, "a server that is gone is not found")
-	servers, err = sdk.Server.All(t.Context())
-	require.NoError(t, err)
+	servers = must(sdk.Server.All(t.Context()))(t)
 	assert.Empty(t, servers)
 }
 
 func TestPagesHaveTheirNumbers(t *testing.T) {
 	c, sdk := startCloud(t)
 	for range 7 {
-		_, err := c.CreateInstance(t.Context(), api.InstanceCreate{})
-		require.NoError(t, err)
+		must(c.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
 	}
 	page, resp, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{
 		ListOpts: hcloud.ListOpts{Page: 2, PerPage: 3},
@@ -137,58 +142,52 @@ func TestPagesHaveTheirNumbers(t *testing.T) {
 func TestRoutesLeadToServers(t *testing.T) {
 	c, sdk := startCloud(t)
 	in := createInstance(t, c, "node-1")
-	network := must(sdk.Network.GetByName(t.Context(), "default"))(t)
+	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
 	_, destination, _ := net.ParseCIDR("10.244.1.0/24")
 	route := hcloud.NetworkRoute{Destination: destination, Gateway: net.ParseIP(in.Addresses[0].IP)}
-	a, resp, err := sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{Route: route})
-	await(t, sdk, a, resp, err)
-	network = must(sdk.Network.GetByID(t.Context(), network.ID))(t)
+	await(t, sdk)(sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{Route: route}))
+	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	require.Len(t, network.Routes, 1)
 	assert.Equal(t, "10.244.1.0/24", network.Routes[0].Destination.String())
 	assert.Equal(t, in.Addresses[0].IP, network.Routes[0].Gateway.String())
 
-	_, _, err = sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{
+	requireError(t, hcloud.ErrorCodeInvalidInput)(sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{
 		Route: hcloud.NetworkRoute{Destination: destination, Gateway: net.ParseIP("127.0.0.1")},
-	})
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeInvalidInput), "%v", err)
+	}))
 
-	_, err = c.TerminateInstance(t.Context(), in.ID)
-	require.NoError(t, err)
-	network = must(sdk.Network.GetByID(t.Context(), network.ID))(t)
+	must(c.TerminateInstance(t.Context(), in.ID))(t)
+	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	require.Len(t, network.Routes, 1)
 	assert.Equal(t, in.Addresses[0].IP, network.Routes[0].Gateway.String(), "a blackhole keeps its gateway")
 
-	a, resp, err = sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{Route: network.Routes[0]})
-	await(t, sdk, a, resp, err)
-	network = must(sdk.Network.GetByID(t.Context(), network.ID))(t)
+	await(t, sdk)(sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{Route: network.Routes[0]}))
+	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	assert.Empty(t, network.Routes)
 	// The CCM sends this for a route that was not in the network that it read last.
-	_, _, err = sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{
+	_, _, err := sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{
 		Route: hcloud.NetworkRoute{Destination: destination},
 	})
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeInvalidInput), "%v", err)
+	requireError(t, hcloud.ErrorCodeInvalidInput)(err)
 }
 
 func TestRefusals(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.RateLimit(1, 20))
 	stranger := hcloud.NewClient(hcloud.WithEndpoint(c.DialectURL("hcloud")+"/v1"), hcloud.WithToken("wrong"))
-	_, err := stranger.Location.All(t.Context())
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeUnauthorized), "%v", err)
+	requireError(t, hcloud.ErrorCodeUnauthorized)(stranger.Location.All(t.Context()))
 
-	viewer, err := c.CreateToken(t.Context(), c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer})
-	require.NoError(t, err)
+	viewer := must(c.CreateToken(t.Context(), c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
 	readOnly := hcloud.NewClient(
 		hcloud.WithEndpoint(c.DialectURL("hcloud")+"/v1"), hcloud.WithToken(viewer.Secret),
 	)
 	_, resp, err := readOnly.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
 		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"}, Location: &hcloud.Location{Name: "x"},
 	})
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeTokenReadonly), "%v", err)
+	requireError(t, hcloud.ErrorCodeTokenReadonly)(err)
 	assert.Equal(t, http.StatusForbidden, resp.StatusCode)
 	assert.Equal(t, "20", resp.Header.Get("RateLimit-Limit"))
 	assert.Equal(t, "19", resp.Header.Get("RateLimit-Remaining"))
 	for err = nil; err == nil; {
 		_, _, err = sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
 	}
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeRateLimitExceeded), "%v", err)
+	requireError(t, hcloud.ErrorCodeRateLimitExceeded)(err)
 }

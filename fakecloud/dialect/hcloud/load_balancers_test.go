@@ -1,10 +1,9 @@
 package hcloud_test
 
 import (
+	"errors"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"syscall"
 	"testing"
@@ -27,56 +26,22 @@ func createBalancer(t *testing.T, c *cloudtest.Cloud, sdk *hcloud.Client) *hclou
 		Location: &hcloud.Location{Name: zoneOf(t, c)}, Labels: map[string]string{"hcloud-ccm/service-uid": "uid-1"},
 	})
 	require.NoError(t, err)
-	await(t, sdk, made.Action, resp, err)
-	network := must(sdk.Network.GetByName(t.Context(), "default"))(t)
-	a, resp, err := sdk.LoadBalancer.AttachToNetwork(
+	await(t, sdk)(made.Action, resp, err)
+	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
+	await(t, sdk)(sdk.LoadBalancer.AttachToNetwork(
 		t.Context(), made.LoadBalancer, hcloud.LoadBalancerAttachToNetworkOpts{Network: network},
-	)
-	await(t, sdk, a, resp, err)
-	return must(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
+	))
+	return mustFirst(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
 }
 
 func zoneOf(t *testing.T, c *cloudtest.Cloud) string {
 	t.Helper()
-	zones, err := c.ListZones(t.Context())
-	require.NoError(t, err)
-	return zones[0].Name
-}
-
-func addressAndPort(ip net.IP, port int) string {
-	return net.JoinHostPort(ip.String(), strconv.Itoa(port))
-}
-
-// answers requires that what listens there answers HTTP with a text.
-func answers(t *testing.T, ip net.IP, port int, text string) {
-	t.Helper()
-	resp, err := http.Get("http://" + addressAndPort(ip, port)) //nolint:noctx // The balancer is of this test.
-	require.NoError(t, err)
-	defer func() { require.NoError(t, resp.Body.Close()) }()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	assert.Equal(t, text, string(body))
-}
-
-// serveOn answers HTTP on the address of an instance, and gives the port.
-func serveOn(t *testing.T, in *api.Instance, says string) int {
-	t.Helper()
-	l, err := net.Listen("tcp", in.Addresses[0].IP+":0")
-	require.NoError(t, err)
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, says)
-	}))
-	_ = s.Listener.Close()
-	s.Listener = l
-	s.Start()
-	t.Cleanup(s.Close)
-	return l.Addr().(*net.TCPAddr).Port
+	return must(c.ListZones(t.Context()))(t)[0].Name
 }
 
 func freePort(t *testing.T, address string) int {
 	t.Helper()
-	l, err := net.Listen("tcp", address+":0")
-	require.NoError(t, err)
+	l := must(net.Listen("tcp", address+":0"))(t)
 	defer func() { require.NoError(t, l.Close()) }()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -96,32 +61,44 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	c.AwaitInstance(in.ID, api.InstanceRunning)
 	lb := createBalancer(t, c, sdk)
 	assert.Empty(t, lb.Services)
-	found, _, err := sdk.LoadBalancer.List(t.Context(), hcloud.LoadBalancerListOpts{
+	found := mustFirst(sdk.LoadBalancer.List(t.Context(), hcloud.LoadBalancerListOpts{
 		ListOpts: hcloud.ListOpts{LabelSelector: "hcloud-ccm/service-uid=uid-1"},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, lb.ID, found[0].ID)
 
 	port := freePort(t, lb.PublicNet.IPv4.IP.String())
-	service := tcpService(port, serveOn(t, in, "hello"))
-	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, service)
-	await(t, sdk, a, resp, err)
+	server := must(net.Listen("tcp", in.Addresses[0].IP+":0"))(t)
+	defer func() { require.NoError(t, server.Close()) }()
+	go func() {
+		for conn, err := server.Accept(); err == nil; conn, err = server.Accept() {
+			_, _ = io.WriteString(conn, "hello")
+			_ = conn.Close()
+		}
+	}()
+	service := tcpService(port, server.Addr().(*net.TCPAddr).Port)
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
 	target := hcloud.LoadBalancerAddServerTargetOpts{
 		Server: &hcloud.Server{ID: in.Serial}, UsePrivateIP: hcloud.Ptr(true),
 	}
-	a, resp, err = sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target)
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target))
 
-	answers(t, lb.PublicNet.IPv4.IP, port, "hello")
-	answers(t, lb.PrivateNet[0].IP, port, "hello")
-	a, resp, err = sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb)
-	await(t, sdk, a, resp, err)
-	answers(t, lb.PrivateNet[0].IP, port, "hello")
-	_, err = net.Dial("tcp", addressAndPort(lb.PublicNet.IPv4.IP, port))
+	read := func(ip net.IP) (string, error) {
+		conn, err := net.Dial("tcp", net.JoinHostPort(ip.String(), strconv.Itoa(port)))
+		if err != nil {
+			return "", err
+		}
+		answer, err := io.ReadAll(conn)
+		return string(answer), errors.Join(err, conn.Close())
+	}
+	assert.Equal(t, "hello", must(read(lb.PublicNet.IPv4.IP))(t))
+	assert.Equal(t, "hello", must(read(lb.PrivateNet[0].IP))(t))
+	await(t, sdk)(sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb))
+	assert.Equal(t, "hello", must(read(lb.PrivateNet[0].IP))(t))
+	_, err := read(lb.PublicNet.IPv4.IP)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.Eventually(t, func() bool {
-		lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 		health := lb.Targets[0].HealthStatus
 		return len(health) == 1 && health[0].ListenPort == port &&
 			health[0].Status == hcloud.LoadBalancerTargetHealthStatusStatusHealthy
@@ -130,18 +107,13 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	assert.Equal(t, in.Serial, lb.Targets[0].Server.Server.ID)
 	assert.Equal(t, 15*time.Second, lb.Services[0].HealthCheck.Interval)
 
-	_, _, err = sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target)
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeTargetAlreadyDefined), "%v", err)
-	_, _, err = sdk.LoadBalancer.AddService(t.Context(), lb, service)
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeSourcePortAlreadyUsed), "%v", err)
+	requireError(t, hcloud.ErrorCodeTargetAlreadyDefined)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target))
+	requireError(t, hcloud.ErrorCodeSourcePortAlreadyUsed)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
 
-	a, resp, err = sdk.LoadBalancer.RemoveServerTarget(t.Context(), lb, &hcloud.Server{ID: in.Serial})
-	await(t, sdk, a, resp, err)
-	a, resp, err = sdk.LoadBalancer.DeleteService(t.Context(), lb, port)
-	await(t, sdk, a, resp, err)
-	_, err = sdk.LoadBalancer.Delete(t.Context(), lb)
-	require.NoError(t, err)
-	assert.Nil(t, must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
+	await(t, sdk)(sdk.LoadBalancer.RemoveServerTarget(t.Context(), lb, &hcloud.Server{ID: in.Serial}))
+	await(t, sdk)(sdk.LoadBalancer.DeleteService(t.Context(), lb, port))
+	must(sdk.LoadBalancer.Delete(t.Context(), lb))(t)
+	assert.Nil(t, mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
 }
 
 func TestServiceIsReadBackAsItWasSent(t *testing.T) {
@@ -157,19 +129,16 @@ func TestServiceIsReadBackAsItWasSent(t *testing.T) {
 	service.HealthCheck.HTTP = &hcloud.LoadBalancerAddServiceOptsHealthCheckHTTP{
 		Path: hcloud.Ptr("/healthz"), StatusCodes: []string{"2??", "404"}, Domain: hcloud.Ptr("example.com"),
 	}
-	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, service)
-	await(t, sdk, a, resp, err)
-	a, resp, err = sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, service))
+	await(t, sdk)(sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
 		DestinationPort: hcloud.Ptr(30081), HealthCheck: &hcloud.LoadBalancerUpdateServiceOptsHealthCheck{
 			Port: hcloud.Ptr(30082), Retries: hcloud.Ptr(5),
 		},
-	})
-	await(t, sdk, a, resp, err)
-	a, resp, err = sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
+	}))
+	await(t, sdk)(sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
 		DestinationPort: hcloud.Ptr(30081),
-	})
-	await(t, sdk, a, resp, err) // Nothing changes, and the action has succeeded.
-	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	})) // Nothing changes, and the action has succeeded.
+	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	require.Len(t, lb.Services, 1)
 	s := lb.Services[0]
 	assert.Equal(t, hcloud.LoadBalancerServiceProtocolHTTP, s.Protocol)
@@ -182,8 +151,7 @@ func TestServiceIsReadBackAsItWasSent(t *testing.T) {
 	assert.Equal(t, []string{"2??", "404"}, s.HealthCheck.HTTP.StatusCodes)
 	assert.Equal(t, "example.com", s.HealthCheck.HTTP.Domain)
 
-	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native[0].Listeners, 1)
 	assert.Equal(t, api.ProxyProtocolV1, native[0].Listeners[0].ProxyProtocol)
 }
@@ -193,8 +161,8 @@ func TestLoadBalancerChanges(t *testing.T) {
 	lb := createBalancer(t, c, sdk)
 	await2 := func(a *hcloud.Action, resp *hcloud.Response, err error) {
 		t.Helper()
-		await(t, sdk, a, resp, err)
-		lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+		await(t, sdk)(a, resp, err)
+		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	}
 	await2(sdk.LoadBalancer.ChangeAlgorithm(t.Context(), lb, hcloud.LoadBalancerChangeAlgorithmOpts{
 		Type: hcloud.LoadBalancerAlgorithmTypeLeastConnections,
@@ -218,60 +186,49 @@ func TestLoadBalancerChanges(t *testing.T) {
 	for private, code := range map[bool]hcloud.ErrorCode{
 		true: hcloud.ErrorCodeLoadBalancerNotAttachedToNetwork, false: hcloud.ErrorCodeMissingIPv4,
 	} {
-		_, _, err := sdk.LoadBalancer.AddServerTarget(t.Context(), lb, hcloud.LoadBalancerAddServerTargetOpts{
+		requireError(t, code)(sdk.LoadBalancer.AddServerTarget(t.Context(), lb, hcloud.LoadBalancerAddServerTargetOpts{
 			Server: &hcloud.Server{ID: in.Serial}, UsePrivateIP: &private,
-		})
-		assert.True(t, hcloud.IsError(err, code), "%v", err)
+		}))
 	}
-	renamed, _, err := sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
+	renamed := mustFirst(sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
 		Name: "b1", Labels: map[string]string{"k": "v"},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, "b1", renamed.Name)
 	assert.Equal(t, map[string]string{"k": "v"}, renamed.Labels)
 
-	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"})
-	require.NoError(t, err)
+	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"}))(t)
 	protect := api.LoadBalancerUpdate{DeletionProtection: hcloud.Ptr(true)}
-	_, err = c.UpdateLoadBalancer(t.Context(), native[0].ID, protect)
-	require.NoError(t, err)
-	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	must(c.UpdateLoadBalancer(t.Context(), native[0].ID, protect))(t)
+	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	assert.True(t, lb.Protection.Delete)
-	_, err = sdk.LoadBalancer.Delete(t.Context(), lb)
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeProtected), "%v", err)
+	requireError(t, hcloud.ErrorCodeProtected)(sdk.LoadBalancer.Delete(t.Context(), lb))
 }
 
 // Listeners that others made or removed are neither lost nor made again by the next action.
 func TestServicesAreTheListenersThatThereAre(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	lb := createBalancer(t, c, sdk)
-	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080))
-	await(t, sdk, a, resp, err)
-	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
-	changed, err := c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080)))
+	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	changed := must(c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
 		Listeners: &api.Listeners{
 			{Protocol: api.ProtocolTCP, Port: 81, TargetPort: 30081, ConnectionLimit: 7},
 			{Protocol: api.ProtocolUDP, Port: 82, TargetPort: 30082},
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	c.AwaitLoadBalancer(changed.ID, api.LoadBalancerActive)
-	a, resp, err = sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(82, 30082))
-	await(t, sdk, a, resp, err)
-	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(82, 30082)))
+	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	var ports []int
 	for _, s := range lb.Services {
 		ports = append(ports, s.ListenPort)
 	}
 	assert.Equal(t, []int{81, 82}, ports)
-	native, err = c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	native = must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native[0].Listeners, 3)
 	assert.Contains(t, native[0].Listeners, changed.Listeners[0], "what others set stays")
 	assert.Contains(t, native[0].Listeners, changed.Listeners[1])
-	a, resp, err = sdk.LoadBalancer.DeleteService(t.Context(), lb, 81)
-	await(t, sdk, a, resp, err)
+	await(t, sdk)(sdk.LoadBalancer.DeleteService(t.Context(), lb, 81))
 }
 
 // The limits of a type are the cloud's.
@@ -279,32 +236,26 @@ func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	lb := createBalancer(t, c, sdk)
 	for n := range 5 {
-		a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80+n, 30080+n))
-		await(t, sdk, a, resp, err)
+		await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80+n, 30080+n)))
 	}
 	_, _, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(90, 30090))
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeResourceLimitExceeded), "%v", err)
+	requireError(t, hcloud.ErrorCodeResourceLimitExceeded)(err)
 }
 
 // An action that is under way locks its balancer, and its IDs stay readable when that is gone.
 func TestActionsAreOperations(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic(), cloudtest.VirtualClock(), cloudtest.Profile("realistic"))
-	made, _, err := sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
+	made := mustFirst(sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
 		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
 		Location: &hcloud.Location{Name: zoneOf(t, c)},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, hcloud.ActionStatusRunning, made.Action.Status)
 	assert.Equal(t, "create_load_balancer", made.Action.Command)
-	_, _, err = sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
-	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeLocked), "%v", err)
-	_, err = c.AdvanceClock(t.Context(), time.Hour)
-	require.NoError(t, err)
+	_, _, err := sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
+	requireError(t, hcloud.ErrorCodeLocked)(err)
+	must(c.AdvanceClock(t.Context(), time.Hour))(t)
 	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Action))
-	_, err = sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer)
-	require.NoError(t, err)
-	_, err = c.AdvanceClock(t.Context(), time.Hour)
-	require.NoError(t, err)
-	a := must(sdk.Action.GetByID(t.Context(), made.Action.ID))(t)
-	assert.Equal(t, hcloud.ActionStatusSuccess, a.Status)
+	must(sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer))(t)
+	must(c.AdvanceClock(t.Context(), time.Hour))(t)
+	assert.Equal(t, hcloud.ActionStatusSuccess, mustFirst(sdk.Action.GetByID(t.Context(), made.Action.ID))(t).Status)
 }

@@ -1,6 +1,7 @@
 package oci_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -33,15 +34,14 @@ func (s *sdk) await(workRequest *string, err error) loadbalancer.WorkRequest {
 	s.t.Helper()
 	require.NoError(s.t, err)
 	require.NotNil(s.t, workRequest, "opc-work-request-id")
-	answer, err := s.lb.GetWorkRequest(s.t.Context(), loadbalancer.GetWorkRequestRequest{
+	answer := must(s.lb.GetWorkRequest(s.t.Context(), loadbalancer.GetWorkRequestRequest{
 		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
 			RetryPolicy: untilDone(func(r loadbalancer.GetWorkRequestResponse) bool {
 				return r.LifecycleState == loadbalancer.WorkRequestLifecycleStateAccepted ||
 					r.LifecycleState == loadbalancer.WorkRequestLifecycleStateInProgress
 			}),
 		},
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	requireMandatory(s.t, answer.WorkRequest)
 	assert.Equal(s.t, loadbalancer.WorkRequestLifecycleStateSucceeded, answer.LifecycleState)
 	return answer.WorkRequest
@@ -49,18 +49,16 @@ func (s *sdk) await(workRequest *string, err error) loadbalancer.WorkRequest {
 
 func (s *sdk) getLB(id *string) loadbalancer.LoadBalancer {
 	s.t.Helper()
-	answer, err := s.lb.GetLoadBalancer(s.t.Context(), loadbalancer.GetLoadBalancerRequest{LoadBalancerId: id})
-	require.NoError(s.t, err)
+	answer := must(s.lb.GetLoadBalancer(s.t.Context(), loadbalancer.GetLoadBalancerRequest{LoadBalancerId: id}))(s.t)
 	requireMandatory(s.t, answer.LoadBalancer)
 	return answer.LoadBalancer
 }
 
 func (s *sdk) listLBs(name string) []loadbalancer.LoadBalancer {
 	s.t.Helper()
-	answer, err := s.lb.ListLoadBalancers(s.t.Context(), loadbalancer.ListLoadBalancersRequest{
+	answer := must(s.lb.ListLoadBalancers(s.t.Context(), loadbalancer.ListLoadBalancersRequest{
 		CompartmentId: s.compartment, DisplayName: &name,
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	requireMandatory(s.t, answer.Items)
 	return answer.Items
 }
@@ -132,8 +130,7 @@ func TestLoadBalancers(t *testing.T) {
 	})
 	assert.Equal(t, []string{*one.vnic.PrivateIP, *two.vnic.PrivateIP}, addresses(set))
 
-	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native, 1)
 	assert.Equal(t, []int{80, 30080}, []int{native[0].Listeners[0].Port, native[0].Listeners[0].TargetPort})
 	assert.Len(t, native[0].Targets, 2)
@@ -225,12 +222,77 @@ func TestChangesOfALoadBalancer(t *testing.T) {
 	assert.Equal(t, "flexible", *lb.ShapeName)
 	assert.Equal(t, 100, *lb.ShapeDetails.MaximumBandwidthInMbps)
 
-	all, err := s.lb.ListWorkRequests(ctx, loadbalancer.ListWorkRequestsRequest{
+	all := must(s.lb.ListWorkRequests(ctx, loadbalancer.ListWorkRequestsRequest{
 		LoadBalancerId: id, Limit: new(int64(100)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	requireMandatory(t, all.Items)
 	assert.Len(t, all.Items, 8, "the creation and seven changes")
+}
+
+// A balancer that is changed natively is shown as it is now.
+func TestDrift(t *testing.T) {
+	c, s := startCloud(t)
+	details := lbDetails(s, "uid-1", createNode(t, c, s, "node-1"), createNode(t, c, s, "node-2"))
+	details.Listeners["TCP-81"] = loadbalancer.ListenerDetails{
+		DefaultBackendSetName: new("TCP-80"), Port: new(81), Protocol: new("TCP"),
+	}
+	id := s.await(createLB(s, details, "uid-1")).LoadBalancerId
+	lb := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0]
+	listeners, targets := lb.Listeners[:1], lb.Targets[1:]
+	listeners[0].TargetPort, listeners[0].ProxyProtocol = 31000, api.ProxyProtocolV2
+	listeners[0].HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 31000, IntervalSeconds: 7}
+	listeners = append(listeners, api.Listener{Protocol: api.ProtocolTCP, Port: 9999, TargetPort: 30999})
+	must(c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{
+		Listeners: &listeners, Targets: &targets, Algorithm: new(api.AlgorithmSourceHash),
+	}))(t)
+	after := s.getLB(id)
+	assert.NotContains(t, after.Listeners, "TCP-81")
+	assert.Equal(t, 9999, *after.Listeners["TCP-9999"].Port)
+	assert.Equal(t, 30999, *after.BackendSets["TCP-9999"].Backends[0].Port)
+	assert.Equal(t, 2, *after.Listeners["TCP-80"].ConnectionConfiguration.BackendTcpProxyProtocolVersion)
+	set := after.BackendSets["TCP-80"]
+	assert.Equal(t, []string{"IP_HASH", "TCP"}, []string{*set.Policy, *set.HealthChecker.Protocol})
+	assert.Equal(t, 7000, *set.HealthChecker.IntervalInMillis)
+	require.Len(t, set.Backends, 1)
+	assert.Equal(t, 31000, *set.Backends[0].Port)
+}
+
+// Ten sets of a thousand backends fit into what the cloud records of a balancer, also while one set differs.
+func TestThousandBackends(t *testing.T) {
+	c, s := startCloud(t)
+	node := createNode(t, c, s, "node")
+	details := lbDetails(s, "uid-1", node)
+	set := details.BackendSets["TCP-80"]
+	for range 1000 {
+		in := must(c.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+		set.Backends = append(set.Backends, loadbalancer.BackendDetails{IpAddress: &in.Addresses[0].IP, Port: new(30080)})
+	}
+	for port := 80; port < 90; port++ {
+		name := fmt.Sprintf("TCP-%d", port)
+		details.BackendSets[name] = set
+		details.Listeners[name] = loadbalancer.ListenerDetails{
+			DefaultBackendSetName: &name, Port: &port, Protocol: new("TCP"),
+		}
+	}
+	id := s.await(createLB(s, details, "uid-1")).LoadBalancerId
+	all := s.getLB(id).BackendSets
+	require.Len(t, all, 10)
+	for name, set := range all {
+		assert.Len(t, set.Backends, 1001, name)
+	}
+	fewer := backend(node, 30080)
+	fewer.Weight = new(3)
+	updated, err := s.lb.UpdateBackendSet(t.Context(), loadbalancer.UpdateBackendSetRequest{
+		LoadBalancerId: id, BackendSetName: new("TCP-80"),
+		UpdateBackendSetDetails: loadbalancer.UpdateBackendSetDetails{
+			Policy: new("ROUND_ROBIN"), HealthChecker: healthChecker(), Backends: []loadbalancer.BackendDetails{fewer},
+		},
+	})
+	s.await(updated.OpcWorkRequestId, err)
+	all = s.getLB(id).BackendSets
+	assert.Len(t, all["TCP-81"].Backends, 1001)
+	require.Len(t, all["TCP-80"].Backends, 1)
+	assert.Equal(t, 3, *all["TCP-80"].Backends[0].Weight)
 }
 
 // A retry token stands for a creation for as long as there is what it created.
@@ -239,8 +301,7 @@ func TestRetryTokens(t *testing.T) {
 	details := lbDetails(s, "uid-1", createNode(t, c, s, "node-1"))
 	first, err := createLB(s, details, "uid-1")
 	id := s.await(first, err).LoadBalancerId
-	again, err := createLB(s, details, "uid-1")
-	require.NoError(t, err)
+	again := must(createLB(s, details, "uid-1"))(t)
 	assert.Equal(t, first, again)
 	require.Len(t, s.listLBs("uid-1"), 1)
 	otherwise := details
@@ -251,10 +312,8 @@ func TestRetryTokens(t *testing.T) {
 	otherwise.ShapeName = new("400Mbps")
 	_, err = createLB(s, otherwise, "uid-1")
 	requireRefusal(t, http.StatusConflict, "InvalidatedRetryToken", err)
-	_, err = c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))})
-	require.NoError(t, err)
-	again, err = createLB(s, details, "uid-1")
-	require.NoError(t, err, "though there is no room for another")
+	must(c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))}))(t)
+	again = must(createLB(s, details, "uid-1"))(t, "though there is no room for another")
 	assert.Equal(t, first, again)
 	deleted, err := s.lb.DeleteLoadBalancer(t.Context(), loadbalancer.DeleteLoadBalancerRequest{LoadBalancerId: id})
 	s.await(deleted.OpcWorkRequestId, err)
@@ -269,8 +328,7 @@ func TestWorkRequestsWhileABalancerIsMade(t *testing.T) {
 	c, s := startCloud(t)
 	n := createNode(t, c, s, "node-1")
 	stuck := c.Fail(api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
-	workRequest, err := createLB(s, lbDetails(s, "uid-1", n), "uid-1")
-	require.NoError(t, err)
+	workRequest := must(createLB(s, lbDetails(s, "uid-1", n), "uid-1"))(t)
 	made := s.listLBs("uid-1")
 	require.Len(t, made, 1)
 	assert.Equal(t, loadbalancer.LoadBalancerLifecycleStateCreating, made[0].LifecycleState)
@@ -287,14 +345,12 @@ func TestWorkRequestsWhileABalancerIsMade(t *testing.T) {
 	assert.NotNil(t, s.await(workRequest, nil).TimeFinished)
 
 	c.Fail(api.FaultCreate{Effect: api.FaultEffect{Fail: "no room left"}})
-	workRequest, err = createLB(s, lbDetails(s, "uid-2", n), "uid-2")
-	require.NoError(t, err)
-	failed, err := s.lb.GetWorkRequest(t.Context(), loadbalancer.GetWorkRequestRequest{
+	workRequest = must(createLB(s, lbDetails(s, "uid-2", n), "uid-2"))(t)
+	failed := must(s.lb.GetWorkRequest(t.Context(), loadbalancer.GetWorkRequestRequest{
 		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
 			RetryPolicy: untilDone(func(r loadbalancer.GetWorkRequestResponse) bool { return r.TimeFinished == nil }),
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, loadbalancer.WorkRequestLifecycleStateFailed, failed.LifecycleState)
 	assert.Contains(t, *failed.Message, "no room left")
 	assert.Equal(t, loadbalancer.LoadBalancerLifecycleStateFailed, s.listLBs("uid-2")[0].LifecycleState)
@@ -337,8 +393,7 @@ func TestRefusalsOfLoadBalancers(t *testing.T) {
 	_, err = s.lb.GetWorkRequest(t.Context(), loadbalancer.GetWorkRequestRequest{WorkRequestId: new("nonsense")})
 	requireRefusal(t, 404, "NotAuthorizedOrNotFound", err)
 
-	_, err = c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))})
-	require.NoError(t, err)
+	must(c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))}))(t)
 	_, err = createLB(s, lbDetails(s, "uid-2", n), "uid-2")
 	requireRefusal(t, 400, "LimitExceeded", err)
 }
@@ -346,8 +401,7 @@ func TestRefusalsOfLoadBalancers(t *testing.T) {
 func TestReservedAddresses(t *testing.T) {
 	c, s := startCloud(t)
 	n := createNode(t, c, s, "node-1")
-	reserved, err := c.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("web")})
-	require.NoError(t, err)
+	reserved := must(c.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("web")}))(t)
 	byAddress := func() (found publicIP) {
 		t.Helper()
 		asked := map[string]any{"ipAddress": reserved.IP}
@@ -364,7 +418,7 @@ func TestReservedAddresses(t *testing.T) {
 	assert.Equal(t, found.ID, lb.IpAddresses[0].ReservedIp.Id)
 	assert.Equal(t, "ASSIGNED", byAddress().LifecycleState)
 	unknown := map[string]any{"ipAddress": "203.0.113.1"}
-	err = s.call(http.MethodPost, "/publicIps/actions/getByIpAddress", unknown, nil)
+	err := s.call(http.MethodPost, "/publicIps/actions/getByIpAddress", unknown, nil)
 	requireRefusal(t, 404, "NotAuthorizedOrNotFound", err)
 }
 
@@ -395,18 +449,14 @@ func TestNetworkLoadBalancers(t *testing.T) {
 	c, s := startCloud(t)
 	ctx, n, name := t.Context(), createNode(t, c, s, "node-1"), "default/web/uid-1"
 	creation := nlbCreation(s, name, n)
-	made, err := s.nlb.CreateNetworkLoadBalancer(ctx, creation)
-	require.NoError(t, err)
+	made := must(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t)
 	assert.Equal(t, http.StatusAccepted, made.RawResponse.StatusCode)
 	requireMandatory(t, made.NetworkLoadBalancer)
-	again, err := s.nlb.CreateNetworkLoadBalancer(ctx, creation)
-	require.NoError(t, err)
-	assert.Equal(t, made.Id, again.Id)
+	assert.Equal(t, made.Id, must(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t).Id)
 	s.awaitNLB(made.OpcWorkRequestId, nil)
-	listed, err := s.nlb.ListNetworkLoadBalancers(ctx, networkloadbalancer.ListNetworkLoadBalancersRequest{
+	listed := must(s.nlb.ListNetworkLoadBalancers(ctx, networkloadbalancer.ListNetworkLoadBalancersRequest{
 		CompartmentId: s.compartment, DisplayName: &name,
-	})
-	require.NoError(t, err)
+	}))(t)
 	requireMandatory(t, listed.Items)
 	require.Len(t, listed.Items, 1)
 	assert.Equal(t, made.Id, listed.Items[0].Id)
@@ -441,15 +491,13 @@ func TestListenersOfBothProtocols(t *testing.T) {
 	made, err := s.nlb.CreateNetworkLoadBalancer(t.Context(), creation)
 	s.awaitNLB(made.OpcWorkRequestId, err)
 	assert.True(t, *s.getNLB(made.Id).Listeners["UDP-53"].IsPpv2Enabled)
-	all, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	all := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, all, 1)
 	require.Len(t, all[0].Listeners, 2)
 	assert.Equal(t, 360, all[0].IdleTimeoutSeconds)
 
 	listeners := slices.DeleteFunc(all[0].Listeners, func(n api.Listener) bool { return n.Protocol == api.ProtocolUDP })
-	_, err = c.UpdateLoadBalancer(t.Context(), all[0].ID, api.LoadBalancerUpdate{Listeners: &listeners})
-	require.NoError(t, err)
+	must(c.UpdateLoadBalancer(t.Context(), all[0].ID, api.LoadBalancerUpdate{Listeners: &listeners}))(t)
 	shown := s.getNLB(made.Id).Listeners
 	require.Len(t, shown, 1)
 	assert.Equal(t, networkloadbalancer.ListenerProtocolsTcp, shown["TCP-53"].Protocol)
@@ -472,8 +520,7 @@ func TestNetworkLoadBalancerIsUpdating(t *testing.T) {
 		return changed.OpcWorkRequestId, err
 	}
 	stuck := c.Fail(api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
-	first, err := change(30054)
-	require.NoError(t, err)
+	first := must(change(30054))(t)
 	assert.Equal(t, networkloadbalancer.LifecycleStateUpdating, s.getNLB(made.Id).LifecycleState)
 	_, err = change(30055)
 	requireRefusal(t, 409, "IncorrectState", err)
@@ -491,25 +538,23 @@ func (s *sdk) awaitNLB(workRequest *string, err error) {
 	s.t.Helper()
 	require.NoError(s.t, err)
 	require.NotNil(s.t, workRequest, "opc-work-request-id")
-	answer, err := s.nlb.GetWorkRequest(s.t.Context(), networkloadbalancer.GetWorkRequestRequest{
+	answer := must(s.nlb.GetWorkRequest(s.t.Context(), networkloadbalancer.GetWorkRequestRequest{
 		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
 			RetryPolicy: untilDone(func(r networkloadbalancer.GetWorkRequestResponse) bool {
 				return r.Status == networkloadbalancer.OperationStatusAccepted ||
 					r.Status == networkloadbalancer.OperationStatusInProgress
 			}),
 		},
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	requireMandatory(s.t, answer.WorkRequest)
 	assert.Equal(s.t, networkloadbalancer.OperationStatusSucceeded, answer.Status)
 }
 
 func (s *sdk) getNLB(id *string) networkloadbalancer.NetworkLoadBalancer {
 	s.t.Helper()
-	answer, err := s.nlb.GetNetworkLoadBalancer(
+	answer := must(s.nlb.GetNetworkLoadBalancer(
 		s.t.Context(), networkloadbalancer.GetNetworkLoadBalancerRequest{NetworkLoadBalancerId: id},
-	)
-	require.NoError(s.t, err)
+	))(s.t)
 	requireMandatory(s.t, answer.NetworkLoadBalancer)
 	return answer.NetworkLoadBalancer
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/oxide"
 )
@@ -25,37 +24,46 @@ const patience = 30 * time.Second
 func startCloud(t *testing.T, options ...cloudtest.Option) (*cloudtest.Cloud, *oxide.Client) {
 	t.Helper()
 	c := cloudtest.Start(t, append(options, cloudtest.Dialect(dialect.Dialect))...)
-	token, err := os.ReadFile(c.TokenFile)
-	require.NoError(t, err)
-	return c, newSDK(t, c, strings.TrimSpace(string(token)))
+	return c, newSDK(t, c, strings.TrimSpace(string(must(os.ReadFile(c.TokenFile))(t))))
+}
+
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
+	return func(t require.TestingT, about ...any) A {
+		require.NoError(t, err, about...)
+		return answer
+	}
+}
+
+// requireRefused wants a call to be refused with an error.
+func requireRefused(t *testing.T, want error) func(results ...any) {
+	return func(results ...any) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		require.ErrorIs(t, err, want)
+	}
 }
 
 func newSDK(t *testing.T, c *cloudtest.Cloud, token string) *oxide.Client {
 	t.Helper()
-	sdk, err := oxide.NewClient(oxide.WithHost(c.DialectURL("oxide")), oxide.WithToken(token))
-	require.NoError(t, err)
-	return sdk
+	return must(oxide.NewClient(oxide.WithHost(c.DialectURL("oxide")), oxide.WithToken(token)))(t)
 }
 
 func project(t *testing.T, c *cloudtest.Cloud) oxide.NameOrId {
 	t.Helper()
-	p, err := c.Client.Project(t.Context())
-	require.NoError(t, err)
-	return oxide.NameOrId(p.Name)
+	return oxide.NameOrId(must(c.Client.Project(t.Context()))(t).Name)
 }
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	in, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name})
-	require.NoError(t, err)
+	in := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
 	return c.AwaitInstance(in.ID, api.InstanceRunning)
 }
 
 func TestInstances(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	in, ctx := createInstance(t, c, "node-1"), t.Context()
-	byName, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"})
-	require.NoError(t, err)
+	byName := must(sdk.InstanceView(ctx, oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"}))(t)
 	assert.Equal(t, "oxide://"+byName.Id, in.Identities["oxide"])
 	assert.Equal(t, "node-1", byName.Hostname)
 	assert.Equal(t, oxide.InstanceStateRunning, byName.RunState)
@@ -64,42 +72,34 @@ func TestInstances(t *testing.T) {
 	require.NoError(t, uuid.Validate(byName.ProjectId))
 
 	id := oxide.NameOrId(byName.Id)
-	byID, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id})
-	require.NoError(t, err)
-	assert.Equal(t, byName, byID)
-	nics, err := sdk.InstanceNetworkInterfaceList(ctx, oxide.InstanceNetworkInterfaceListParams{Instance: id})
-	require.NoError(t, err)
+	assert.Equal(t, byName, must(sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id}))(t))
+	nics := must(sdk.InstanceNetworkInterfaceList(ctx, oxide.InstanceNetworkInterfaceListParams{Instance: id}))(t)
 	require.Len(t, nics.Items, 1)
 	v4, ok := nics.Items[0].IpStack.AsV4()
 	require.True(t, ok)
 	assert.Equal(t, in.Addresses[0].IP, v4.Value.Ip)
-	external, err := sdk.InstanceExternalIpList(ctx, oxide.InstanceExternalIpListParams{Instance: id})
-	require.NoError(t, err)
-	assert.Empty(t, external.Items)
+	assert.Empty(t, must(sdk.InstanceExternalIpList(ctx, oxide.InstanceExternalIpListParams{Instance: id}))(t).Items)
 
-	_, err = c.StopInstance(ctx, in.ID)
-	require.NoError(t, err)
+	must(c.StopInstance(ctx, in.ID))(t)
 	require.Eventually(t, func() bool {
 		stopped, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id})
 		return err == nil && stopped.RunState == oxide.InstanceStateStopped
 	}, patience, 5*time.Millisecond)
-	_, err = c.TerminateInstance(ctx, in.ID)
-	require.NoError(t, err)
+	must(c.TerminateInstance(ctx, in.ID))(t)
 	require.Eventually(t, func() bool {
 		_, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id})
 		return errors.Is(err, oxide.ErrObjectNotFound)
 	}, patience, 5*time.Millisecond)
-	_, err = sdk.InstanceView(ctx, oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"})
+	_, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"})
 	require.ErrorIs(t, err, oxide.ErrObjectNotFound, "a name that an instance had")
 }
 
 func TestFloatingIPs(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	ctx, in, p := t.Context(), createInstance(t, c, "node-1"), project(t, c)
-	ip, err := sdk.FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{Project: p, Body: &oxide.FloatingIpCreate{
+	ip := must(sdk.FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{Project: p, Body: &oxide.FloatingIpCreate{
 		Name: "web", Description: "of a test", AddressAllocator: oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}},
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	assert.Equal(t, "of a test", ip.Description)
 	id := oxide.NameOrId(ip.Id)
 	attach := func(to oxide.NameOrId) (*oxide.FloatingIp, error) {
@@ -108,90 +108,75 @@ func TestFloatingIPs(t *testing.T) {
 			Body: &oxide.FloatingIpAttach{Kind: oxide.FloatingIpParentKindInstance, Parent: to},
 		})
 	}
-	attached, err := attach("node-1")
-	require.NoError(t, err)
+	attached := must(attach("node-1"))(t)
 	assert.Equal(t, in.Identities["oxide"], "oxide://"+attached.InstanceId)
-	_, err = attach(oxide.NameOrId(attached.InstanceId))
-	require.NoError(t, err, "it is there already")
-	viewed, err := sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: "web", Project: p})
-	require.NoError(t, err)
+	must(attach(oxide.NameOrId(attached.InstanceId)))(t, "it is there already")
+	viewed := must(sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: "web", Project: p}))(t)
 	assert.Equal(t, attached, viewed)
-	external, err := sdk.InstanceExternalIpList(
+	external := must(sdk.InstanceExternalIpList(
 		ctx, oxide.InstanceExternalIpListParams{Instance: oxide.NameOrId(attached.InstanceId)},
-	)
-	require.NoError(t, err)
+	))(t)
 	require.Len(t, external.Items, 1)
 	floating, ok := external.Items[0].AsFloating()
 	require.True(t, ok)
 	assert.Equal(t, []string{ip.Id, ip.Ip, "web"}, []string{floating.Id, floating.Ip, string(floating.Name)})
 
 	createInstance(t, c, "node-2")
-	_, err = attach("node-2")
+	_, err := attach("node-2")
 	require.ErrorIs(t, err, oxide.ErrInvalidRequest, "it has to be detached first")
-	err = sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id})
-	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
-	detached, err := sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id})
-	require.NoError(t, err)
-	assert.Empty(t, detached.InstanceId)
-	_, err = sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id})
-	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
-	_, err = attach("node-2")
-	require.NoError(t, err)
-	_, err = sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id})
-	require.NoError(t, err)
+	requireRefused(t, oxide.ErrInvalidRequest)(sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id}))
+	assert.Empty(t, must(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t).InstanceId)
+	requireRefused(t, oxide.ErrInvalidRequest)(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))
+	must(attach("node-2"))(t)
+	must(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t)
 	require.NoError(t, sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id}))
-	_, err = sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: id})
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
+	requireRefused(t, oxide.ErrObjectNotFound)(sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: id}))
 }
 
 func TestAllocators(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	ctx, p := t.Context(), project(t, c)
-	pool, err := sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "default"})
-	require.NoError(t, err)
+	pool := must(sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "default"}))(t)
+	requireRefused(t, oxide.ErrObjectNotFound)(sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "other"}))
+	auto := oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}}
+	from := func(selector oxide.PoolSelector) oxide.AddressAllocator {
+		return oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{PoolSelector: selector}}
+	}
+	inPool := func(name string) oxide.AddressAllocator {
+		return from(oxide.PoolSelector{Value: &oxide.PoolSelectorExplicit{Pool: oxide.NameOrId(name)}})
+	}
+	ofVersion := func(v oxide.IpVersion) oxide.AddressAllocator {
+		return from(oxide.PoolSelector{Value: &oxide.PoolSelectorAuto{IpVersion: v}})
+	}
+	explicitly := func(ip string) oxide.AddressAllocator {
+		return oxide.AddressAllocator{Value: &oxide.AddressAllocatorExplicit{Ip: ip}}
+	}
 	create := func(name string, from oxide.AddressAllocator) (*oxide.FloatingIp, error) {
 		return sdk.FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{
 			Project: p, Body: &oxide.FloatingIpCreate{Name: oxide.Name(name), AddressAllocator: from},
 		})
 	}
-	inPool := func(name string) oxide.AddressAllocator {
-		return oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{PoolSelector: oxide.PoolSelector{
-			Value: &oxide.PoolSelectorExplicit{Pool: oxide.NameOrId(name)},
-		}}}
-	}
-	ofVersion := func(v oxide.IpVersion) oxide.AddressAllocator {
-		return oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{PoolSelector: oxide.PoolSelector{
-			Value: &oxide.PoolSelectorAuto{IpVersion: v},
-		}}}
-	}
-	explicitly := func(ip string) oxide.AddressAllocator {
-		return oxide.AddressAllocator{Value: &oxide.AddressAllocatorExplicit{Ip: ip}}
-	}
-	a, err := create("a", inPool("default"))
-	require.NoError(t, err)
+	a := must(create("a", inPool("default")))(t)
 	assert.Equal(t, pool.Id, a.IpPoolId)
-	_, err = create("b", inPool(pool.Id))
-	require.NoError(t, err)
-	_, err = create("c", inPool("other"))
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
-	_, err = create("d", ofVersion(oxide.IpVersionV4))
-	require.NoError(t, err)
-	_, err = create("e", ofVersion(oxide.IpVersionV6))
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
+	must(create("b", inPool(pool.Id)))(t)
+	must(create("d", ofVersion(oxide.IpVersionV4)))(t)
 	require.NoError(t, sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: oxide.NameOrId(a.Id)}))
-	again, err := create("f", explicitly(a.Ip))
-	require.NoError(t, err)
-	assert.Equal(t, a.Ip, again.Ip)
-	_, err = create("g", explicitly(a.Ip))
-	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
-	_, err = create("f", explicitly(""))
+	assert.Equal(t, a.Ip, must(create("f", explicitly(a.Ip)))(t).Ip)
+	for _, refused := range []struct {
+		name string
+		from oxide.AddressAllocator
+		want error
+	}{
+		{"c", inPool("other"), oxide.ErrObjectNotFound},
+		{"e", ofVersion(oxide.IpVersionV6), oxide.ErrObjectNotFound},
+		{"g", explicitly(a.Ip), oxide.ErrInvalidRequest},
+		{"f", auto, oxide.ErrObjectAlreadyExists},
+		{strings.Repeat("x", 64), auto, oxide.ErrInvalidRequest},
+	} {
+		requireRefused(t, refused.want)(create(refused.name, refused.from))
+	}
+	_, err := create("f", explicitly(""))
 	require.Error(t, err)
-	_, err = create("f", oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}})
-	require.ErrorIs(t, err, oxide.ErrObjectAlreadyExists)
-	_, err = create(strings.Repeat("x", 64), oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}})
-	require.ErrorIs(t, err, oxide.ErrInvalidRequest)
-	_, err = sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "other"})
-	require.ErrorIs(t, err, oxide.ErrObjectNotFound)
 }
 
 func TestRefusals(t *testing.T) {
@@ -207,9 +192,8 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, view(sdk, "node-2", project(t, c)), oxide.ErrObjectNotFound)
 	require.ErrorIs(t, view(sdk, oxide.NameOrId(uuid.NewString()), ""), oxide.ErrObjectNotFound)
 	require.ErrorIs(t, view(newSDK(t, c, "wrong"), "node-1", project(t, c)), oxide.ErrUnauthenticated)
-	viewer, err := c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer})
-	require.NoError(t, err)
-	_, err = newSDK(t, c, viewer.Secret).FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{
+	viewer := must(c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
+	_, err := newSDK(t, c, viewer.Secret).FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{
 		Project: project(t, c), Body: &oxide.FloatingIpCreate{
 			Name: "web", AddressAllocator: oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}},
 		},
@@ -233,32 +217,17 @@ func TestRefusals(t *testing.T) {
 
 func TestAPIVersion(t *testing.T) {
 	c, _ := startCloud(t, cloudtest.WithoutTraffic())
-	token, err := os.ReadFile(c.TokenFile)
-	require.NoError(t, err)
+	token := must(os.ReadFile(c.TokenFile))(t)
 	for version, want := range map[string]int{
 		"": http.StatusOK, "2026060800.0.0": http.StatusOK, "1.0.0": http.StatusOK, "latest": http.StatusBadRequest,
 	} {
-		request, err := http.NewRequestWithContext(
+		request := must(http.NewRequestWithContext(
 			t.Context(), http.MethodGet, c.DialectURL("oxide")+"/v1/ip-pools/default", nil,
-		)
-		require.NoError(t, err)
+		))(t)
 		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 		request.Header.Set("API-Version", version)
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
+		response := must(http.DefaultClient.Do(request))(t)
 		_ = response.Body.Close()
 		assert.Equal(t, want, response.StatusCode, version)
 	}
-}
-
-func TestAuditSaysBoth(t *testing.T) {
-	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
-	createInstance(t, c, "node-1")
-	_, err := sdk.InstanceView(t.Context(), oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"})
-	require.NoError(t, err)
-	calls, err := c.ListAudit(t.Context(), client.AuditFilter{Operation: "listInstances"}, 1)
-	require.NoError(t, err)
-	require.Len(t, calls, 1)
-	assert.Equal(t, "oxide GET /v1/instances/node-1", *calls[0].Wire)
-	assert.Contains(t, calls[0].UserAgent, "oxide.go/")
 }
