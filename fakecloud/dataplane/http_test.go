@@ -269,7 +269,7 @@ func TestClientsOfHTTPThatStallEnd(t *testing.T) {
 		_, err = io.WriteString(c, stalls)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 2 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Active == 2 })
 	status, _, _ := newRequester(t, f.Listeners[1].Port).get()
 	assert.Equal(t, http.StatusGatewayTimeout, status, "a target that is silent")
 	awaitNoConnections(t, p)
