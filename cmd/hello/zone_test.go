@@ -126,19 +126,23 @@ func TestRefusalsOfTheAPIServerAreRetried(t *testing.T) {
 }
 
 func TestAnswersWithoutAnAPIServer(t *testing.T) {
-	for name, change := range map[string]func(*options){
-		"not there":           func(o *options) { o.nodeURL = "https://127.0.0.1:1/api/v1/nodes/node-1" },
-		"no token is mounted": func(o *options) { o.credentials = "/nowhere" },
-		"not in a pod":        func(o *options) { o.nodeURL = "" },
+	for name, test := range map[string]struct {
+		change func(*options)
+		answer string
+	}{
+		"not there":           {func(o *options) { o.nodeURL = "https://127.0.0.1:1/api/v1/nodes/node-1" }, withoutZone},
+		"no token is mounted": {func(o *options) { o.credentials = "/nowhere" }, withoutZone},
+		"not in a pod":        {func(o *options) { o.nodeURL = "" }, withoutZone},
+		"the pod has a zone":  {func(o *options) { o.identity.Zone = "zone-a" }, sentence},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newFakeAPIServer(t)
 			r := startServer(t, func(o *options) {
 				s.podWithoutZoneOrWait(o)
-				change(o)
+				test.change(o)
 			})
 			body, _ := r.get(t, "/")
-			assert.Equal(t, withoutZone, body)
+			assert.Equal(t, test.answer, body)
 			assert.Zero(t, s.requests.Load())
 		})
 	}
@@ -173,17 +177,6 @@ func newCA(t *testing.T) []byte {
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
-}
-
-func TestZoneLabelOfPodNeedsNoRequest(t *testing.T) {
-	s := newFakeAPIServer(t)
-	r := startServer(t, func(o *options) {
-		s.podWithoutZone(o)
-		o.identity.Zone = "zone-a"
-	})
-	body, _ := r.get(t, "/")
-	assert.Equal(t, sentence, body)
-	assert.Zero(t, s.requests.Load())
 }
 
 func TestOptionsNameNodeURL(t *testing.T) {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -47,8 +46,8 @@ func TestStatsRowRates(t *testing.T) {
 			n := rapid.Int64Min(0)
 			return statsRow{connections: n.Draw(t, "connections"), in: n.Draw(t, "in"), out: n.Draw(t, "out")}
 		})
-		if r := some.Draw(t, "now").withRates(some.Draw(t, "before"), time.Duration(rapid.Int64().
-			Draw(t, "over"))).rates; r != nil {
+		over := time.Duration(rapid.Int64().Draw(t, "over"))
+		if r := some.Draw(t, "now").withRates(some.Draw(t, "before"), over).rates; r != nil {
 			assert.GreaterOrEqual(t, min(r.connections, r.in, r.out), 0.0)
 		}
 	})
@@ -58,26 +57,20 @@ func TestStatsRowRates(t *testing.T) {
 func largeStats() *api.LoadBalancerStats {
 	stats := &api.LoadBalancerStats{Listeners: []api.ListenerStats{{
 		Protocol: "tcp", Port: 8080, Connections: 1234567, ActiveConnections: 10000, FailedConnections: 99,
-		BrokenConnections:  100,
-		RefusedConnections: 101, BytesIn: 1023 << 30, BytesOut: 1023 << 40,
+		BrokenConnections: 100, RefusedConnections: 101, BytesIn: 1023 << 30, BytesOut: 1023 << 40,
 	}}}
 	for i := range 3 {
 		stats.Targets = append(stats.Targets, api.TargetStats{
 			InstanceID: fmt.Sprintf("i-%d", i), Connections: 1234567, ActiveConnections: 10000, FailedConnections: 99,
-			BrokenConnections: 100,
-			BytesIn:           1023 << 30, BytesOut: 1023 << 40,
+			BrokenConnections: 100, BytesIn: 1023 << 30, BytesOut: 1023 << 40,
 		})
 	}
 	return stats
 }
 
-func largeStatsNames() instanceNames {
-	return instanceNames{known: map[string]string{"i-0": "node-0", "i-1": "node-1", "i-2": "i-2"}}
-}
-
 // The table of a busy balancer fits into 80 columns without cuts, with and without rates.
 func TestStatsFitTheTerminal(t *testing.T) {
-	names := largeStatsNames()
+	names := instanceNames{known: map[string]string{"i-0": "node-0", "i-1": "node-1", "i-2": "i-2"}}
 	all := statsRowsOf(t.Context(), largeStats(), &names)
 	for i := range all {
 		all[i].rates = &rates{12345, 1023 << 20, 1023 << 30}
@@ -125,6 +118,9 @@ func TestScreenReplacesText(t *testing.T) {
 	assert.Equal(t, "\r\x1b[J1\n", drawn("1\n", 80, 24), "what was said since stays")
 }
 
+// deletedBalancer is the answer 404.
+var deletedBalancer = &api.LoadBalancerStats{}
+
 // startStatsCloud starts a server for `stats`. Its counters are the answers, one after the
 // other; a nil answer is a 503. After the last answer it calls finished.
 func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancerStats) {
@@ -149,11 +145,16 @@ func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancer
 		}
 		stats := answers[next]
 		next++
-		if stats == nil {
+		switch stats {
+		case nil:
 			http.Error(w, "starting", http.StatusServiceUnavailable)
-			return
+		case deletedBalancer:
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"code":"not-found","detail":"load balancer lb-1 is none of project p-1","requestId":"r"}`)
+		default:
+			reply(w, stats)
 		}
-		reply(w, stats)
 	})
 	h := httptest.NewServer(mux)
 	t.Cleanup(h.Close)
@@ -226,20 +227,17 @@ func TestStatsWatchAddsLines(t *testing.T) {
 func TestStatsWatchJSON(t *testing.T) {
 	code, out, errs := runStatsWatch(t, []string{"-o", "json"}, statsWith(10, 1234567), statsWith(11, 1234568))
 	require.Zero(t, code, errs)
-	lines := bufio.NewScanner(strings.NewReader(out))
-	var last time.Time
-	for _, want := range []*api.LoadBalancerStats{statsWith(10, 1234567), statsWith(11, 1234568)} {
-		require.True(t, lines.Scan(), out)
-		var got struct {
-			At time.Time
-			api.LoadBalancerStats
-		}
-		require.NoError(t, json.Unmarshal(lines.Bytes(), &got))
-		assert.Equal(t, *want, got.LoadBalancerStats)
-		assert.True(t, got.At.After(last))
-		last = got.At
+	lines := json.NewDecoder(strings.NewReader(out))
+	var got [2]struct {
+		At time.Time
+		api.LoadBalancerStats
 	}
-	require.False(t, lines.Scan())
+	for i, want := range []*api.LoadBalancerStats{statsWith(10, 1234567), statsWith(11, 1234568)} {
+		require.NoError(t, lines.Decode(&got[i]), out)
+		assert.Equal(t, *want, got[i].LoadBalancerStats)
+	}
+	assert.True(t, got[1].At.After(got[0].At))
+	assert.Equal(t, 2, strings.Count(out, "\n"))
 
 	code, out, errs = runStatsWatch(t, []string{"-o", "yaml"}, statsWith(10, 1))
 	require.Zero(t, code, errs)
@@ -252,26 +250,7 @@ func TestStatsWatchEndsWithTheBalancer(t *testing.T) {
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, errs, "starting")
 
-	looks := 0
-	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		looks++
-		w.Header().Set("Content-Type", "application/json")
-		switch {
-		case strings.HasSuffix(r.URL.Path, "/load-balancers"):
-			_ = json.NewEncoder(w).Encode(webBalancer())
-		case looks == 2:
-			_, _ = io.WriteString(w, `{"listeners":[],"targets":[]}`)
-		default:
-			w.Header().Set("Content-Type", "application/problem+json")
-			w.WriteHeader(http.StatusNotFound)
-			_, _ = io.WriteString(
-				w, `{"code":"not-found","detail":"load balancer lb-1 is none of project p-1","requestId":"r"}`,
-			)
-		}
-	}))
-	defer h.Close()
-	t.Setenv("FAKECLOUD_URL", h.URL)
-	code, _, errs = runCommand(t, "load-balancers", "stats", "web", "--watch", "--interval", "100ms")
+	code, _, errs = runStatsWatch(t, nil, statsWith(10, 1), deletedBalancer)
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, errs, "none of project p-1")
 }

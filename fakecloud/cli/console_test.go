@@ -148,7 +148,6 @@ func TestPageEndsWithItsToken(t *testing.T) {
 	ok, _ := p.commandRunners(t)
 	for name, end := range map[string]func(token, file string){
 		"deleted": func(token, _ string) { ok("tokens", "delete", token) },
-		"rotated": func(token, file string) { ok("tokens", "rotate", token, "--out", file+".new") },
 		"renewed": func(_, file string) { ok("console", "--renew", "--token-file", file) },
 	} {
 		t.Run(name, func(t *testing.T) {

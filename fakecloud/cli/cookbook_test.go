@@ -30,6 +30,16 @@ func startInProcessCloud(t *testing.T) {
 	t.Setenv("FAKECLOUD_TOKEN_FILE", c.TokenFile)
 }
 
+// runInProcess runs a command that ends with a code, and returns what it says.
+func runInProcess(t *testing.T, code int, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	var out, errs bytes.Buffer
+	require.Equal(t, code, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", args, out.String(), errs.String())
+	return out.String() + errs.String()
+}
+
 var (
 	nameValue = regexp.MustCompile(`"[^"]*"|\S+`)
 	idPattern = regexp.MustCompile(`\bf-[0-9a-z]{26}\b`)
@@ -49,11 +59,7 @@ func TestCookbook(t *testing.T) {
 				words[i] = last
 			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-		defer cancel()
-		var out, errs bytes.Buffer
-		require.Zero(t, cli.Run(ctx, words[1:], &out, &errs), "%s\n%s%s", line, out.String(), errs.String())
-		if id := idPattern.FindString(out.String()); id != "" {
+		if id := idPattern.FindString(runInProcess(t, 0, words[1:]...)); id != "" {
 			last = id
 		}
 		commands++
@@ -91,30 +97,18 @@ func TestReadme(t *testing.T) {
 		if args[0] == "serve" || slices.Contains(args, "--follow") || slices.Contains(args, "--watch") {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-		var out, errs bytes.Buffer
-		assert.Zero(t, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", line, out.String(), errs.String())
-		cancel()
+		runInProcess(t, 0, args...)
 		commands++
 	}
 	assert.Greater(t, commands, 9)
-	var out, errs bytes.Buffer
-	require.Zero(t, cli.Run(t.Context(), []string{"faults", "delete", "--all"}, &out, &errs), errs.String())
-	require.Zero(t, cli.Run(t.Context(), []string{"apply", "-f", "cloud.yaml", "--wait"}, &out, &errs), errs.String())
+	runInProcess(t, 0, "faults", "delete", "--all")
+	runInProcess(t, 0, "apply", "-f", "cloud.yaml", "--wait")
 }
 
 func TestFlagsOfFaults(t *testing.T) {
 	startInProcessCloud(t)
-	run := func(code int, args ...string) string {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-		defer cancel()
-		var out, errs bytes.Buffer
-		require.Equal(t, code, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", args, out.String(), errs.String())
-		return out.String() + errs.String()
-	}
-	assert.Contains(t, run(0, "__complete", "faults", "create", "--zone-outage", ""), "nebula-1b\n")
-	assert.Contains(t, run(2, "faults", "create", "--drop", "--until", "soon"), "2026-01-02T15:04:05Z")
-	assert.Contains(t, run(2, "faults", "create", "--drop", "--burst", "3"), "--throttle")
-	assert.Contains(t, run(2, "faults", "create", "--crash", "--partial-list", "3"), "--partial-list and --crash")
+	assert.Contains(t, runInProcess(t, 0, "__complete", "faults", "create", "--zone-outage", ""), "nebula-1b\n")
+	assert.Contains(t, runInProcess(t, 2, "faults", "create", "--drop", "--until", "soon"), "2026-01-02T15:04:05Z")
+	assert.Contains(t, runInProcess(t, 2, "faults", "create", "--drop", "--burst", "3"), "--throttle")
+	assert.Contains(t, runInProcess(t, 2, "faults", "create", "--crash", "--partial-list", "3"), "--partial-list and --crash")
 }

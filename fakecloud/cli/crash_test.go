@@ -20,120 +20,76 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// workload creates an instance with an address, a route and a balancer, and deletes some. It repeats calls
-// that were not answered, with the same idempotency key, so it can go on after a restart of
-// the cloud.
+// workload creates an instance, a route and perhaps a balancer to it, and deletes some. It repeats calls that were not
+// answered, with the same idempotency key, so it can go on after a restart of the cloud.
 type workload struct {
-	name, destination        string
-	withAddress, ends        bool
-	withBalancer             bool
-	instance, address, route string // the IDs, once they are known
-	balancer                 string
-	attaching, attached      bool
-	targeted, deleting       bool // of the balancer
-	ended                    bool
+	name, destination         string
+	withBalancer, ends        bool
+	instance, route, balancer string // the IDs, once they are known
+	targeted, deleting, ended bool
 }
 
 // balancerPort is where the balancers of all workloads listen, each on its own address.
 const balancerPort = 18084
 
-func (e *workload) run(ctx context.Context, c *client.Client) error {
-	if e.instance == "" {
-		in, err := c.CreateInstance(e.withKey(ctx, "instance"), api.InstanceCreate{Name: &e.name})
+func (w *workload) run(ctx context.Context, c *client.Client) error {
+	if w.instance == "" {
+		in, err := c.CreateInstance(client.IdempotencyKey(ctx, w.name+"-instance"), api.InstanceCreate{Name: &w.name})
 		if err != nil {
 			return err
 		}
-		e.instance = in.ID
+		w.instance = in.ID
 	}
-	if e.withAddress {
-		if err := e.attachAddress(ctx, c); err != nil {
-			return err
-		}
-	}
-	if e.route == "" {
-		r, err := c.CreateRoute(
-			e.withKey(ctx, "route"), api.RouteCreate{Name: e.name, Destination: e.destination, InstanceID: e.instance},
-		)
+	if w.route == "" {
+		route := api.RouteCreate{Name: w.name, Destination: w.destination, InstanceID: w.instance}
+		r, err := c.CreateRoute(client.IdempotencyKey(ctx, w.name+"-route"), route)
 		if err != nil {
 			return err
 		}
-		e.route = r.ID
+		w.route = r.ID
 	}
-	if e.withBalancer {
-		if err := e.createBalancer(ctx, c); err != nil {
+	if w.withBalancer {
+		if err := w.runBalancer(ctx, c); err != nil {
 			return err
 		}
 	}
-	if e.ends && !e.ended {
-		if err := e.deleteBalancer(ctx, c); err != nil {
+	if w.ends && !w.ended {
+		if _, err := c.TerminateInstance(ctx, w.instance); err != nil {
 			return err
 		}
-		if _, err := c.TerminateInstance(ctx, e.instance); err != nil {
-			return err
-		}
-		e.ended = true
+		w.ended = true
 	}
 	return nil
 }
 
-// withKey gives the create of what its idempotency key.
-func (e *workload) withKey(ctx context.Context, what string) context.Context {
-	return client.IdempotencyKey(ctx, e.name+"-"+what)
-}
-
-func (e *workload) attachAddress(ctx context.Context, c *client.Client) error {
-	if e.address == "" {
-		a, err := c.ReserveAddress(e.withKey(ctx, "address"), api.ReservedAddressCreate{Name: &e.name})
-		if err != nil {
-			return err
-		}
-		e.address = a.ID
-	}
-	if e.attaching && !e.attached { // It may have been attached, and is refused then.
-		a, err := c.GetAddress(ctx, e.address)
-		if err != nil {
-			return err
-		}
-		e.attached = a.State == api.AddressHeld
-	}
-	if e.attached {
-		return nil
-	}
-	e.attaching = true
-	_, err := c.AttachAddress(ctx, e.address, api.AddressAttach{InstanceID: e.instance})
-	e.attached = err == nil
-	return err
-}
-
-func (e *workload) createBalancer(ctx context.Context, c *client.Client) error {
-	if e.balancer == "" {
-		lb, err := c.CreateLoadBalancer(e.withKey(ctx, "balancer"), api.LoadBalancerCreate{
-			Name: e.name, Listeners: []api.Listener{{Protocol: "tcp", Port: balancerPort, TargetPort: 30080}},
+// runBalancer creates the balancer, gives it its target, and deletes it if the workload ends.
+func (w *workload) runBalancer(ctx context.Context, c *client.Client) error {
+	if w.balancer == "" {
+		lb, err := c.CreateLoadBalancer(client.IdempotencyKey(ctx, w.name+"-balancer"), api.LoadBalancerCreate{
+			Name: w.name, Listeners: []api.Listener{{Protocol: "tcp", Port: balancerPort, TargetPort: 30080}},
 		})
 		if err != nil {
 			return err
 		}
-		e.balancer = lb.ID
+		w.balancer = lb.ID
 	}
-	if e.targeted {
+	if !w.targeted {
+		targets := []api.Target{{InstanceID: w.instance}}
+		if _, err := c.UpdateLoadBalancer(ctx, w.balancer, api.LoadBalancerUpdate{Targets: &targets}); err != nil {
+			return err
+		}
+		w.targeted = true
+	}
+	if !w.ends {
 		return nil
 	}
-	targets := []api.Target{{InstanceID: e.instance}}
-	_, err := c.UpdateLoadBalancer(ctx, e.balancer, api.LoadBalancerUpdate{Targets: &targets})
-	e.targeted = err == nil
+	again := w.deleting // It may have been deleted, and be gone.
+	w.deleting = true
+	_, err := c.DeleteLoadBalancer(ctx, w.balancer)
+	if again && client.IsNotFound(err) {
+		return nil
+	}
 	return err
-}
-
-func (e *workload) deleteBalancer(ctx context.Context, c *client.Client) error {
-	if e.balancer == "" {
-		return nil
-	}
-	again := e.deleting // It may have been deleted, and be gone.
-	e.deleting = true
-	if _, err := c.DeleteLoadBalancer(ctx, e.balancer); err != nil && (!again || !client.IsNotFound(err)) {
-		return err
-	}
-	return nil
 }
 
 // workloadRunner runs one workload after another.
@@ -156,7 +112,7 @@ func (r *workloadRunner) run(ctx context.Context, c *client.Client, only bool, c
 			r.all = append(r.all, &workload{
 				name:        fmt.Sprintf("e-%d-%d", r.number, n),
 				destination: fmt.Sprintf("10.%d.%d.%d/32", r.number, n/256, n%256),
-				withAddress: n%4 == 0 && n < 200, ends: r.random.IntN(3) == 0, withBalancer: n%4 == 2 && n < 40,
+				ends:        r.random.IntN(3) == 0, withBalancer: n%4 == 2 && n < 40,
 			})
 			r.done = false
 		}
@@ -254,17 +210,13 @@ func requireEventsMatchStates(t *testing.T, c *client.Client) {
 	t.Helper()
 	last := map[string]string{}
 	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
-		from, to := "", ""
-		if e.From != nil {
-			from = *e.From
+		if e.From != nil && last[e.ID] != *e.From || e.From == nil && last[e.ID] != "" {
+			return fmt.Errorf("event %d: %s went from %v, but was %q", e.Seq, e.ID, e.From, last[e.ID])
 		}
+		last[e.ID] = ""
 		if e.To != nil {
-			to = *e.To
+			last[e.ID] = *e.To
 		}
-		if last[e.ID] != from {
-			return fmt.Errorf("event %d: %s went from %q, but was %q", e.Seq, e.ID, from, last[e.ID])
-		}
-		last[e.ID] = to
 		return nil
 	}))
 	for _, in := range must(c.ListInstances(t.Context(), client.InstanceFilter{}))(t) {
@@ -292,57 +244,45 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 	t.Helper()
 	ctx := t.Context()
 	require.EventuallyWithT(t, func(ct *assert.CollectT) {
-		running, err := c.ListOperations(
-			ctx, client.OperationFilter{States: []api.OperationState{api.OperationRunning}},
-		)
+		running, err := c.ListOperations(ctx, client.OperationFilter{States: []api.OperationState{api.OperationRunning}})
 		require.NoError(ct, err)
 		assert.Empty(ct, running)
 	}, testTimeout, 20*time.Millisecond)
-	instances := must(c.ListInstances(ctx, client.InstanceFilter{}))(t)
-	addresses := must(c.ListAddresses(ctx, client.AddressFilter{}))(t)
-	routes := must(c.ListRoutes(ctx, client.RouteFilter{}))(t)
-	balancers := must(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t)
-	operations := must(c.ListOperations(ctx, client.OperationFilter{}))(t)
 	got, want := map[string]int{}, map[string]int{}
-	for _, in := range instances {
+	for _, in := range must(c.ListInstances(ctx, client.InstanceFilter{}))(t) {
 		got[fmt.Sprint(in.ID, " ", in.Name, " ", in.State)]++
 	}
-	for _, a := range addresses {
-		got[fmt.Sprint(a.ID, " ", a.Name, " ", a.State)]++
-	}
-	for _, r := range routes {
+	for _, r := range must(c.ListRoutes(ctx, client.RouteFilter{}))(t) {
 		got[fmt.Sprint(r.ID, " ", r.Name, " ", r.State)]++
 	}
-	for _, lb := range balancers {
+	for _, lb := range must(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t) {
 		got[fmt.Sprint(lb.ID, " ", lb.Name, " ", lb.State, " ", lb.Targets)]++
 		requireListening(t, lb.Address)
 	}
-	for _, op := range operations {
+	for _, op := range must(c.ListOperations(ctx, client.OperationFilter{}))(t) {
 		got[op.ResourceID+" "+op.Type]++
 		require.Contains(t, []api.OperationState{api.OperationDone, api.OperationSuperseded}, op.State)
 	}
-	for _, e := range slices.Concat(runners[0].all, runners[1].all, runners[2].all, runners[3].all) {
-		in, address, route := api.InstanceRunning, api.AddressHeld, api.RouteActive
-		want[e.instance+" createInstance"]++
-		if e.ends {
-			in, address, route = api.InstanceTerminated, api.AddressAvailable, api.RouteBlackhole
-			want[e.instance+" terminateInstance"]++
+	for _, w := range slices.Concat(runners[0].all, runners[1].all, runners[2].all, runners[3].all) {
+		in, route := api.InstanceRunning, api.RouteActive
+		want[w.instance+" createInstance"]++
+		if w.ends {
+			in, route = api.InstanceTerminated, api.RouteBlackhole
+			want[w.instance+" terminateInstance"]++
 		}
-		if e.withBalancer {
-			want[e.balancer+" createLoadBalancer"]++
-			want[e.balancer+" updateLoadBalancer"]++
-			if e.ends {
-				want[e.balancer+" deleteLoadBalancer"]++
-			} else {
-				targets := []api.Target{{InstanceID: e.instance}}
-				want[fmt.Sprint(e.balancer, " ", e.name, " ", api.LoadBalancerActive, " ", targets)]++
-			}
+		want[fmt.Sprint(w.instance, " ", w.name, " ", in)]++
+		want[fmt.Sprint(w.route, " ", w.name, " ", route)]++
+		if !w.withBalancer {
+			continue
 		}
-		want[fmt.Sprint(e.instance, " ", e.name, " ", in)]++
-		want[fmt.Sprint(e.route, " ", e.name, " ", route)]++
-		if e.withAddress {
-			want[fmt.Sprint(e.address, " ", e.name, " ", address)]++
+		want[w.balancer+" createLoadBalancer"]++
+		want[w.balancer+" updateLoadBalancer"]++
+		if w.ends {
+			want[w.balancer+" deleteLoadBalancer"]++
+			continue
 		}
+		targets := []api.Target{{InstanceID: w.instance}}
+		want[fmt.Sprint(w.balancer, " ", w.name, " ", api.LoadBalancerActive, " ", targets)]++
 	}
 	require.Equal(t, want, got)
 }

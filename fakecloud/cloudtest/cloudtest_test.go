@@ -66,16 +66,6 @@ func TestZonesAndRateLimit(t *testing.T) {
 	assert.True(t, client.HasCode(err, api.RateLimited), "%v", err)
 }
 
-func TestIPv6(t *testing.T) {
-	c := cloudtest.Start(t, cloudtest.IPv6())
-	lb, err := c.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
-		Name: "web", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 30080}},
-		IPFamilies: &api.IPFamilies{api.IPv4, api.IPv6},
-	})
-	require.NoError(t, err)
-	assert.NotNil(t, lb.IPv6Address)
-}
-
 func TestAwaitSeesAChangeOfAnotherCaller(t *testing.T) {
 	c := cloudtest.Start(t, cloudtest.VirtualClock(), cloudtest.Profile("fast"))
 	made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-1"), Zone: new("nebula-1a")})

@@ -1,6 +1,7 @@
 package dataplane_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,33 +11,58 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
+// One client opens eight connections or sessions, in turn on two ports.
+func TestAlgorithmsSpreadOneClient(t *testing.T) {
+	for _, protocol := range []cloud.Protocol{cloud.TCP, cloud.UDP} {
+		t.Run(string(protocol), func(t *testing.T) {
+			p, port, f := newPair(t)
+			if protocol == cloud.UDP {
+				p, port, f = newUDPPair(t)
+			}
+			next := f.Listeners[0]
+			next.Port = freePort(t)
+			f.Listeners = append(f.Listeners, next)
+			answers := func() (by map[string]int) {
+				require.NoError(t, p.Apply(f))
+				by = map[string]int{}
+				for i := range 8 {
+					name, at := "", []int{port, next.Port}[i%2]
+					if protocol == cloud.UDP {
+						name = sendAndReadName(t, udpClient(t, four, at), "hello")
+					} else {
+						_, name = dialAndReadName(t, four, at)
+					}
+					by[name]++
+					by[fmt.Sprintf("%s on port %d", name, i%2)]++
+				}
+				return by
+			}
+			turns := map[string]int{
+				"two": 4, "two on port 0": 2, "two on port 1": 2, "three": 4, "three on port 0": 2, "three on port 1": 2,
+			}
+			assert.Equal(t, turns, answers(), "each listener has its own round robin")
+			f.Algorithm = cloud.LeastConnections
+			assert.Equal(t, 4, answers()["two"])
+			f.Algorithm = cloud.SourceHash
+			assert.Len(t, answers(), 3, "one target on both ports")
+			f.Algorithm, f.Affinity = cloud.RoundRobin, time.Hour
+			assert.Len(t, answers(), 3, "one target on both ports")
+		})
+	}
+}
+
 func TestLeastConnections(t *testing.T) {
-	p, port, udpPort := newPlane(t), freePort(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndEcho("a"))
-	startTarget(t, three, target, greetAndEcho("b"))
-	f := forwarding(target, []string{two, three}, port)
+	p, port, f := newPair(t)
 	f.Algorithm = cloud.LeastConnections
-	udp := portOf(udpBackend(t, two, "a", 0))
-	udpBackend(t, three, "b", udp)
+	udp, udpPort := portOf(udpBackend(t, two, "two", 0)), freePort(t)
+	udpBackend(t, three, "three", udp)
 	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: udpPort, TargetPort: udp})
 	require.NoError(t, p.Apply(f))
-	first, busy := dialAndReadName(t, four, port)
-	other := map[string]string{"a": "b", "b": "a"}[busy]
-	_, also := dialAndReadName(t, four, port)
-	assert.Equal(t, other, also)
-	var held []string
-	for range 4 {
-		_, name := dialAndReadName(t, four, port)
-		held = append(held, name)
-	}
-	assert.ElementsMatch(t, []string{"a", "a", "b", "b"}, held)
-
-	require.NoError(t, first.Close())
-	require.Eventually(
-		t, func() bool { return listenerStats(p).Active+p.Stats("lb-1").Listeners[1].Active == 5 }, testTimeout,
-		time.Millisecond,
-	)
-	assert.Equal(
-		t, busy, sendAndReadName(t, udpClient(t, four, udpPort), "hello"), "it has the fewest now, on all ports",
-	)
+	_, first := dialAndReadName(t, four, port)
+	assert.Equal(t, "two", first)
+	c, second := dialAndReadName(t, four, port)
+	assert.Equal(t, "three", second)
+	require.NoError(t, c.Close())
+	await(t, func() bool { return listenerStats(p).Active == 1 })
+	assert.Equal(t, "three", sendAndReadName(t, udpClient(t, four, udpPort), "hello"), "it has the fewest, on all ports")
 }

@@ -32,13 +32,13 @@ func TestConditionReason(t *testing.T) {
 	}
 	becomes := func(want string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return condition() == want }, testTimeout, time.Millisecond)
+		await(t, func() bool { return condition() == want })
 		assert.Equal(t, "lb-1", <-told)
 		assert.Empty(t, told, "it is told once")
 	}
 	assert.Equal(t, "not known", condition(), "it is not in force")
 
-	target := startTarget(t, two, 0, greetAndClose("two"))
+	target := startTarget(t, two, 0, greetAndEcho("two"))
 	f := forwarding(target, nil, port)
 	require.NoError(t, p.Apply(f))
 	becomes("it has no targets" + refused)

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,7 +22,7 @@ func TestConnectionLimitIsSharedByIPFamilies(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "two", sendAndReadName(t, udpClient(t, four, port), "hello"))
 	sendText(t, c, "one too many")
-	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Refused == 1 })
 	assert.EqualValues(t, 1, listenerStats(p).Active)
 }
 
@@ -40,7 +39,7 @@ func TestConnectionLimit(t *testing.T) {
 	assert.EqualValues(t, 1, s.Refused)
 	assert.EqualValues(t, 2, s.Connections)
 	require.NoError(t, one.Close())
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 1 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Active == 1 })
 	_, _ = dialAndReadName(t, four, port)
 
 	f.Listeners[0].ConnectionLimit = 3
@@ -66,7 +65,7 @@ func TestConnectionLimitOfABalancer(t *testing.T) {
 	requireReset(t, four, other)
 	assert.EqualValues(t, 1, p.Stats("lb-1").Listeners[1].Refused)
 	require.NoError(t, open.Close())
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Active == 0 })
 	_, _ = dialAndReadName(t, four, other)
 }
 
@@ -79,7 +78,7 @@ func TestConnectionLimitOfDatagrams(t *testing.T) {
 	inside, outside := udpClient(t, four, port), udpClient(t, three, port)
 	assert.Equal(t, "two", sendAndReadName(t, inside, "hello"))
 	sendText(t, outside, "me too")
-	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Refused == 1 })
 	assert.Equal(t, "two", sendAndReadName(t, inside, "who is in stays"))
 	f.Listeners[0].ConnectionLimit = 2
 	require.NoError(t, p.Apply(f))

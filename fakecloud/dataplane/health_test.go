@@ -56,14 +56,14 @@ func httpCheck(port int) *cloud.HealthCheck {
 // awaitHealth waits until target i has the health want.
 func awaitHealth(t *testing.T, p *dataplane.Plane, i int, want cloud.Health) cloud.TargetHealth {
 	t.Helper()
-	require.Eventually(t, func() bool { return p.Health("lb-1")[i].Health == want }, testTimeout, time.Millisecond)
+	await(t, func() bool { return p.Health("lb-1")[i].Health == want })
 	return p.Health("lb-1")[i]
 }
 
 func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndClose("two"))
-	startTarget(t, three, target, greetAndClose("three"))
+	target := startTarget(t, two, 0, greetAndEcho("two"))
+	startTarget(t, three, target, greetAndEcho("three"))
 	udp := udpBackend(t, two, "two", 0)
 	udpBackend(t, three, "three", portOf(udp))
 	onTwo := newHealthEndpoint(t, two, 0)
@@ -88,11 +88,8 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 		sick, other = onThree, "two"
 	}
 	sick.status.Store(http.StatusServiceUnavailable)
-	require.Eventually(t, func() bool { return greetingFrom(t, four, port) == other }, testTimeout, time.Millisecond)
-	require.Eventually(
-		t, func() bool { return sendAndReadName(t, client, "hello") == other }, testTimeout, time.Millisecond,
-		"datagrams leave their session's target when it falls ill",
-	)
+	await(t, func() bool { return greetingFrom(t, four, port) == other })
+	await(t, func() bool { return sendAndReadName(t, client, "hello") == other }, "datagrams leave their session's target when it falls ill")
 
 	onTwo.status.Store(http.StatusFound)
 	onThree.status.Store(http.StatusServiceUnavailable)
@@ -105,7 +102,7 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 	}, testTimeout, time.Millisecond)
 	failed := listenerStats(p).Failed
 	requireReset(t, four, port)
-	require.Eventually(t, func() bool { return listenerStats(p).Failed == failed+1 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Failed == failed+1 })
 
 	f.HealthCheck = nil
 	require.NoError(t, p.Apply(f))
@@ -119,8 +116,8 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 
 func TestListenersHaveChecksOfTheirOwn(t *testing.T) {
 	p, one, other, free := newPlane(t), freePort(t), freePort(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndClose("two"))
-	startTarget(t, three, target, greetAndClose("three"))
+	target := startTarget(t, two, 0, greetAndEcho("two"))
+	startTarget(t, three, target, greetAndEcho("three"))
 	onTwo := newHealthEndpoint(t, two, 0)
 	onThree := newHealthEndpoint(t, three, onTwo.port)
 	f := forwarding(target, []string{two, three}, one, other, free)
@@ -162,7 +159,7 @@ func TestListenersHaveChecksOfTheirOwn(t *testing.T) {
 
 func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndClose("two"))
+	target := startTarget(t, two, 0, greetAndEcho("two"))
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = hourlyCheck(target)
 	require.NoError(t, p.Apply(f))
@@ -220,9 +217,7 @@ func TestHealthCheckExpectedStatusCodes(t *testing.T) {
 	f.HealthCheck.ExpectedCodes = "204,300-399"
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Unhealthy)
-	require.Eventually(
-		t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") }, testTimeout, time.Millisecond,
-	)
+	await(t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") })
 	well.status.Store(http.StatusFound) // A redirect is not followed.
 	awaitHealth(t, p, 0, cloud.Healthy)
 	well.status.Store(http.StatusServiceUnavailable)

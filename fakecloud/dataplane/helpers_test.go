@@ -19,23 +19,22 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-// greetAndEcho writes a name, then echoes until the client ends its stream.
+// greetAndEcho writes a name and a newline, then echoes until the client ends its stream.
 func greetAndEcho(name string) func(net.Conn) {
 	return func(c net.Conn) {
-		_, _ = io.WriteString(c, name)
+		_, _ = io.WriteString(c, name+"\n")
 		echo(c)
 	}
 }
 
 // dialAndReadName opens a connection and returns the name of the target that answers.
-func dialAndReadName(t *testing.T, host string, port int) (*net.TCPConn, string) {
+func dialAndReadName(t *testing.T, host string, port int) (c *net.TCPConn, name string) {
 	t.Helper()
 	c, err := dialFrom(t, host, port)
 	require.NoError(t, err)
-	name := make([]byte, 1)
-	_, err = io.ReadFull(c, name)
+	_, err = fmt.Fscanln(c, &name)
 	require.NoError(t, err)
-	return c, string(name)
+	return c, name
 }
 
 // requireBroken requires reading from a connection to fail, and not by a deadline.
@@ -125,10 +124,6 @@ func startTarget(t *testing.T, host string, port int, serve func(net.Conn)) int 
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func greetAndClose(name string) func(net.Conn) {
-	return func(c net.Conn) { _, _ = io.WriteString(c, name+"\n") }
-}
-
 func echo(c net.Conn) { _, _ = io.Copy(c, c) }
 
 func dial(t *testing.T, port int) *net.TCPConn {
@@ -181,16 +176,12 @@ func dialFrom(t *testing.T, host string, port int) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// greetingFrom connects from host and returns the target's greeting, its name.
+// greetingFrom connects from host and returns the name of the target that answers.
 func greetingFrom(t *testing.T, host string, port int) string {
 	t.Helper()
-	c, err := dialFrom(t, host, port)
-	require.NoError(t, err)
-	all, err := io.ReadAll(c)
-	require.NoError(t, err)
-	require.NotEmpty(t, all)
+	c, name := dialAndReadName(t, host, port)
 	require.NoError(t, c.Close())
-	return string(all[:len(all)-1])
+	return name
 }
 
 // requireReset requires a new connection to be reset, while it connects or after.
@@ -208,7 +199,13 @@ func listenerStats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-
 // awaitNoConnections waits until the balancer has no active connection.
 func awaitNoConnections(t *testing.T, p *dataplane.Plane) {
 	t.Helper()
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Active == 0 })
+}
+
+// await waits until a condition holds.
+func await(t *testing.T, condition func() bool, about ...any) {
+	t.Helper()
+	require.Eventually(t, condition, testTimeout, time.Millisecond, about...)
 }
 
 // listenUDP is listen for UDP.
@@ -260,6 +257,27 @@ func udpBackend(t *testing.T, host, name string, port int) *net.UDPConn {
 	return startUDPTarget(t, host, port, func(datagram []byte) []byte { return append([]byte(name+" "), datagram...) })
 }
 
+// newPair starts the targets two and three, which greet and echo. f forwards a port to both; it is not in force yet.
+func newPair(t *testing.T) (p *dataplane.Plane, port int, f cloud.Forwarding) {
+	t.Helper()
+	p, port = newPlane(t), freePort(t)
+	target := startTarget(t, two, 0, greetAndEcho("two"))
+	startTarget(t, three, target, greetAndEcho("three"))
+	return p, port, forwarding(target, []string{two, three}, port)
+}
+
+// newUDPPair is newPair for targets that answer datagrams.
+func newUDPPair(t *testing.T) (p *dataplane.Plane, port int, f cloud.Forwarding) {
+	t.Helper()
+	p, port = newPlane(t), freePort(t)
+	target := portOf(udpBackend(t, two, "two", 0))
+	udpBackend(t, three, "three", target)
+	return p, port, udpForwarding(target, []string{two, three}, port)
+}
+
+// otherOfPair names the other target of a pair.
+var otherOfPair = map[string]string{"two": "three", "three": "two"}
+
 func portOf(c net.PacketConn) int { return c.LocalAddr().(*net.UDPAddr).Port }
 
 func udpForwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
@@ -288,27 +306,20 @@ func sendText(t *testing.T, c *net.UDPConn, text string) {
 	require.NoError(t, err)
 }
 
-// sendAndReadName sends text and returns the name of the target that answers.
-func sendAndReadName(t *testing.T, c *net.UDPConn, text string) string {
+func receiveText(t *testing.T, c *net.UDPConn) string {
 	t.Helper()
-	sendText(t, c, text)
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	buf := make([]byte, 64<<10)
 	n, err := c.Read(buf)
 	require.NoError(t, err)
-	name, got, _ := strings.Cut(string(buf[:n]), " ")
+	return string(buf[:n])
+}
+
+// sendAndReadName sends text and returns the name of the target that answers.
+func sendAndReadName(t *testing.T, c *net.UDPConn, text string) string {
+	t.Helper()
+	sendText(t, c, text)
+	name, got, _ := strings.Cut(receiveText(t, c), " ")
 	require.Equal(t, text, got)
 	return name
-}
-
-func nameOfTarget(t *testing.T, port int) string {
-	t.Helper()
-	c, name := dialAndReadName(t, four, port)
-	_ = c.Close()
-	return name
-}
-
-func resetConn(c net.Conn) {
-	_ = c.(*net.TCPConn).SetLinger(0)
-	_ = c.Close()
 }

@@ -57,16 +57,23 @@ func newRequester(t *testing.T, port int) *requester {
 	return &requester{t, c, bufio.NewReader(c)}
 }
 
-// get gives the answer's status and body, and whether the connection ends with it.
-func (r *requester) get(headers ...string) (status int, body string, ends bool) {
+// begin sends a request and returns the begin of its answer.
+func (r *requester) begin(request string) *http.Response {
 	r.Helper()
-	_, err := io.WriteString(r.conn, "GET / HTTP/1.1\r\nHost: shop.example\r\n"+strings.Join(append(headers, "", ""), "\r\n"))
+	_, err := io.WriteString(r.conn, request+"\r\n\r\n")
 	require.NoError(r, err)
 	answer, err := http.ReadResponse(r.answer, nil)
 	require.NoError(r, err)
+	r.Cleanup(func() { _ = answer.Body.Close() })
+	return answer
+}
+
+// get gives the answer's status and body, and whether the connection ends with it.
+func (r *requester) get(headers ...string) (status int, body string, ends bool) {
+	r.Helper()
+	answer := r.begin("GET / HTTP/1.1\r\n" + strings.Join(append([]string{"Host: shop.example"}, headers...), "\r\n"))
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(r, err)
-	require.NoError(r, answer.Body.Close())
 	return answer.StatusCode, string(text), answer.Close
 }
 
@@ -135,14 +142,7 @@ func TestRequestsThatNoTargetAnswers(t *testing.T) {
 	startTarget(t, three, target, func(c net.Conn) { _, _ = bufio.NewReader(c).ReadString('\n') })
 	status, _, _ = newRequester(t, port).get()
 	assert.Equal(t, http.StatusBadGateway, status)
-	c, err := dialFrom(t, four, port)
-	require.NoError(t, err)
-	_, err = io.WriteString(c, "this is no HTTP\r\n\r\n")
-	require.NoError(t, err)
-	refused, err := http.ReadResponse(bufio.NewReader(c), nil)
-	require.NoError(t, err)
-	_ = refused.Body.Close()
-	assert.Equal(t, http.StatusBadRequest, refused.StatusCode)
+	assert.Equal(t, http.StatusBadRequest, newRequester(t, port).begin("this is no HTTP").StatusCode)
 }
 
 func TestRequestsThatLast(t *testing.T) {
@@ -167,13 +167,9 @@ func TestRequestsThatLast(t *testing.T) {
 	})
 	forwardHTTP(t, p, target, port, two)
 	c := newRequester(t, port)
-	_, err := io.WriteString(c.conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	require.NoError(t, err)
-	answer, err := http.ReadResponse(c.answer, nil)
-	require.NoError(t, err)
-	defer func() { _ = answer.Body.Close() }()
+	answer := c.begin("GET / HTTP/1.1\r\nHost: a")
 	first := make([]byte, len("first "))
-	_, err = io.ReadFull(answer.Body, first)
+	_, err := io.ReadFull(answer.Body, first)
 	require.NoError(t, err, "it is passed on before the answer ends")
 	close(goOn)
 	rest, err := io.ReadAll(answer.Body)
@@ -181,11 +177,7 @@ func TestRequestsThatLast(t *testing.T) {
 	assert.Equal(t, "last", string(rest))
 
 	c = newRequester(t, port)
-	_, err = io.WriteString(c.conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-	require.NoError(t, err)
-	upgraded, err := http.ReadResponse(c.answer, nil)
-	require.NoError(t, err)
-	defer func() { _ = upgraded.Body.Close() }()
+	upgraded := c.begin("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo")
 	require.Equal(t, http.StatusSwitchingProtocols, upgraded.StatusCode)
 	_, err = io.WriteString(c.conn, "hello")
 	require.NoError(t, err)
@@ -205,11 +197,7 @@ func TestRequestsKeepTheirQuery(t *testing.T) {
 	forwardHTTP(t, p, target, port, two)
 	const uri = "/a%2Fb?x=1;y=2&z=%zz"
 	c := newRequester(t, port)
-	_, err := io.WriteString(c.conn, "GET "+uri+" HTTP/1.1\r\nHost: a\r\n\r\n")
-	require.NoError(t, err)
-	answer, err := http.ReadResponse(c.answer, nil)
-	require.NoError(t, err)
-	defer func() { _ = answer.Body.Close() }()
+	answer := c.begin("GET " + uri + " HTTP/1.1\r\nHost: a")
 	body, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	assert.Equal(t, uri, string(body))
@@ -231,11 +219,7 @@ func TestRequestsDrain(t *testing.T) {
 			f.Drain = 50 * time.Millisecond
 			require.NoError(t, p.Apply(f))
 			c := newRequester(t, port)
-			_, err := io.WriteString(c.conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-			require.NoError(t, err)
-			answer, err := http.ReadResponse(c.answer, nil)
-			require.NoError(t, err)
-			defer func() { _ = answer.Body.Close() }()
+			c.begin("GET / HTTP/1.1\r\nHost: a")
 			takeOut(&f)
 			require.NoError(t, p.Apply(f))
 			requireBroken(t, c.conn)
@@ -269,7 +253,7 @@ func TestClientsOfHTTPThatStallEnd(t *testing.T) {
 		_, err = io.WriteString(c, stalls)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 2 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Active == 2 })
 	status, _, _ := newRequester(t, f.Listeners[1].Port).get()
 	assert.Equal(t, http.StatusGatewayTimeout, status, "a target that is silent")
 	awaitNoConnections(t, p)

@@ -108,7 +108,7 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	setLoopbackUp(t)
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
-	target := startTarget(t, two, 0, greetAndClose("two"))
+	target := startTarget(t, two, 0, greetAndEcho("two"))
 	one, another := forwarding(target, []string{two}, 80), forwarding(target, []string{two}, 80)
 	one.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
 	another.ID, another.Addresses = "lb-2", []netip.Addr{netip.MustParseAddr("198.51.100.2")}

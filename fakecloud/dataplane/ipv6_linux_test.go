@@ -55,7 +55,7 @@ func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
 	setIPv6(t, "lo", true)
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
-	f := forwarding(startTarget(t, two, 0, greetAndClose("two")), []string{two}, 80)
+	f := forwarding(startTarget(t, two, 0, greetAndEcho("two")), []string{two}, 80)
 	f.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
 	answers := func(a netip.Addr) {
 		t.Helper()

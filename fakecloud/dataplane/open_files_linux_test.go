@@ -117,6 +117,6 @@ func TestClientsLeaveFilesForTheAPI(t *testing.T) {
 	for _, c := range conns {
 		require.NoError(t, c.Close())
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Active == 0 })
 	_, _ = dialAndReadName(t, four, port)
 }

@@ -1,13 +1,11 @@
 package dataplane_test
 
 import (
-	"io"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/pires/go-proxyproto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -45,10 +43,8 @@ func TestSourceRangesRefuseOthers(t *testing.T) {
 }
 
 func TestAffinityOverChangingTargets(t *testing.T) {
-	p, port := newPlane(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndClose("two"))
-	startTarget(t, three, target, greetAndClose("three"))
-	f := forwarding(target, []string{two, three, four}, port) // Nobody answers at four.
+	p, port, f := newPair(t)
+	f.Backends = append(f.Backends, forwarding(0, []string{four}).Backends...) // Nobody answers at four.
 	f.Affinity = time.Hour
 	require.NoError(t, p.Apply(f))
 	first, second := greetingFrom(t, two, port), greetingFrom(t, three, port)
@@ -57,14 +53,16 @@ func TestAffinityOverChangingTargets(t *testing.T) {
 		assert.Equal(t, second, greetingFrom(t, three, port))
 	}
 
-	left := map[string]string{"two": three, "three": two}[first]
-	other := map[string]string{"two": "three", "three": "two"}[first]
-	f.Backends = forwarding(target, []string{left, four}).Backends
+	all, other := f.Backends, otherOfPair[first]
+	f.Backends = all[1:]
+	if first == "three" {
+		f.Backends = []cloud.Backend{all[0], all[2]}
+	}
 	require.NoError(t, p.Apply(f))
 	for range 3 {
 		assert.Equal(t, other, greetingFrom(t, two, port))
 	}
-	f.Backends = forwarding(target, []string{two, three, four}).Backends
+	f.Backends = all
 	require.NoError(t, p.Apply(f))
 	for range 5 {
 		assert.Equal(t, other, greetingFrom(t, two, port), "the new choice is kept")
@@ -79,72 +77,20 @@ func TestAffinityOverChangingTargets(t *testing.T) {
 	assert.Len(t, seen, 2)
 }
 
-func TestAffinityEndsWithSilence(t *testing.T) {
-	p, port := newPlane(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndClose("two"))
-	startTarget(t, three, target, greetAndClose("three"))
-	f := forwarding(target, []string{two, three}, port)
-	f.Affinity = time.Millisecond
-	require.NoError(t, p.Apply(f))
-	first := greetingFrom(t, four, port)
-	require.Eventually(t, func() bool { return greetingFrom(t, four, port) != first }, testTimeout, 5*time.Millisecond)
-}
-
-func TestProxyProtocolNamesClient(t *testing.T) {
-	for version, number := range map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2} {
-		t.Run(string(version), func(t *testing.T) {
-			p, port := newPlane(t), freePort(t)
-			l, err := net.Listen("tcp4", two+":0")
-			require.NoError(t, err)
-			proxied := &proxyproto.Listener{Listener: l, ReadHeaderTimeout: testTimeout}
-			t.Cleanup(func() { _ = proxied.Close() })
-			got := make(chan *proxyproto.Header, 1)
-			go func() {
-				c, err := proxied.Accept()
-				if err != nil {
-					return
-				}
-				defer func() { _ = c.Close() }()
-				got <- c.(*proxyproto.Conn).ProxyHeader()
-				_, _ = io.Copy(c, c)
-			}()
-			f := forwarding(l.Addr().(*net.TCPAddr).Port, []string{four, two}, port)
-			f.Listeners[0].ProxyProtocol = version
-			require.NoError(t, p.Apply(f))
-			c, err := dialFrom(t, three, port)
-			require.NoError(t, err)
-			select { // The client has sent nothing yet.
-			case h := <-got:
-				require.NotNil(t, h)
-				assert.Equal(t, number, h.Version)
-				assert.Equal(t, c.LocalAddr().String(), h.SourceAddr.String())
-				assert.Equal(t, c.RemoteAddr().String(), h.DestinationAddr.String())
-			case <-time.After(testTimeout):
-				t.Fatal("no header came")
-			}
-			requireEcho(t, c, "hello")
-			require.NoError(t, c.CloseWrite())
-			_, err = c.Read(make([]byte, 1))
-			require.ErrorIs(t, err, io.EOF)
-			require.Eventually(t, func() bool {
-				return listenerStats(p).In == 5 &&
-					listenerStats(p).Out == 5
-			}, testTimeout, time.Millisecond)
-		})
-	}
-}
-
 // A client with an open connection is not silent, however old the connection is.
-func TestAffinityLastsAsLongAsAConnection(t *testing.T) {
-	p, port := newPlane(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndEcho("a"))
-	startTarget(t, three, target, greetAndEcho("b"))
-	f := forwarding(target, []string{two, three}, port)
+func TestAffinityEndsWithSilence(t *testing.T) {
+	p, port, f := newPair(t)
 	f.Affinity = time.Millisecond
 	require.NoError(t, p.Apply(f))
-	_, own := dialAndReadName(t, four, port)
+	var open []net.Conn
+	c, own := dialAndReadName(t, four, port)
 	for range 20 {
-		_, name := dialAndReadName(t, four, port)
+		next, name := dialAndReadName(t, four, port)
 		require.Equal(t, own, name)
+		open = append(open, next)
 	}
+	for _, c := range append(open, c) {
+		require.NoError(t, c.Close())
+	}
+	await(t, func() bool { return greetingFrom(t, four, port) != own })
 }

@@ -64,7 +64,7 @@ func (w copyMode) newBalancer(t *testing.T) (p *dataplane.Plane, dial func() (cl
 			<-done // The test closes it.
 		case <-done:
 		}
-	}), []string{two}, port)
+	}), []string{four, two}, port) // Nobody answers at four.
 	t.Cleanup(func() { close(done) })
 	f.IdleTimeout, f.Listeners[0].ProxyProtocol = w.idle, w.proxy
 	require.NoError(t, p.Apply(f))
@@ -93,7 +93,9 @@ func (w copyMode) skipHeader(t *testing.T, at *connEnd, client net.Conn) {
 	in := bufio.NewReader(at.in)
 	h, err := proxyproto.Read(in)
 	require.NoError(t, err)
+	assert.Equal(t, map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2}[w.proxy], h.Version)
 	assert.Equal(t, client.LocalAddr().String(), h.SourceAddr.String())
+	assert.Equal(t, client.RemoteAddr().String(), h.DestinationAddr.String())
 	at.in = in
 }
 
@@ -176,29 +178,13 @@ func TestLargeTransfersBothWaysAtOnce(t *testing.T) {
 	})
 }
 
-func TestManySmallWrites(t *testing.T) {
-	const length = 20_000
-	inAllCopyModes(t, func(t *testing.T, w copyMode) {
-		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
-			said := newRandomStream(3, 8)
-			var all errgroup.Group
-			all.Go(func() error { return errors.Join(said.write(from, length), from.CloseWrite()) })
-			got, digest, err := readToEnd(to)
-			require.NoError(t, err)
-			require.NoError(t, all.Wait())
-			assert.EqualValues(t, length, got)
-			assert.Equal(t, said.digest(), digest)
-		})
-	})
-}
-
 // One end closes its direction while the other goes on sending: before, while and after
 // that end notices.
 func TestHalfCloseLeavesTheOtherDirection(t *testing.T) {
 	const length = 4 << 20
 	inAllCopyModes(t, func(t *testing.T, w copyMode) {
 		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, first, last connEnd) {
-			short, long := newRandomStream(4, 4<<10), newRandomStream(5, 64<<10)
+			short, long := newRandomStream(4, 8), newRandomStream(5, 64<<10) // In many small writes, and in large ones.
 			var shortThere, longThere string
 			var all errgroup.Group
 			heard := make(chan struct{})
@@ -229,113 +215,93 @@ func (e connEnd) requireReset(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-func TestResetMidTransfer(t *testing.T) {
-	inAllCopyModes(t, func(t *testing.T, w copyMode) {
-		t.Run("by the reader", func(t *testing.T) {
-			w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
-				var all errgroup.Group
-				all.Go(func() error { return newRandomStream(6, 64<<10).write(from, 1<<30) })
-				_, err := io.CopyN(io.Discard, to, 1<<20)
-				require.NoError(t, err)
-				require.NoError(t, to.reset())
-				err = all.Wait()
-				require.True(t, errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE), "%v", err)
-				awaitNoConnections(t, p)
-			})
-		})
-		t.Run("by the writer", func(t *testing.T) {
-			w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
-				var all errgroup.Group
-				all.Go(func() error { return errors.Join(newRandomStream(7, 64<<10).write(from, 5<<20), from.reset()) })
-				to.requireReset(t)
-				require.NoError(t, all.Wait())
-				awaitNoConnections(t, p)
-			})
-		})
-		t.Run("after a half-close", func(t *testing.T) {
-			w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
-				require.NoError(t, to.CloseWrite())
-				got, _, err := readToEnd(from)
-				require.NoError(t, err)
-				require.Zero(t, got)
-				_, err = io.WriteString(from, "hello")
-				require.NoError(t, err)
-				_, err = io.ReadFull(to, make([]byte, 5))
-				require.NoError(t, err)
-				require.NoError(t, from.reset())
-				to.requireReset(t)
-				awaitNoConnections(t, p)
-			})
-		})
-	})
-}
-
-// mostBuffered is how many bytes the kernel may hold between a writer and a reader with a
-// proxy between them: two connections, each with a buffer at both ends, and some more for
-// pipes.
-func mostBuffered(t *testing.T) int {
-	t.Helper()
-	most := 8 << 20
-	for _, name := range []string{"tcp_rmem", "tcp_wmem"} {
-		text, err := os.ReadFile("/proc/sys/net/ipv4/" + name)
-		if err != nil {
-			t.Skipf("this system does not tell how large its buffers grow: %v", err)
-		}
-		var least, usual, largest int
-		_, err = fmt.Sscan(string(text), &least, &usual, &largest)
-		require.NoError(t, err)
-		most += 2 * largest
-	}
-	return most
-}
-
-// A writer whose reader does not read is stopped, and nothing is lost.
-func TestSlowReadersStopTheWriter(t *testing.T) {
-	const piece, stalled = 64 << 10, 300 * time.Millisecond
-	most := mostBuffered(t)
-	inAllCopyModes(t, func(t *testing.T, w copyMode) {
-		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
-			source, sum, sent := rand.NewChaCha8([32]byte{8}), sha256.New(), 0
-			buffer := make([]byte, piece)
-			var err error
-			for err == nil && sent <= most {
-				_, _ = source.Read(buffer)
-				// On a slow machine this only gives up too soon.
-				require.NoError(t, from.SetWriteDeadline(time.Now().Add(stalled)))
-				var n int
-				n, err = from.Write(buffer)
-				_, _ = sum.Write(buffer[:n])
-				sent += n
-			}
-			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "%d bytes were taken and none was read", sent)
-			require.NoError(t, from.SetDeadline(time.Now().Add(testTimeout)))
-			require.NoError(t, to.SetDeadline(time.Now().Add(testTimeout)))
-			rest := newRandomStream(9, piece)
+// A reset of one end reaches the other, which sees no orderly end.
+func TestResetsReachTheOtherEnd(t *testing.T) {
+	for name, reset := range map[string]func(t *testing.T, from, to connEnd) (other connEnd){
+		"of the writer": func(t *testing.T, from, to connEnd) connEnd {
 			var all errgroup.Group
-			all.Go(func() error {
-				return errors.Join(rest.write(io.MultiWriter(from, sum), 1<<20), from.CloseWrite())
-			})
-			got, digest, err := readToEnd(to)
+			t.Cleanup(func() { require.NoError(t, all.Wait()) })
+			all.Go(func() error { return errors.Join(newRandomStream(7, 64<<10).write(from, 5<<20), from.reset()) })
+			return to
+		},
+		"of a writer that waits": func(t *testing.T, from, to connEnd) connEnd {
+			from.writeUntilStopped(t)
+			require.NoError(t, from.reset())
+			return to
+		},
+		"of the reader for which the writer waits": func(t *testing.T, from, to connEnd) connEnd {
+			from.writeUntilStopped(t)
+			require.NoError(t, to.reset())
+			return from
+		},
+		"after a half-close": func(t *testing.T, from, to connEnd) connEnd {
+			require.NoError(t, to.CloseWrite())
+			got, _, err := readToEnd(from)
 			require.NoError(t, err)
-			require.NoError(t, all.Wait())
-			assert.EqualValues(t, sent+1<<20, got)
-			assert.Equal(t, fmt.Sprintf("%x", sum.Sum(nil)), digest)
+			require.Zero(t, got)
+			_, err = io.WriteString(from, "hello")
+			require.NoError(t, err)
+			_, err = io.ReadFull(to, make([]byte, 5))
+			require.NoError(t, err)
+			require.NoError(t, from.reset())
+			return to
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inAllCopyModes(t, func(t *testing.T, w copyMode) {
+				w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
+					reset(t, from, to).requireReset(t)
+					awaitNoConnections(t, p)
+				})
+			})
 		})
-	})
+	}
 }
 
-// A reset discards what was sent before the reader began to read, but the reader does see
-// the reset.
-func TestResetReachesASlowReader(t *testing.T) {
+// writeUntilStopped writes until the balancer takes no more because nobody reads.
+func (e connEnd) writeUntilStopped(t *testing.T) {
+	t.Helper()
+	require.NoError(t, e.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+	require.ErrorIs(t, newRandomStream(10, 64<<10).write(e, 1<<30), os.ErrDeadlineExceeded)
+}
+
+// requireCut requires that cut resets both ends of a connection: neither sees an orderly end.
+func requireCut(t *testing.T, from, to connEnd, cut func()) {
+	t.Helper()
+	_, err := io.WriteString(from, "half of")
+	require.NoError(t, err)
+	_, err = io.ReadFull(to, make([]byte, len("half of")))
+	require.NoError(t, err)
+	cut()
+	to.requireReset(t)
+	from.requireReset(t)
+}
+
+func TestDrainedAndRemovedConnectionsAreReset(t *testing.T) {
 	inAllCopyModes(t, func(t *testing.T, w copyMode) {
 		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
-			require.NoError(t, from.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-			require.ErrorIs(t, newRandomStream(10, 64<<10).write(from, 1<<30), os.ErrDeadlineExceeded)
-			require.NoError(t, from.reset())
-			to.requireReset(t)
+			requireCut(t, from, to, func() {
+				left := []cloud.Listener{listenerStats(p).Listener}
+				drained := cloud.Forwarding{ID: "lb-1", Addresses: []netip.Addr{front}, Listeners: left, Drain: time.Millisecond}
+				require.NoError(t, p.Apply(drained))
+			})
 			awaitNoConnections(t, p)
 		})
+		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
+			requireCut(t, from, to, func() { p.Remove("lb-1") })
+		})
 	})
+}
+
+func TestIdleConnectionsAreReset(t *testing.T) {
+	for _, proxy := range []cloud.ProxyProtocol{"", cloud.ProxyV1, cloud.ProxyV2} {
+		w := copyMode{200 * time.Millisecond, proxy}
+		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
+			requireCut(t, from, to, func() {})
+			awaitNoConnections(t, p)
+			assert.Zero(t, listenerStats(p).Failed)
+		})
+	}
 }
 
 func TestConnectionsWithoutData(t *testing.T) {
@@ -363,39 +329,4 @@ func TestConnectionsWithoutData(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "220 the target speaks first", string(all))
 	})
-}
-
-func TestTargetClosesAtOnce(t *testing.T) {
-	inAllCopyModes(t, func(t *testing.T, w copyMode) {
-		p, port := newPlane(t), freePort(t)
-		f := forwarding(startTarget(t, two, 0, func(c net.Conn) {
-			if w.proxy != "" { // Closing with unread data resets the connection.
-				_, _ = proxyproto.Read(bufio.NewReader(c))
-			}
-		}), []string{two}, port)
-		f.IdleTimeout, f.Listeners[0].ProxyProtocol = w.idle, w.proxy
-		require.NoError(t, p.Apply(f))
-		for range 10 {
-			c := dial(t, port)
-			_, err := c.Read(make([]byte, 1))
-			require.ErrorIs(t, err, io.EOF)
-			require.NoError(t, c.Close())
-		}
-		awaitNoConnections(t, p)
-		assert.Zero(t, listenerStats(p).Failed)
-	})
-}
-
-// readAll connects and returns all that the target sends. It may run in any goroutine.
-func readAll(t *testing.T, port int) string {
-	t.Helper()
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), testTimeout)
-	if !assert.NoError(t, err) {
-		return ""
-	}
-	defer func() { _ = c.Close() }()
-	assert.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
-	all, err := io.ReadAll(c)
-	assert.NoError(t, err)
-	return string(all)
 }

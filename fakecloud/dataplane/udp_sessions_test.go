@@ -1,10 +1,8 @@
 package dataplane_test
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,15 +13,13 @@ import (
 )
 
 func TestUDPSessionKeepsTarget(t *testing.T) {
-	p, port := newPlane(t), freePort(t)
-	target := portOf(udpBackend(t, two, "two", 0))
-	udpBackend(t, three, "three", target)
-	require.NoError(t, p.Apply(udpForwarding(target, []string{two, three}, port)))
+	p, port, f := newUDPPair(t)
+	require.NoError(t, p.Apply(f))
 	seen := map[string]int{}
 	var clients []*net.UDPConn
-	for i := range 4 {
+	for range 4 {
 		c := udpClient(t, four, port)
-		name := sendAndReadName(t, c, fmt.Sprint("first of ", i))
+		name := sendAndReadName(t, c, "first")
 		seen[name]++
 		for range 3 {
 			assert.Equal(t, name, sendAndReadName(t, c, "again"))
@@ -31,25 +27,22 @@ func TestUDPSessionKeepsTarget(t *testing.T) {
 		clients = append(clients, c)
 	}
 	assert.Equal(t, map[string]int{"two": 2, "three": 2}, seen)
-	large := strings.Repeat("x", 60_000)
-	name := sendAndReadName(t, clients[0], large)
-	assert.Equal(t, name, sendAndReadName(t, clients[0], ""), "an empty datagram is one, too")
-	in := 4*len("first of 0againagainagain") + len(large)
-	out := in + 8*len("two three ") + 2*len(name+" ")
-	require.Eventually(t, func() bool {
-		return listenerStats(p).In == int64(in) &&
-			listenerStats(p).Out == int64(out)
-	}, testTimeout, time.Millisecond)
+	in := int64(4 * len("firstagainagainagain"))
+	bytes := cloud.Bytes{In: in, Out: in + int64(8*len("two three "))}
+	await(t, func() bool { return listenerStats(p).Bytes == bytes })
 	s := listenerStats(p)
 	assert.EqualValues(t, 4, s.Connections)
 	assert.EqualValues(t, 4, s.Active)
 	assert.Zero(t, s.Failed)
 
-	require.NoError(t, p.Apply(udpForwarding(target, []string{two})), "the listener goes")
-	require.NoError(t, p.Apply(udpForwarding(target, []string{two}, port)), "and comes back")
+	listeners := f.Listeners
+	f.Backends, f.Listeners = f.Backends[:1], nil
+	require.NoError(t, p.Apply(f))
+	f.Listeners = listeners
+	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "two", sendAndReadName(t, clients[0], "hello"))
 	assert.Equal(t, "two", sendAndReadName(t, clients[1], "hello"))
-	assert.EqualValues(t, 6, listenerStats(p).Connections)
+	assert.EqualValues(t, 6, listenerStats(p).Connections, "sessions ended with their listener")
 }
 
 func TestUDPSessionLeavesDeadTarget(t *testing.T) {
@@ -71,17 +64,16 @@ func TestUDPSessionLeavesDeadTarget(t *testing.T) {
 	for range 4 { // Clients from other addresses are not sent to the target that refused.
 		assert.Equal(t, second, sendAndReadName(t, udpClient(t, two, port), "hello"))
 	}
-	udpBackend(t, map[string]string{"two": two, "three": three}[first], first, target)
-
-	gone := map[string]string{"two": two, "three": three}[second]
-	f.Backends = forwarding(target, []string{map[string]string{two: three, three: two}[gone]}).Backends
+	host := map[string]string{"two": two, "three": three}[first]
+	udpBackend(t, host, first, target)
+	f.Backends = forwarding(target, []string{host}).Backends
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, first, sendAndReadName(t, c, "hello"), "nothing is sent to what is no target any more")
 
 	f.Backends = nil
 	require.NoError(t, p.Apply(f))
 	sendText(t, c, "dropped")
-	require.Eventually(t, func() bool { return listenerStats(p).Failed == 1 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Failed == 1 })
 }
 
 func TestUDPSessionsEnd(t *testing.T) {
@@ -95,7 +87,7 @@ func TestUDPSessionsEnd(t *testing.T) {
 	sendAndReadName(t, b, "2")
 	sendAndReadName(t, a, "3")
 	sendAndReadName(t, c, "4 makes room by ending what was silent longest: b")
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 2 }, testTimeout, time.Millisecond)
+	await(t, func() bool { return listenerStats(p).Active == 2 })
 	sendAndReadName(t, a, "5")
 	assert.EqualValues(t, 3, listenerStats(p).Connections, "a goes on")
 	sendAndReadName(t, b, "6")
@@ -122,9 +114,7 @@ func TestSourceRangesDropDatagrams(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	for i, c := range []*net.UDPConn{outside, late, late} {
 		sendText(t, c, "dropped")
-		require.Eventually(
-			t, func() bool { return listenerStats(p).Refused == int64(i+1) }, testTimeout, time.Millisecond,
-		)
+		await(t, func() bool { return listenerStats(p).Refused == int64(i+1) })
 	}
 	sendAndReadName(t, inside, "hello")
 	f.SourceRanges = nil
@@ -136,7 +126,7 @@ func TestSourceRangesDropDatagrams(t *testing.T) {
 func TestOnePortOfEachProtocol(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	u := udpBackend(t, two, "udp", 0)
-	target := startTarget(t, two, portOf(u), greetAndClose("tcp"))
+	target := startTarget(t, two, portOf(u), greetAndEcho("tcp"))
 	f := forwarding(target, []string{two}, port)
 	f.Listeners = append(f.Listeners, udpForwarding(target, nil, port).Listeners...)
 	require.NoError(t, p.Apply(f))
@@ -158,4 +148,17 @@ func TestOnePortOfEachProtocol(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = blocker.Close() }()
 	require.ErrorContains(t, p.Apply(udpForwarding(target, []string{two}, port, portOf(blocker))), "ss -lnup")
+}
+
+func TestIdleUDPSessionsEnd(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := portOf(udpBackend(t, two, "two", 0))
+	f := udpForwarding(target, []string{two}, port)
+	f.IdleTimeout = time.Second // Below the default, and longer than a target takes on a busy machine.
+	require.NoError(t, p.Apply(f))
+	c := udpClient(t, four, port)
+	assert.Equal(t, "two", sendAndReadName(t, c, "hello"))
+	awaitNoConnections(t, p)
+	assert.Equal(t, "two", sendAndReadName(t, c, "hello again"))
+	assert.EqualValues(t, 2, listenerStats(p).Connections)
 }
