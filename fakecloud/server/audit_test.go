@@ -35,7 +35,7 @@ func TestCallsAreCounted(t *testing.T) {
 	resp, _ := r.asCCM(t, "POST", "/v1/instances", `{"nom":"x"}`)
 	require.Equal(t, 400, resp.StatusCode)
 	requireOK(t)(r.other.ListZones(ctx))
-	r.openEvents(t)
+	r.openEvents(t, "")
 
 	f := r.breakCCM(t, api.FaultCreate{
 		Times: 1, Match: api.FaultMatch{Operations: []string{"listRoutes"}}, Effect: api.FaultEffect{EmptyList: true},
@@ -175,7 +175,7 @@ func TestTheAuditPages(t *testing.T) {
 // The bytes of a stream are added when it ends.
 func TestStreamsAreAudited(t *testing.T) {
 	r, ctx := newRig(t).withHop(t), t.Context()
-	stream := r.openEvents(t)
+	stream := r.openEvents(t, "")
 	streams := client.AuditFilter{Operation: "streamEvents"}
 	begun := must(r.ListAudit(ctx, streams, 0))(t)
 	require.Len(t, begun, 1)

@@ -316,7 +316,7 @@ func (r *rig) balancer(t *testing.T, name string) api.LoadBalancer {
 	t.Helper()
 	lb := r.createBalancer(t, api.LoadBalancerCreate{
 		Name:      name,
-		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 30080}},
+		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t), TargetPort: 30080}},
 	})
 	return r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 }

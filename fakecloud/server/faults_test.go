@@ -40,12 +40,7 @@ func (r *rig) createFault(t *testing.T, f api.FaultCreate) *api.Fault {
 
 func (r *rig) awaitHits(t *testing.T, id string, want int) {
 	t.Helper()
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		f, err := r.GetFault(t.Context(), id)
-		if assert.NoError(c, err) {
-			assert.Equal(c, want, f.Hits)
-		}
-	}, patience, 2*time.Millisecond)
+	await(t, r.GetFault, id, func(c *assert.CollectT, f *api.Fault) { assert.Equal(c, want, f.Hits) })
 }
 
 func (r *rig) names(t *testing.T) []string {
@@ -421,13 +416,10 @@ func TestOperations(t *testing.T) {
 
 func (r *rig) awaitReason(t *testing.T, id string, want api.InstanceState, reason string) {
 	t.Helper()
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		in, err := r.GetInstance(t.Context(), id)
-		if assert.NoError(c, err) {
-			assert.Equal(c, want, in.State)
-			assert.Equal(c, reason, valueOrZero(in.StateReason, ""))
-		}
-	}, patience, 2*time.Millisecond)
+	await(t, r.GetInstance, id, func(c *assert.CollectT, in *api.Instance) {
+		assert.Equal(c, want, in.State)
+		assert.Equal(c, reason, valueOrZero(in.StateReason, ""))
+	})
 }
 
 // How life cycles go wrong is for the tests of faults; here is how the API shows it.

@@ -454,18 +454,18 @@ func authorized(t *testing.T, url string) *http.Request {
 }
 
 // openEvents opens an event stream, and leaves it open until the test ends.
-func (r *rig) openEvents(t *testing.T) (stream io.ReadCloser) {
+func (r *rig) openEvents(t *testing.T, query string) (stream io.ReadCloser) {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"+query))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 	return resp.Body
 }
 
-func freePort(t *testing.T, host string) int {
+func freePort(t *testing.T) int {
 	t.Helper()
-	l := must(net.Listen("tcp4", host+":0"))(t)
+	l := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }
