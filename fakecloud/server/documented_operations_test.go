@@ -290,20 +290,17 @@ func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 		if !d.takes("Idempotency-Key") {
 			continue
 		}
-		body := bodies[d.OperationID]
-		require.NotEmpty(t, body, d.OperationID)
-		answer, _ := r.call(
-			t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID,
-		)
+		require.NotEmpty(t, bodies[d.OperationID], d.OperationID)
+		create := func(name string) (bufferedAnswer, api.Problem) {
+			body := strings.Replace(bodies[d.OperationID], "NAME", name, 1)
+			return r.call(t, d.method, d.url, body, "Idempotency-Key", "key-of-"+d.OperationID)
+		}
+		answer, _ := create("a")
 		require.Equal(t, 201, answer.StatusCode, "%s: %s", d.OperationID, answer.Body)
-		again, _ := r.call(
-			t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID,
-		)
+		again, _ := create("a")
 		assert.Equal(t, answer.Body, again.Body, d.OperationID)
 		assert.Equal(t, "true", again.Header.Get("Idempotent-Replayed"), d.OperationID)
-		answer, p := r.call(
-			t, d.method, d.url, strings.Replace(body, "NAME", "b", 1), "Idempotency-Key", "key-of-"+d.OperationID,
-		)
+		answer, p := create("b")
 		assert.Equal(t, 422, answer.StatusCode, d.OperationID)
 		assert.Equal(t, api.IdempotencyKeyReused, p.Code, d.OperationID)
 		assert.Contains(t, p.Detail, "use a new key", d.OperationID)
@@ -314,9 +311,7 @@ func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 
 func (r *rig) balancer(t *testing.T, name string) api.LoadBalancer {
 	t.Helper()
-	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name:      name,
-		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t), TargetPort: 30080}},
-	})
+	listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t), TargetPort: 30080}}
+	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: name, Listeners: listeners})
 	return r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 }
