@@ -253,6 +253,19 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 	}
 }
 
+// The tail is there only while somebody follows.
+func TestTheTailComesAndGoes(t *testing.T) {
+	r := newRig(t).withHop(t)
+	for range 3 {
+		stream := r.openEvents(t, "")
+		open, _ := r.srv.Readers()
+		assert.EqualValues(t, 1, open)
+		r.routes(t, 1, 1)
+		require.NoError(t, stream.Close())
+		require.Eventually(t, func() bool { open, _ := r.srv.Readers(); return open == 0 }, patience, time.Millisecond)
+	}
+}
+
 // A reader that asks for the newest is told at once after which number it is, also in a cloud in which
 // nothing has happened yet, and gets what happens from then on, and nothing older.
 func TestReadersMayStartWithTheNewest(t *testing.T) {
