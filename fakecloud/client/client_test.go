@@ -28,11 +28,31 @@ func newClient(t *testing.T, handler http.HandlerFunc) (*client.Client, string) 
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	token := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(token, []byte("first\n"), 0o600))
-	c, err := client.New(client.Config{URL: server.URL, TokenFile: token, UserAgent: "test/1"})
+	token := tokenFile(t, "first\n")
+	return mustNew(t, client.Config{URL: server.URL, TokenFile: token, UserAgent: "test/1"}), token
+}
+
+func tokenFile(t *testing.T, secret string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(secret), 0o600))
+	return file
+}
+
+// caFile holds the certificate of a server, by which a client knows it.
+func caFile(t *testing.T, of *httptest.Server) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ca")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: of.Certificate().Raw}
+	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
+	return file
+}
+
+func mustNew(t *testing.T, cfg client.Config) *client.Client {
+	t.Helper()
+	c, err := client.New(cfg)
 	require.NoError(t, err)
-	return c, token
+	return c
 }
 
 func problem(w http.ResponseWriter, status int, code api.ProblemCode) {
@@ -49,36 +69,24 @@ func answer(w http.ResponseWriter, v any) {
 }
 
 func TestOnlyReadsAreRetried(t *testing.T) {
+	var calls atomic.Int32
+	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		problem(w, http.StatusServiceUnavailable, api.Internal)
+	})
+	ctx := t.Context()
 	for name, tc := range map[string]struct {
-		call func(context.Context, *client.Client) error
+		call func() error
 		want int32
 	}{
-		"get": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.GetInstance(ctx, "i-1")
-			return err
-		}, 3},
-		"create": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.CreateInstance(ctx, api.InstanceCreate{})
-			return err
-		}, 1},
-		"stop": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.StopInstance(ctx, "i-1")
-			return err
-		}, 1},
-		"delete": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.DeleteLoadBalancer(ctx, "lb-1")
-			return err
-		}, 1},
+		"get":    {func() error { _, err := c.GetInstance(ctx, "i-1"); return err }, 3},
+		"create": {func() error { _, err := c.CreateInstance(ctx, api.InstanceCreate{}); return err }, 1},
+		"stop":   {func() error { _, err := c.StopInstance(ctx, "i-1"); return err }, 1},
+		"delete": {func() error { _, err := c.DeleteLoadBalancer(ctx, "lb-1"); return err }, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var calls atomic.Int32
-			c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
-				calls.Add(1)
-				problem(w, http.StatusServiceUnavailable, api.Internal)
-			})
-			assert.Error(t, tc.call(t.Context(), c))
-			assert.Equal(t, tc.want, calls.Load())
-		})
+		calls.Store(0)
+		assert.Error(t, tc.call(), name)
+		assert.Equal(t, tc.want, calls.Load(), name)
 	}
 }
 
@@ -128,8 +136,7 @@ func (r *refusingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 // The cloud's Retry-After is waited for between attempts, in either form that HTTP has for it. A wait that would
 // outlast the caller's deadline is not begun: the caller has the cloud's answer at once.
 func TestRetryAfterIsWaitedFor(t *testing.T) {
-	token := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
+	token := tokenFile(t, "t")
 	inSeconds := func() string { return "1" }
 	asDate := func() string { return time.Now().Add(time.Second).UTC().Format(http.TimeFormat) }
 	for name, tc := range map[string]struct {
@@ -145,15 +152,14 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cloud := &refusingTransport{retryAfter: tc.retryAfter}
-				c, err := client.New(client.Config{
+				c := mustNew(t, client.Config{
 					URL: "http://cloud.test", TokenFile: token, UserAgent: "test/1",
 					Wrap: func(http.RoundTripper) http.RoundTripper { return cloud },
 				})
-				require.NoError(t, err)
 				start := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), tc.deadline)
 				defer cancel()
-				_, err = c.GetInstance(ctx, "i-1")
+				_, err := c.GetInstance(ctx, "i-1")
 				var refused *client.Error
 				require.ErrorAs(t, err, &refused)
 				assert.Equal(t, http.StatusTooManyRequests, refused.Status)
@@ -270,15 +276,6 @@ func sendEvent(w io.Writer, seq int64) {
 	_, _ = fmt.Fprintf(w, "id: %d\nevent: updated\ndata: %s\n\n", seq, data)
 }
 
-func TestFollowEndsWithItsCallback(t *testing.T) {
-	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		sendEvent(w, 1)
-	})
-	enough := errors.New("enough")
-	assert.ErrorIs(t, c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil), enough)
-}
-
 func TestNewChecksConfig(t *testing.T) {
 	for _, url := range []string{"", "localhost:8470", "ftp://x", "http://"} {
 		_, err := client.New(client.Config{URL: url, TokenFile: "x"})
@@ -291,22 +288,15 @@ func TestEmptyIDsAreRefused(t *testing.T) {
 	c, _ := newClient(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("called %s %s", r.Method, r.URL) })
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"get instance": func() error { _, err := c.GetInstance(ctx, ""); return err },
-		"start":        func() error { _, err := c.StartInstance(ctx, ""); return err },
-		"stop":         func() error { _, err := c.StopInstance(ctx, ""); return err },
-		"terminate":    func() error { _, err := c.TerminateInstance(ctx, ""); return err },
-		"get balancer": func() error { _, err := c.GetLoadBalancer(ctx, ""); return err },
-		"stats":        func() error { _, err := c.LoadBalancerStats(ctx, ""); return err },
-		"update balancer": func() error {
-			_, err := c.UpdateLoadBalancer(ctx, "", api.LoadBalancerUpdate{})
+		"get":    func() error { _, err := c.GetInstance(ctx, ""); return err },
+		"post":   func() error { _, err := c.StartInstance(ctx, ""); return err },
+		"patch":  func() error { _, err := c.UpdateLoadBalancer(ctx, "", api.LoadBalancerUpdate{}); return err },
+		"stats":  func() error { _, err := c.LoadBalancerStats(ctx, ""); return err },
+		"delete": func() error { return c.DeleteRoute(ctx, "") },
+		"delete, with an answer": func() error {
+			_, err := c.DeleteLoadBalancer(ctx, "")
 			return err
 		},
-		"health":          func() error { _, err := c.LoadBalancerHealth(ctx, ""); return err },
-		"get route":       func() error { _, err := c.GetRoute(ctx, ""); return err },
-		"delete route":    func() error { return c.DeleteRoute(ctx, "") },
-		"get fault":       func() error { _, err := c.GetFault(ctx, ""); return err },
-		"delete fault":    func() error { return c.DeleteFault(ctx, "") },
-		"delete balancer": func() error { _, err := c.DeleteLoadBalancer(ctx, ""); return err },
 	} {
 		assert.ErrorContains(t, call(), "no ID given", name)
 	}
@@ -340,15 +330,14 @@ func TestFollowNoticesSilence(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	token := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(token, []byte("first\n"), 0o600))
-	c, err := client.New(client.Config{URL: server.URL, TokenFile: token, Silence: 400 * time.Millisecond})
-	require.NoError(t, err)
+	c := mustNew(t, client.Config{
+		URL: server.URL, TokenFile: tokenFile(t, "first\n"), Silence: 400 * time.Millisecond,
+	})
 	var breaks []string
 	enough := errors.New("enough")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err = c.Follow(ctx, client.FromOldest, func(api.Event) error { return enough }, func(err error) {
+	err := c.Follow(ctx, client.FromOldest, func(api.Event) error { return enough }, func(err error) {
 		if err != nil {
 			breaks = append(breaks, err.Error())
 		}
@@ -390,17 +379,11 @@ func TestConfigDirect(t *testing.T) {
 		w.WriteHeader(http.StatusOK)
 	}))
 	t.Cleanup(cloud.Close)
-	cfg := client.Config{URL: cloud.URL, TokenFile: token, CAFile: filepath.Join(t.TempDir(), "ca")}
-	require.NoError(t, os.WriteFile(
-		cfg.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cloud.Certificate().Raw}), 0o600,
-	))
-	c, err := client.New(cfg)
-	require.NoError(t, err)
-	require.ErrorContains(t, c.Ready(t.Context()), "through the proxy", "a CA of one's own says nothing of the way")
+	cfg := client.Config{URL: cloud.URL, TokenFile: token, CAFile: caFile(t, cloud)}
+	err := mustNew(t, cfg).Ready(t.Context())
+	require.ErrorContains(t, err, "through the proxy", "a CA of one's own says nothing of the way")
 	cfg.Direct = true
-	c, err = client.New(cfg)
-	require.NoError(t, err)
-	require.NoError(t, c.Ready(t.Context()))
+	require.NoError(t, mustNew(t, cfg).Ready(t.Context()))
 
 	_, err = client.New(client.Config{URL: cloud.URL, TokenFile: token, Direct: true, Transport: shared})
 	require.ErrorContains(t, err, "give one")
@@ -411,29 +394,19 @@ func TestConfigCAFile(t *testing.T) {
 		answer(w, api.Project{Name: "p", DefaultTags: api.Tags{}})
 	}))
 	t.Cleanup(cloud.Close)
-	dir := t.TempDir()
-	file := func(name string, content []byte) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, content, 0o600))
-		return path
-	}
-	cfg := client.Config{URL: cloud.URL, TokenFile: file("token", []byte("secret"))}
-	c, err := client.New(cfg)
-	require.NoError(t, err)
-	_, err = c.Project(t.Context())
+	cfg := client.Config{URL: cloud.URL, TokenFile: tokenFile(t, "secret")}
+	_, err := mustNew(t, cfg).Project(t.Context())
 	require.ErrorContains(t, err, "certificate", "the system does not know it")
 
-	cfg.CAFile = file("ca", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cloud.Certificate().Raw}))
-	c, err = client.New(cfg)
-	require.NoError(t, err)
-	p, err := c.Project(t.Context())
+	cfg.CAFile = caFile(t, cloud)
+	p, err := mustNew(t, cfg).Project(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, "p", p.Name)
 
-	cfg.CAFile = filepath.Join(dir, "none")
+	cfg.CAFile = filepath.Join(t.TempDir(), "none")
 	_, err = client.New(cfg)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	cfg.CAFile = file("empty", []byte("nothing"))
+	require.NoError(t, os.WriteFile(cfg.CAFile, []byte("nothing"), 0o600))
 	_, err = client.New(cfg)
 	require.ErrorContains(t, err, "no PEM certificate")
 	cfg.Transport = http.DefaultTransport
@@ -488,11 +461,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestSnapshotTimeout(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(file, []byte("secret"), 0o600))
 	var bounds []time.Duration
-	c, err := client.New(client.Config{
-		URL: "http://127.0.0.1:1", TokenFile: file, Timeout: time.Minute,
+	c := mustNew(t, client.Config{
+		URL: "http://127.0.0.1:1", TokenFile: tokenFile(t, "secret"), Timeout: time.Minute,
 		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			end, ok := r.Context().Deadline()
 			assert.True(t, ok)
@@ -500,8 +471,7 @@ func TestSnapshotTimeout(t *testing.T) {
 			return nil, errors.New("seen")
 		}),
 	})
-	require.NoError(t, err)
-	_, err = c.CreateSnapshot(t.Context(), "a")
+	_, err := c.CreateSnapshot(t.Context(), "a")
 	require.ErrorContains(t, err, "seen")
 	require.ErrorContains(t, c.DeleteSnapshot(t.Context(), "a"), "seen")
 	require.Len(t, bounds, 2)
@@ -516,21 +486,14 @@ func TestConfigWrap(t *testing.T) {
 	plain, secure := httptest.NewServer(answers), httptest.NewTLSServer(answers)
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
-	dir := t.TempDir()
-	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca")
-	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
-	require.NoError(
-		t,
-		os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600),
-	)
 	for name, cfg := range map[string]client.Config{
 		"the default transport":         {URL: plain.URL},
-		"a CA of its own and no proxy":  {URL: secure.URL, CAFile: ca, Direct: true},
+		"a CA of its own and no proxy":  {URL: secure.URL, CAFile: caFile(t, secure), Direct: true},
 		"a transport given by somebody": {URL: plain.URL, Transport: &http.Transport{DisableKeepAlives: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
-			cfg.TokenFile = token
+			cfg.TokenFile = tokenFile(t, "secret")
 			cfg.Wrap = func(next http.RoundTripper) http.RoundTripper {
 				return roundTripper(func(r *http.Request) (*http.Response, error) {
 					calls++
@@ -538,9 +501,7 @@ func TestConfigWrap(t *testing.T) {
 					return next.RoundTrip(r)
 				})
 			}
-			c, err := client.New(cfg)
-			require.NoError(t, err)
-			p, err := c.Project(t.Context())
+			p, err := mustNew(t, cfg).Project(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, "p", p.Name)
 			assert.Equal(t, 1, calls)

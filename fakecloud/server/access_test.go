@@ -3,7 +3,6 @@ package server_test
 import (
 	"crypto/rsa"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"net/http"
@@ -85,30 +84,16 @@ func TestProjects(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	made := must(r.CreateProject(ctx, api.ProjectCreate{Name: "team-a", DefaultTags: &api.Tags{"team": "a"}}))(t)
 	requireCode(t, api.NameTaken)(r.CreateProject(ctx, api.ProjectCreate{Name: "team-a"}))
-	requireOK(t)(r.CreateProject(ctx, api.ProjectCreate{Name: "team-b"}))
-
-	all := must(r.ListProjects(ctx, ""))(t)
 	var names []string
-	for _, p := range all {
+	for _, p := range must(r.ListProjects(ctx, ""))(t) {
 		names = append(names, p.Name)
 	}
-	assert.Equal(t, []string{"default", "other", "team-a", "team-b"}, names)
+	assert.Equal(t, []string{"default", "other", "team-a"}, names)
 	assert.Equal(t, []api.Project{*made}, must(r.ListProjects(ctx, "team-a"))(t))
-	answer, _ := r.call(t, "GET", "/v1/projects?limit=3", "")
-	var page api.ProjectList
-	require.NoError(t, json.Unmarshal([]byte(answer.Body), &page))
-	require.NotNil(t, page.NextPageToken)
-	answer, _ = r.call(t, "GET", "/v1/projects?limit=3&pageToken="+*page.NextPageToken, "")
-	var rest api.ProjectList
-	require.NoError(t, json.Unmarshal([]byte(answer.Body), &rest))
-	assert.Equal(t, all, append(page.Items, rest.Items...))
-	assert.Nil(t, rest.NextPageToken)
 
 	renamed := must(r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
 	assert.EqualValues(t, 2, renamed.Version)
 	assert.Equal(t, api.Tags{"team": "a"}, renamed.DefaultTags)
-	_, err := r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-d")})
-	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
 	requireCode(t, api.NameTaken)(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("default")}))
 	same := must(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
 	assert.Equal(t, renamed, same, "nothing changed")
@@ -126,37 +111,25 @@ func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
 	p := must(r.CreateProject(ctx, api.ProjectCreate{Name: "short"}))(t)
 	theirs := r.withToken(t, p.ID, "theirs", api.RoleEditor)
 	in := must(theirs.CreateInstance(client.IdempotencyKey(ctx, "k"), api.InstanceCreate{}))(t)
-	lb := must(theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 80}},
-	}))(t)
-	route, err := theirs.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
-	require.NoError(t, err)
-	refused := func(what string) {
-		t.Helper()
-		err := r.DeleteProject(ctx, p.ID)
-		require.True(t, client.HasCode(err, api.InUse), err)
-		assert.ErrorContains(t, err, what)
-	}
+	lb := must(theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: oneListener}))(t)
+	route := must(theirs.CreateRoute(
+		ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID},
+	))(t)
+	refused := func(detail string) { requireCode(t, api.InUse, detail)(nil, r.DeleteProject(ctx, p.ID)) }
 	refused("1 instances, 1 load balancers, 1 routes")
-	requireOK(t)(theirs.TerminateInstance(ctx, in.ID))
-	requireOK(t)(theirs.DeleteLoadBalancer(ctx, lb.ID))
-	require.Eventually(t, func() bool {
-		_, err := theirs.GetLoadBalancer(ctx, lb.ID)
-		got, inErr := theirs.GetInstance(ctx, in.ID)
-		return client.IsNotFound(err) && inErr == nil && got.State == api.InstanceTerminated
-	}, patience, 2*time.Millisecond)
+	var terminated, deleted string
+	requireOK(t)(theirs.TerminateInstance(client.OperationInto(ctx, &terminated), in.ID))
+	requireOK(t)(theirs.DeleteLoadBalancer(client.OperationInto(ctx, &deleted), lb.ID))
+	requireOK(t)(theirs.AwaitOperation(ctx, terminated))
+	requireOK(t)(theirs.AwaitOperation(ctx, deleted))
 	refused("1 routes")
 	require.NoError(t, theirs.DeleteRoute(ctx, route.ID))
 
-	requireOK(t)(r.GetProject(ctx, p.ID))
 	require.NoError(t, r.DeleteProject(ctx, p.ID))
 	requireCode(t, api.NotFound)(r.GetProject(ctx, p.ID))
 	requireCode(t, api.Unauthenticated)(theirs.Project(ctx))
 	requireOK(t, "the name is free again")(r.CreateProject(ctx, api.ProjectCreate{Name: "short"}))
-
-	err = r.DeleteProject(ctx, r.project.ID)
-	require.True(t, client.HasCode(err, api.InUse), err)
-	assert.ErrorContains(t, err, "your token's own")
+	requireCode(t, api.InUse, "your token's own")(nil, r.DeleteProject(ctx, r.project.ID))
 }
 
 func TestAnAdminSeesNoResourcesOfOtherProjects(t *testing.T) {
@@ -180,13 +153,11 @@ func TestTokens(t *testing.T) {
 		CreatedAt: made.Token.CreatedAt, ExpiresAt: &expires,
 	}, made.Token)
 	ci := newClient(t, r.url, made.Secret)
-	p := must(ci.Project(ctx))(t)
-	assert.Equal(t, &made.Token, p.Token)
-
+	assert.Equal(t, &made.Token, must(ci.Project(ctx))(t).Token)
+	assert.Equal(t, &made.Token, must(r.GetToken(ctx, r.project.ID, "ci"))(t))
 	all := must(r.ListTokens(ctx, r.project.ID))(t)
 	require.Len(t, all, 3)
 	assert.Equal(t, []string{"ccm", "ci", "operator"}, []string{all[0].Name, all[1].Name, all[2].Name})
-	assert.Equal(t, made.Token, *must(r.GetToken(ctx, r.project.ID, "ci"))(t))
 	for _, path := range []string{"/tokens", "/tokens/ci"} {
 		answer, _ := r.call(t, "GET", "/v1/projects/"+r.project.ID+path, "")
 		assert.Equal(t, 200, answer.StatusCode)
@@ -194,11 +165,11 @@ func TestTokens(t *testing.T) {
 		assert.NotContains(t, answer.Body, "ecret")
 	}
 
-	_, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "stranger", Role: api.RoleViewer})
-	assert.True(t, client.HasCode(err, api.NameTaken), "unique in the cloud: %v", err)
-	past := time.Now().Add(-time.Second)
-	_, err = r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "late", Role: api.RoleViewer, ExpiresAt: &past})
-	assert.True(t, client.HasCode(err, api.InvalidRequest), err)
+	create := func(name string, expires *time.Time) (*api.TokenWithSecret, error) {
+		return r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: name, Role: api.RoleViewer, ExpiresAt: expires})
+	}
+	requireCode(t, api.NameTaken)(create("stranger", nil)) // It is unique in the cloud.
+	requireCode(t, api.InvalidRequest)(create("late", new(time.Now().Add(-time.Second))))
 	for _, body := range []string{
 		`{"name":"x"}`, `{"role":"viewer"}`, `{"name":"X","role":"viewer"}`, `{"name":"x","role":"owner"}`,
 		`{"name":"x","role":"viewer","secret":"0123456789abcdef"}`, `{"name":"x","role":"viewer","expiresAt":"soon"}`,
@@ -207,37 +178,29 @@ func TestTokens(t *testing.T) {
 		assert.Equal(t, 400, answer.StatusCode, body)
 	}
 
-	q := must(r.other.Project(ctx))(t)
-	_, err = r.GetToken(ctx, q.ID, "ci")
-	assert.True(t, client.IsNotFound(err), "of another project: %v", err)
-	requireCode(t, api.NotFound)(r.RotateToken(ctx, q.ID, "ci", api.TokenRotate{}))
-	assert.True(t, client.IsNotFound(r.DeleteToken(ctx, q.ID, "ci")))
+	another := must(r.other.Project(ctx))(t).ID
+	requireCode(t, api.NotFound)(r.GetToken(ctx, another, "ci"))
+	requireCode(t, api.NotFound)(r.RotateToken(ctx, another, "ci", api.TokenRotate{}))
+	assert.True(t, client.IsNotFound(r.DeleteToken(ctx, another, "ci")))
 
 	require.NoError(t, r.DeleteToken(ctx, r.project.ID, "ci"))
-	_, err = ci.Project(ctx)
-	assert.True(t, client.HasCode(err, api.Unauthenticated), "at once: %v", err)
+	requireCode(t, api.Unauthenticated)(ci.Project(ctx))
 	assert.True(t, client.IsNotFound(r.DeleteToken(ctx, r.project.ID, "ci")))
 }
 
 func TestRotatedTokens(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	made := must(r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer}))(t)
-	valid := func(secret string) bool {
-		_, err := newClient(t, r.url, secret).Project(ctx)
-		if err != nil {
-			require.True(t, client.HasCode(err, api.Unauthenticated), err)
-		}
-		return err == nil
-	}
-	require.True(t, valid(made.Secret))
 	second := must(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{GraceSeconds: 600}))(t)
 	assert.NotNil(t, second.Token.RotatedAt)
-	assert.NotEqual(t, made.Secret, second.Secret)
-	assert.True(t, valid(made.Secret) && valid(second.Secret), "both, for a while")
+	for _, secret := range []string{made.Secret, second.Secret} {
+		requireOK(t, "both, for a while")(newClient(t, r.url, secret).Project(ctx))
+	}
 	third := must(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{}))(t)
-	assert.True(t, valid(third.Secret))
-	assert.False(t, valid(second.Secret), "no grace")
-	assert.False(t, valid(made.Secret), "only one secret before is kept")
+	requireOK(t)(newClient(t, r.url, third.Secret).Project(ctx))
+	for _, secret := range []string{made.Secret, second.Secret} { // No grace, and one secret before is kept.
+		requireCode(t, api.Unauthenticated)(newClient(t, r.url, secret).Project(ctx))
+	}
 	_, p := r.call(t, "GET", "/v1/project", "", "Authorization", "Bearer "+second.Secret)
 	assert.Contains(t, p.Detail, `token "ci" was rotated`)
 	answer, _ := r.call(t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{"graceSeconds":604801}`)
@@ -254,17 +217,18 @@ func TestTokenKeys(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	p := r.project.ID
 	var added []api.TokenKey
-	for i := range uint(3) {
-		key := publicPEM(t, &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 2048+i), E: 65537})
-		added = append(added, *must(r.AddTokenKey(ctx, p, "ccm", api.TokenKeyCreate{PublicKey: key}))(t))
-		requireCode(t, api.NameTaken)(r.AddTokenKey(ctx, p, "operator", api.TokenKeyCreate{PublicKey: key}))
+	for i := range uint(4) {
+		key := api.TokenKeyCreate{PublicKey: publicPEM(t, &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 2048+i), E: 65537})}
+		if i == 3 {
+			requireCode(t, api.QuotaExceeded)(r.AddTokenKey(ctx, p, "ccm", key))
+			break
+		}
+		added = append(added, *must(r.AddTokenKey(ctx, p, "ccm", key))(t))
+		requireCode(t, api.NameTaken)(r.AddTokenKey(ctx, p, "operator", key))
 	}
-	key := publicPEM(t, &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 3000), E: 65537})
-	requireCode(t, api.QuotaExceeded)(r.AddTokenKey(ctx, p, "ccm", api.TokenKeyCreate{PublicKey: key}))
 	assert.ElementsMatch(t, added, must(r.ListTokenKeys(ctx, p, "ccm"))(t))
 	require.NoError(t, r.DeleteTokenKey(ctx, p, "ccm", added[0].Fingerprint))
-	err := r.DeleteTokenKey(ctx, p, "ccm", added[0].Fingerprint)
-	assert.True(t, client.IsNotFound(err), err)
+	assert.True(t, client.IsNotFound(r.DeleteTokenKey(ctx, p, "ccm", added[0].Fingerprint)))
 	assert.ElementsMatch(t, added[1:], must(r.ListTokenKeys(ctx, p, "ccm"))(t))
 
 	private := "-----BEGIN RSA PRIVATE KEY-----\\nTUlJRXBRSUJBQUtDQVFFQQ=="
@@ -278,46 +242,21 @@ func TestTokenKeys(t *testing.T) {
 }
 
 func TestTheLastAdminStays(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
-	q := must(r.other.Project(ctx))(t)
-	first, second := r.withToken(t, r.project.ID, "first", api.RoleAdmin), r.withToken(t, q.ID, "second", api.RoleAdmin)
-	for project, name := range map[string]string{r.project.ID: "operator", q.ID: "stranger"} {
-		err := r.DeleteToken(ctx, project, name)
-		require.True(t, client.HasCode(err, api.WrongState), err)
-		assert.ErrorContains(t, err, "fakecloud serve --token")
+	clock := clockwork.NewFakeClockAt(start)
+	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
+	ctx, q := t.Context(), must(r.other.Project(t.Context()))(t).ID
+	first, second := r.withToken(t, r.project.ID, "first", api.RoleAdmin), r.withToken(t, q, "second", api.RoleAdmin)
+	until := clock.Now().Add(time.Minute)
+	requireOK(t)(r.CreateToken(ctx, q, api.TokenCreate{Name: "expired", Role: api.RoleAdmin, ExpiresAt: &until}))
+	for project, name := range map[string]string{r.project.ID: "operator", q: "stranger"} {
+		requireCode(t, api.WrongState, "fakecloud serve --token")(nil, r.DeleteToken(ctx, project, name))
 		requireCode(t, api.WrongState)(r.RotateToken(ctx, project, name, api.TokenRotate{}))
 	}
-	for _, id := range []string{r.project.ID, q.ID} { // As a start without them does.
+	for _, id := range []string{r.project.ID, q} { // As a start without them does.
 		require.NoError(t, r.cloud.SetTokens(ctx, cloud.Project{ID: id}, nil))
 	}
 	require.NoError(t, first.DeleteToken(ctx, r.project.ID, "first"), "its own, but not the last")
-	requireOK(t)(second.ListProjects(ctx, ""))
-	err := second.DeleteToken(ctx, q.ID, "second")
-	require.True(t, client.HasCode(err, api.InUse), err)
-	assert.ErrorContains(t, err, "last admin")
-}
-
-// An expired token is told so, and when it was, by the cloud's clock.
-func TestExpiredTokens(t *testing.T) {
-	clock := clockwork.NewFakeClockAt(start)
-	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
-	ctx, p := t.Context(), r.project
-	until := clock.Now().Add(time.Minute)
-	made := must(r.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ci", Role: api.RoleAdmin, ExpiresAt: &until}))(t)
-	answer, _ := r.call(t, "GET", "/v1/quotas", "", "Authorization", "Bearer "+made.Secret)
-	assert.Equal(t, 200, answer.StatusCode)
 	clock.Advance(time.Minute)
-	answer, problem := r.call(t, "GET", "/v1/quotas", "", "Authorization", "Bearer "+made.Secret)
-	assert.Equal(t, 401, answer.StatusCode)
-	assert.Equal(t, api.Unauthenticated, problem.Code)
-	assert.Contains(t, problem.Detail, `token "ci" expired at 2026-01-02T03:05:05Z`)
-	assert.Contains(t, answer.Header.Get("WWW-Authenticate"), "Bearer")
-	assert.Len(t, must(r.ListTokens(ctx, p.ID))(t), 3, "it is still shown")
-	second := r.withToken(t, p.ID, "second", api.RoleAdmin)
-	other := must(r.other.Project(ctx))(t)
-	for _, id := range []string{p.ID, other.ID} { // As a start without them does.
-		require.NoError(t, r.cloud.SetTokens(ctx, cloud.Project{ID: id}, nil))
-	}
-	err := second.DeleteToken(ctx, p.ID, "second")
-	assert.True(t, client.HasCode(err, api.InUse), "an expired admin does not count: %v", err)
+	assert.Len(t, must(second.ListTokens(ctx, q))(t), 2, "the expired one is still shown, but does not count")
+	requireCode(t, api.InUse, "last admin")(nil, second.DeleteToken(ctx, q, "second"))
 }

@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"regexp"
@@ -179,21 +180,56 @@ func TestEveryOperationIsLimited(t *testing.T) {
 }
 
 // oneOfEach makes something of each kind that belongs to a project, by the path before its ID.
-func (r *rig) oneOfEach(t *testing.T) map[string]string {
+func (r *rig) oneOfEach(t *testing.T, name string) map[string]string {
 	t.Helper()
 	r.withHop(t)
-	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: r.hop})
+	n := len(must(r.ListRoutes(t.Context(), client.RouteFilter{}))(t))
+	destination, cidr := fmt.Sprintf("10.0.%d.0/24", n), fmt.Sprintf("10.1.%d.0/24", n)
+	route := r.createRoute(t, api.RouteCreate{Name: name, Destination: destination, InstanceID: r.hop})
 	firewall := must(r.CreateFirewall(t.Context(), api.FirewallCreate{}))(t)
 	return map[string]string{
 		"/v1/firewalls/": firewall.ID,
-		"/v1/networks/":  r.network(t, "a", "10.1.0.0/24").ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
-		"/v1/addresses/": r.reserve(t, "a").ID, "/v1/load-balancers/": r.balancer(t, "a").ID,
+		"/v1/networks/":  r.network(t, name, cidr).ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
+		"/v1/addresses/": r.reserve(t, name).ID, "/v1/load-balancers/": r.balancer(t, name).ID,
 	}
+}
+
+// Whether a list is read at once or in pages, it is the same. The audit's changes with each call.
+func TestEveryListHasPages(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"a", "b", "c"} {
+		r.oneOfEach(t, name)
+	}
+	tried := 0
+	for _, d := range allDocumented(t) {
+		if !d.takes("pageToken") || d.OperationID == "listAudit" {
+			continue
+		}
+		tried++
+		read := func(query string) (page struct {
+			Items         []map[string]any
+			NextPageToken string
+		}) {
+			answer, _ := r.call(t, d.method, strings.Replace(d.url, "none", r.project.ID, 1)+query, "")
+			require.NoError(t, json.Unmarshal([]byte(answer.Body), &page), d.OperationID)
+			return page
+		}
+		whole, page := read(""), read("?limit=1")
+		require.Greater(t, len(whole.Items), 1, d.OperationID)
+		assert.Empty(t, whole.NextPageToken, d.OperationID)
+		paged := page.Items
+		for page.NextPageToken != "" {
+			page = read("?limit=1&pageToken=" + page.NextPageToken)
+			paged = append(paged, page.Items...)
+		}
+		assert.Equal(t, whole.Items, paged, d.OperationID)
+	}
+	assert.Equal(t, 9, tried)
 }
 
 func TestEveryOperationHidesWhatAnotherProjectHas(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	things := r.oneOfEach(t)
+	things := r.oneOfEach(t, "a")
 	operations := must(r.ListOperations(ctx, client.OperationFilter{}))(t)
 	things["/v1/operations/"] = operations[0].ID
 	fault := api.FaultCreate{Match: api.FaultMatch{Token: "nobody"}, Effect: api.FaultEffect{Hang: true}}
@@ -218,7 +254,7 @@ func TestEveryOperationHidesWhatAnotherProjectHas(t *testing.T) {
 
 func TestEveryConditionalChangeIsForItsVersion(t *testing.T) {
 	r := newRig(t)
-	things := r.oneOfEach(t)
+	things := r.oneOfEach(t, "a")
 	things["/v1/projects/"] = r.project.ID
 	tried := map[string]bool{}
 	for _, d := range allDocumented(t) {
@@ -254,20 +290,17 @@ func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 		if !d.takes("Idempotency-Key") {
 			continue
 		}
-		body := bodies[d.OperationID]
-		require.NotEmpty(t, body, d.OperationID)
-		answer, _ := r.call(
-			t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID,
-		)
+		require.NotEmpty(t, bodies[d.OperationID], d.OperationID)
+		create := func(name string) (bufferedAnswer, api.Problem) {
+			body := strings.Replace(bodies[d.OperationID], "NAME", name, 1)
+			return r.call(t, d.method, d.url, body, "Idempotency-Key", "key-of-"+d.OperationID)
+		}
+		answer, _ := create("a")
 		require.Equal(t, 201, answer.StatusCode, "%s: %s", d.OperationID, answer.Body)
-		again, _ := r.call(
-			t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID,
-		)
+		again, _ := create("a")
 		assert.Equal(t, answer.Body, again.Body, d.OperationID)
 		assert.Equal(t, "true", again.Header.Get("Idempotent-Replayed"), d.OperationID)
-		answer, p := r.call(
-			t, d.method, d.url, strings.Replace(body, "NAME", "b", 1), "Idempotency-Key", "key-of-"+d.OperationID,
-		)
+		answer, p := create("b")
 		assert.Equal(t, 422, answer.StatusCode, d.OperationID)
 		assert.Equal(t, api.IdempotencyKeyReused, p.Code, d.OperationID)
 		assert.Contains(t, p.Detail, "use a new key", d.OperationID)
@@ -278,9 +311,7 @@ func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 
 func (r *rig) balancer(t *testing.T, name string) api.LoadBalancer {
 	t.Helper()
-	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name:      name,
-		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 30080}},
-	})
+	listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t), TargetPort: 30080}}
+	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: name, Listeners: listeners})
 	return r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 }

@@ -58,7 +58,7 @@ func TestMetrics(t *testing.T) {
 	r.call(t, "GET", "/v1/instances/i-none", "")
 	r.call(t, "POST", "/v1/instances", `{"nom":1}`)
 	r.call(t, "GET", "/nonsense", "")
-	r.openEvents(t)
+	r.openEvents(t, "")
 	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
 	requireOK(t)(r.ccm.ListRoutes(t.Context(), client.RouteFilter{}))
 	_, err := r.SumAudit(t.Context(), client.AuditFilter{}) // Nothing waits after it.

@@ -25,26 +25,26 @@ func (r *rig) refused(t *testing.T, method, path, body string, code api.ProblemC
 	}
 }
 
-func TestUpdatesOfBalancersThatAreRefused(t *testing.T) {
+func TestBalancersThatAreRefused(t *testing.T) {
 	r := virtualRig(t) // Where nothing happens by itself.
-	const two = `[{"protocol":"tcp","port":80,"targetPort":1},{"protocol":"tcp","port":80,"targetPort":2}]`
-	var made []*api.LoadBalancer
-	for _, name := range []string{"a", "b"} {
-		lb := r.createBalancer(t, api.LoadBalancerCreate{Name: name, Listeners: oneListener})
-		made = append(made, lb)
+	made := r.createBalancer(t, api.LoadBalancerCreate{Name: "a", Listeners: oneListener})
+	r.createBalancer(t, api.LoadBalancerCreate{Name: "b", Listeners: oneListener})
+	at := "/v1/load-balancers/" + made.ID
+	const one, two = `{"protocol":"tcp","port":80,"targetPort":1}`, `{"protocol":"tcp","port":80,"targetPort":2}`
+	for _, call := range []struct{ method, path, name string }{{"POST", "/v1/load-balancers", "c"}, {"PATCH", at, "a"}} {
+		refused := func(name, listeners, targets string, code api.ProblemCode, field, detail string) {
+			t.Helper()
+			body := fmt.Sprintf(`{"name":%q,"listeners":[%s],"targets":[%s]}`, name, listeners, targets)
+			r.refused(t, call.method, call.path, body, code, field, detail)
+		}
+		refused(call.name, one+","+two, "", api.ListenerConflict, "listeners.1.port", "give each its own port")
+		refused("b", one, "", api.NameTaken, "name", "choose another")
+		refused(
+			call.name, one, `{"instanceId":"i-none"}`, api.UnknownInstance, "targets.0.instanceId", `no instance "i-none"`,
+		)
 	}
-	at := "/v1/load-balancers/" + made[0].ID
-	r.refused(
-		t, "PATCH", at, `{"listeners":`+two+`}`, api.ListenerConflict, "listeners.1.port",
-		"give each its own port",
-	)
-	r.refused(t, "PATCH", at, `{"name":"b"}`, api.NameTaken, "name", "choose another")
-	r.refused(
-		t, "PATCH", at, `{"targets":[{"instanceId":"i-none"}]}`, api.UnknownInstance, "targets.0.instanceId",
-		`no instance "i-none"`,
-	)
-	assert.Equal(t, made[0], must(r.GetLoadBalancer(t.Context(), made[0].ID))(t), "nothing is changed")
-	gone := must(r.DeleteLoadBalancer(t.Context(), made[0].ID))(t)
+	assert.Equal(t, made, must(r.GetLoadBalancer(t.Context(), made.ID))(t), "nothing is changed")
+	gone := must(r.DeleteLoadBalancer(t.Context(), made.ID))(t)
 	require.Equal(t, api.LoadBalancerDeleting, gone.State)
 	r.refused(t, "PATCH", at, `{"name":"c"}`, api.WrongState, "", "create another")
 }
@@ -63,25 +63,6 @@ func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
 	require.NoError(t, r.DeleteFault(ctx, outage.ID))
 	started := must(r.StartInstance(ctx, in.ID))(t)
 	assert.Equal(t, api.InstancePending, started.State)
-}
-
-func TestBalancersGetAnAddressWhileThereIsOne(t *testing.T) {
-	r := newRig(t)
-	for n := range 14 { // Of 16, but the first and the last.
-		r.reserve(t, fmt.Sprint("a-", n))
-	}
-	r.refused(t, "POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"tcp","port":80,"targetPort":1}]}`,
-		api.AddressPoolExhausted, "", "delete unused ones")
-}
-
-func TestReservedAddressesHaveAQuota(t *testing.T) {
-	r := newRig(t)
-	requireOK(t)(r.UpdateProjectQuotas(t.Context(), r.project.ID, api.QuotasUpdate{Addresses: new(int64(1))}))
-	r.reserve(t, "a")
-	r.refused(
-		t, "POST", "/v1/addresses", `{"name":"b"}`, api.QuotaExceeded, "",
-		"fakecloud quotas set --project default --addresses",
-	)
 }
 
 func TestEventsOfOtherProjectsAreForAdmins(t *testing.T) {
