@@ -23,7 +23,7 @@ func TestFormatRatio(t *testing.T) {
 		assert.Equal(t, want, l.formatRatio())
 	}
 	l := line{Ours: value{Seconds: 60, Left: 1}, Peer: &value{Seconds: 150}}
-	assert.Equal(t, "-", l.formatRatio(), "what was not reached is no ratio")
+	assert.Equal(t, "", l.formatRatio(), "what was not reached is no ratio")
 }
 
 func TestWrongArguments(t *testing.T) {

@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,11 +21,11 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/prometheus/procfs"
 
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
@@ -259,7 +258,7 @@ func (v value) callList() string {
 // first is a lower bound.
 func (l line) formatRatio() string {
 	if l.Peer == nil || l.Ours.Left > 0 || l.Ours.Seconds == 0 {
-		return "-"
+		return ""
 	}
 	atLeast := ""
 	if l.Peer.Left > 0 {
@@ -271,25 +270,23 @@ func (l line) formatRatio() string {
 
 func (r report) writeTo(out io.Writer, output string) error {
 	if output == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return clikit.PrintData(out, output, r)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintf(out, "%s\n%d Nodes as objects; each answer of the cloud to the CCM is late by %s; "+
 		"all programs share the cores\n\n", r.Machine, r.Size.Nodes, latency)
-	_, _ = fmt.Fprintln(w, "FIGURE\tOURS\tUPSTREAM'S DEFAULTS, NO CACHE\tRATIO\tAIM\tHOLDS")
+	var rows [][]string
 	for _, l := range r.Lines {
-		peer, holds := "-", "-"
+		peer, holds := "", ""
 		if l.Peer != nil {
 			peer = l.Peer.String()
 		}
 		if l.Holds != nil {
 			holds = map[bool]string{true: "✓", false: "✗"}[*l.Holds]
 		}
-		_, _ = fmt.Fprintln(w, strings.Join([]string{l.Figure, l.Ours.String(), peer, l.formatRatio(), l.Aim, holds}, "\t"))
+		rows = append(rows, []string{l.Figure, l.Ours.String(), peer, l.formatRatio(), l.Aim, holds})
 	}
-	if err := w.Flush(); err != nil {
+	header := []string{"FIGURE", "OURS", "UPSTREAM'S DEFAULTS, NO CACHE", "RATIO", "AIM", "HOLDS"}
+	if err := clikit.WriteTable(out, header, rows); err != nil {
 		return err
 	}
 	for _, l := range r.Lines {
