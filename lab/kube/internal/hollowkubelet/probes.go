@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"sync"
 	"unsafe"
@@ -20,10 +21,11 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
+	"github.com/ccmlab/ccmlab/lab/kube/internal/runtime"
 )
 
-// ProbeManager is upstream's probe manager, except that it dials the loopback address of a pod
-// (127.x.y.z) instead of the address in the pod's status (10.x.y.z). HTTP, HTTPS, TCP and gRPC
+// ProbeManager is upstream's probe manager, except that it dials a pod where it is served
+// (127.x.y.z) instead of at the address in the pod's status (10.x.y.z). HTTP, HTTPS, TCP and gRPC
 // probes are genuine; exec probes succeed, since the simulated runtime runs nothing.
 //
 // The kubelet calls AddPod for a pod before it creates the pod's containers (Kubelet.SyncPod), and
@@ -43,8 +45,8 @@ func NewProbeManager() *ProbeManager {
 	return &ProbeManager{pods: map[types.UID]*v1.Pod{}}
 }
 
-// Pod returns a pod that has containers or is about to have some, or nil. It is the kubelet's
-// object, and must not be changed.
+// Pod returns a pod that has containers or is about to have some, with its ports as they are served,
+// or nil. It must not be changed.
 func (p *ProbeManager) Pod(uid string) *v1.Pod {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -68,6 +70,7 @@ func (p *ProbeManager) Event(podUID, container, reason, message string) {
 
 // AddPod starts the pod's probes.
 func (p *ProbeManager) AddPod(ctx context.Context, pod *v1.Pod) {
+	pod = runtime.ServedPod(pod)
 	p.mu.Lock()
 	p.pods[pod.UID] = pod
 	p.mu.Unlock()
@@ -167,8 +170,8 @@ type loopbackStatus struct{ status.Manager }
 
 func (l loopbackStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
 	podStatus, ok := l.Manager.GetPodStatus(uid)
-	if address, err := podnet.ToLoopbackString(podStatus.PodIP); err == nil {
-		podStatus.PodIP = address
+	if address, err := netip.ParseAddr(podStatus.PodIP); err == nil {
+		podStatus.PodIP = podnet.ToLoopback(address).String()
 	}
 	return podStatus, ok
 }

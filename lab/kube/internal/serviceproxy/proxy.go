@@ -26,8 +26,6 @@ import (
 	upstream "k8s.io/kubernetes/pkg/proxy"
 	"k8s.io/kubernetes/pkg/proxy/apis"
 	"k8s.io/kubernetes/pkg/proxy/config"
-
-	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
 // retryInterval is the time between attempts to bind a port.
@@ -42,10 +40,7 @@ type Options struct {
 	Topology func() map[string]string
 	// Node returns the node's own object, nil before it is known. Nil for a node that is never known.
 	Node func() *v1.Node
-	// ToLoopback returns the address on which an endpoint is served. Nil means
-	// podnet.ToLoopback.
-	ToLoopback func(netip.Addr) netip.Addr
-	Log        *slog.Logger
+	Log  *slog.Logger
 }
 
 func (o Options) withDefaults() Options {
@@ -54,9 +49,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Node == nil {
 		o.Node = func() *v1.Node { return nil }
-	}
-	if o.ToLoopback == nil {
-		o.ToLoopback = podnet.ToLoopback
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
