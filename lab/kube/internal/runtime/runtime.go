@@ -4,8 +4,8 @@
 // A sandbox is an address of the node's podCIDR. A container is a log file and a server on each of
 // its ports, which answers with its identity, environment and files, and misbehaves as commands
 // say (package demoserver). Nothing of the image runs: the container's command is accepted and
-// ignored, init containers, exec probes and exec hooks succeed at once, and kubectl exec has three
-// commands. What the kubelet decides about pods (restarts, back-off, probes, termination) is genuine,
+// ignored, init containers, a Job's containers without ports and probes, exec probes and exec hooks
+// succeed at once, and kubectl exec has three commands. What the kubelet decides about pods (restarts, back-off, probes, termination) is genuine,
 // because genuine kubelet code decides it.
 //
 // All state is in memory. A restarted process has lost its sandboxes, as a rebooted machine has,
