@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/record"
-	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	kubeletpkg "k8s.io/kubernetes/pkg/kubelet"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/prober"
@@ -53,18 +52,10 @@ func (p *ProbeManager) Pod(uid string) *v1.Pod {
 	return p.pods[types.UID(uid)]
 }
 
-// Event records an Event about a container of a pod, as the kubelet does about its probes.
-func (p *ProbeManager) Event(podUID, container, reason, message string) {
-	pod := p.Pod(podUID)
-	if pod == nil {
-		return
-	}
-	for c := range podutil.ContainerIter(&pod.Spec, podutil.AllContainers) {
-		if c.Name == container {
-			if ref, err := kubecontainer.GenerateContainerRef(pod, c); err == nil {
-				p.recorder.Event(ref, v1.EventTypeNormal, reason, message)
-			}
-		}
+// Event records an Event about a pod.
+func (p *ProbeManager) Event(podUID, reason, message string) {
+	if pod := p.Pod(podUID); pod != nil {
+		p.recorder.Event(pod, v1.EventTypeNormal, reason, message)
 	}
 }
 

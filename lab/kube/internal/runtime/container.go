@@ -124,7 +124,7 @@ func (r *Runtime) StopContainer(_ context.Context, id string, graceSeconds int64
 	r.mu.Unlock()
 
 	if graceSeconds <= 0 {
-		r.killContainer(c)
+		r.endContainer(c, exitCodeKilled, "")
 		return nil
 	}
 	code := int32(0)
@@ -134,8 +134,6 @@ func (r *Runtime) StopContainer(_ context.Context, id string, graceSeconds int64
 	r.endContainer(c, code, "")
 	return nil
 }
-
-func (r *Runtime) killContainer(c *container) { r.endContainer(c, exitCodeKilled, "") }
 
 func (r *Runtime) endContainer(c *container, code int32, message string) {
 	r.mu.Lock()
@@ -238,12 +236,7 @@ func (r *Runtime) ContainerStatus(_ context.Context, id string, _ bool) (*runtim
 }
 
 // UpdateContainerResources accepts any resources: none are enforced.
-func (r *Runtime) UpdateContainerResources(_ context.Context, id string, _ *runtimeapi.ContainerResources) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.containers[id] == nil {
-		return notFound("container", id)
-	}
+func (*Runtime) UpdateContainerResources(context.Context, string, *runtimeapi.ContainerResources) error {
 	return nil
 }
 

@@ -36,26 +36,20 @@ func containerSpecOf(pod *v1.Pod, name string) containerSpec {
 	if pod == nil {
 		return containerSpec{}
 	}
-	isNamed := func(c v1.Container) bool { return c.Name == name }
-	if i := slices.IndexFunc(pod.Spec.InitContainers, isNamed); i >= 0 {
-		spec := newContainerSpec(pod, &pod.Spec.InitContainers[i])
-		restart := spec.container.RestartPolicy
-		spec.endsAtOnce = restart == nil || *restart != v1.ContainerRestartPolicyAlways
-		return spec
+	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	i := slices.IndexFunc(all, func(c v1.Container) bool { return c.Name == name })
+	if i < 0 {
+		return containerSpec{}
 	}
-	if i := slices.IndexFunc(pod.Spec.Containers, isNamed); i >= 0 {
-		spec := newContainerSpec(pod, &pod.Spec.Containers[i])
-		owner := metav1.GetControllerOf(pod)
-		spec.endsAtOnce = owner != nil && owner.Kind == "Job" && len(spec.container.Ports)+len(spec.probes) == 0
-		return spec
-	}
-	return containerSpec{}
-}
-
-func newContainerSpec(pod *v1.Pod, c *v1.Container) containerSpec {
-	spec := containerSpec{container: *c, unlistedPorts: unlistedPorts(pod, c), probes: map[string]demoserver.Probe{}}
-	for kind, p := range probesOf(c) {
+	c := all[i]
+	spec := containerSpec{container: c, unlistedPorts: unlistedPorts(pod, &c), probes: map[string]demoserver.Probe{}}
+	for kind, p := range probesOf(&c) {
 		spec.probes[kind] = spec.demoProbe(p)
+	}
+	if i < len(pod.Spec.InitContainers) {
+		spec.endsAtOnce = c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways
+	} else if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
+		spec.endsAtOnce = len(c.Ports)+len(spec.probes) == 0
 	}
 	return spec
 }

@@ -24,8 +24,8 @@ func newTestContainer(t *testing.T, subnet int) *testContainer {
 	t.Helper()
 	c := &testContainer{}
 	c.testNode = newTestNode(t, subnet, func(o *Options) {
-		o.Event = func(pod, container, reason, message string) {
-			c.events = append(c.events, pod+" "+container+" "+reason+" "+message)
+		o.Event = func(pod, reason, message string) {
+			c.events = append(c.events, pod+" "+reason+" "+message)
 		}
 	})
 	c.pods["uid"] = podWithPorts(v1.ContainerPort{ContainerPort: 18080})
@@ -77,7 +77,7 @@ func TestExecProbesAndHooks(t *testing.T) {
 	for _, argv := range [][]string{{"cat", "/tmp/healthy"}, {"sh", "-c", "exit 1"}, {"env", "-i"}, {"sleep", "1h"}, {}} {
 		c.expectProbe(0, "", argv...)
 	}
-	if len(c.events) != 1 || !strings.HasPrefix(c.events[0], "uid main ExecNotRun ") ||
+	if len(c.events) != 1 || !strings.HasPrefix(c.events[0], "uid ExecNotRun ") ||
 		!strings.Contains(c.events[0], `"cat /tmp/healthy"`) {
 		t.Errorf("got %q, want one Event about the first", c.events)
 	}

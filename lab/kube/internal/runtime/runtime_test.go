@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -66,6 +67,7 @@ func newTestNode(t *testing.T, subnet int, adjust ...func(*Options)) *testNode {
 		NodeName:    "node-1",
 		NodeAddress: netip.AddrFrom4([4]byte{127, testOctet, byte(subnet), 200}),
 		Zone:        func() string { return "nebula-1a" },
+		Log:         slog.New(slog.DiscardHandler),
 	}
 	for _, change := range adjust {
 		change(&options)
@@ -182,7 +184,7 @@ func httpRequest(t *testing.T, method, url string, header ...string) (int, strin
 
 func TestNetworkIsNotReadyBeforePodCIDR(t *testing.T) {
 	t.Parallel()
-	r := New(Options{})
+	r := New(Options{Log: slog.New(slog.DiscardHandler)})
 	networkReady := func() (bool, string) {
 		answer, err := r.Status(t.Context(), false)
 		if err != nil {
