@@ -76,8 +76,11 @@ Its kubelet is Kubernetes' own code. Under it is a simulated runtime: a pod gets
 an address 10.x.y.z from the node's podCIDR, and each port that its containers
 declare is served on 127.x.y.z, TCP by an HTTP server and UDP by an echo, that
 tell which pod, node and zone answered. So is each port that a probe asks, declared
-or not: HTTP, TCP and gRPC health. Images are named but never run, volumes are
-plain directories, and kubectl logs and port-forward work.
+or not: HTTP, TCP and gRPC health. Ports below 1024 are served 61000 higher. Images
+are named but never run, volumes are plain directories, and kubectl logs and
+port-forward work. Init containers end at once, and so do a Job's containers without
+ports and probes. A missing Secret or ConfigMap is mounted empty after five seconds,
+and an Event says so.
 
 kubectl exec has three commands: env, hostname, and "exit N", which ends the
 container with that code. Anything else is refused, with code 127, and so are

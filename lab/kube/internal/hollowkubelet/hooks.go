@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 
 	kubeletpkg "k8s.io/kubernetes/pkg/kubelet"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
@@ -49,12 +50,10 @@ func hookTransport(k *kubeletpkg.Kubelet) (*http.Transport, error) {
 	return transport, nil
 }
 
-// dialLoopback dials the loopback address of a pod.
+// dialLoopback dials a pod where it is served.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
-	if host, port, err := net.SplitHostPort(address); err == nil {
-		if loopback, err := podnet.ToLoopbackString(host); err == nil {
-			address = net.JoinHostPort(loopback, port)
-		}
+	if at, err := netip.ParseAddrPort(address); err == nil {
+		address = podnet.ServedAt(at).String()
 	}
 	var dialer net.Dialer
 	return dialer.DialContext(ctx, network, address)

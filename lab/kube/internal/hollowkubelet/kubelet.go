@@ -87,7 +87,7 @@ func New(
 	deps.Recorder = nil
 	deps.OSInterface = confinedOS{root: o.RootDirectory}
 	deps.HostUtil = fakeHostUtil{hostutil.NewFakeHostUtil(nil)}
-	deps.VolumePlugins = withoutOwnership(deps.VolumePlugins)
+	deps.VolumePlugins = simulatedVolumes(deps.VolumePlugins, probes)
 	deps.ProbeManager = probes
 	deps.Options = append(
 		deps.Options, probes.attachToKubelet, dialHooksOnLoopback, machineAddress(o.Address).attachToKubelet,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"sync"
 	"unsafe"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/record"
-	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	kubeletpkg "k8s.io/kubernetes/pkg/kubelet"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/prober"
@@ -20,10 +20,11 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
+	"github.com/ccmlab/ccmlab/lab/kube/internal/runtime"
 )
 
-// ProbeManager is upstream's probe manager, except that it dials the loopback address of a pod
-// (127.x.y.z) instead of the address in the pod's status (10.x.y.z). HTTP, HTTPS, TCP and gRPC
+// ProbeManager is upstream's probe manager, except that it dials a pod where it is served
+// (127.x.y.z) instead of at the address in the pod's status (10.x.y.z). HTTP, HTTPS, TCP and gRPC
 // probes are genuine; exec probes succeed, since the simulated runtime runs nothing.
 //
 // The kubelet calls AddPod for a pod before it creates the pod's containers (Kubelet.SyncPod), and
@@ -43,31 +44,24 @@ func NewProbeManager() *ProbeManager {
 	return &ProbeManager{pods: map[types.UID]*v1.Pod{}}
 }
 
-// Pod returns a pod that has containers or is about to have some, or nil. It is the kubelet's
-// object, and must not be changed.
+// Pod returns a pod that has containers or is about to have some, with its ports as they are served,
+// or nil. It must not be changed.
 func (p *ProbeManager) Pod(uid string) *v1.Pod {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.pods[types.UID(uid)]
 }
 
-// Event records an Event about a container of a pod, as the kubelet does about its probes.
-func (p *ProbeManager) Event(podUID, container, reason, message string) {
-	pod := p.Pod(podUID)
-	if pod == nil {
-		return
-	}
-	for c := range podutil.ContainerIter(&pod.Spec, podutil.AllContainers) {
-		if c.Name == container {
-			if ref, err := kubecontainer.GenerateContainerRef(pod, c); err == nil {
-				p.recorder.Event(ref, v1.EventTypeNormal, reason, message)
-			}
-		}
+// Event records an Event about a pod.
+func (p *ProbeManager) Event(podUID, reason, message string) {
+	if pod := p.Pod(podUID); pod != nil {
+		p.recorder.Event(pod, v1.EventTypeNormal, reason, message)
 	}
 }
 
 // AddPod starts the pod's probes.
 func (p *ProbeManager) AddPod(ctx context.Context, pod *v1.Pod) {
+	pod = runtime.ServedPod(pod)
 	p.mu.Lock()
 	p.pods[pod.UID] = pod
 	p.mu.Unlock()
@@ -167,8 +161,8 @@ type loopbackStatus struct{ status.Manager }
 
 func (l loopbackStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
 	podStatus, ok := l.Manager.GetPodStatus(uid)
-	if address, err := podnet.ToLoopbackString(podStatus.PodIP); err == nil {
-		podStatus.PodIP = address
+	if address, err := netip.ParseAddr(podStatus.PodIP); err == nil {
+		podStatus.PodIP = podnet.ToLoopback(address).String()
 	}
 	return podStatus, ok
 }

@@ -58,12 +58,17 @@ func TestNewContainersAreProbedAtOnce(t *testing.T) {
 func TestPodsAreKnownUntilRemoved(t *testing.T) {
 	pod := &v1.Pod{}
 	pod.UID = "uid"
+	pod.Spec.Containers = []v1.Container{{Ports: []v1.ContainerPort{{ContainerPort: 80}}}}
 	probes := NewProbeManager()
 	probes.Manager = probetest.FakeManager{}
 	known := func(want bool) {
 		t.Helper()
-		if got := probes.Pod("uid") == pod; got != want {
+		found := probes.Pod("uid")
+		if got := found != nil; got != want {
 			t.Errorf("known: %v, want %v", got, want)
+		}
+		if want && found.Spec.Containers[0].Ports[0].ContainerPort != 61080 {
+			t.Errorf("the pod is not as it is served: %v", found.Spec)
 		}
 	}
 

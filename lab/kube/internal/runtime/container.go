@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -26,7 +25,6 @@ type container struct {
 	id      string
 	sandbox *sandbox
 	config  *runtimeapi.ContainerConfig
-	ports   []v1.ContainerPort
 	// spec comes from the pod's spec, if the node knows the pod.
 	spec    containerSpec
 	logPath string
@@ -48,18 +46,13 @@ type container struct {
 	nothingRun sync.Once
 }
 
-// CreateContainer creates a container. Its ports come from an annotation that the kubelet sets,
-// because CRI itself has host ports only.
+// CreateContainer creates a container.
 func (r *Runtime) CreateContainer(
 	_ context.Context,
 	sandboxID string,
 	config *runtimeapi.ContainerConfig,
 	sandboxConfig *runtimeapi.PodSandboxConfig,
 ) (string, error) {
-	ports, err := declaredPorts(config, sandboxConfig)
-	if err != nil {
-		return "", status.Error(codes.InvalidArgument, err.Error())
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandboxes[sandboxID]
@@ -73,7 +66,6 @@ func (r *Runtime) CreateContainer(
 		id:        newID(),
 		sandbox:   s,
 		config:    config,
-		ports:     ports,
 		spec:      containerSpecOf(r.options.Pod(s.config.GetMetadata().GetUid()), config.GetMetadata().GetName()),
 		state:     runtimeapi.ContainerState_CONTAINER_CREATED,
 		createdAt: time.Now(),
@@ -104,8 +96,8 @@ func (r *Runtime) StartContainer(_ context.Context, id string) error {
 	}
 	c.log, c.state, c.startedAt = log, runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now()
 
-	if c.spec.isInit {
-		log.writeLine(stdout, fmt.Sprintf("simulated init container %s: nothing to do", c.containerName()))
+	if c.spec.endsAtOnce {
+		log.writeLine(stdout, fmt.Sprintf("simulated container %s: nothing to do", c.containerName()))
 		r.endContainerLocked(c, 0, "")
 		return nil
 	}
@@ -132,7 +124,7 @@ func (r *Runtime) StopContainer(_ context.Context, id string, graceSeconds int64
 	r.mu.Unlock()
 
 	if graceSeconds <= 0 {
-		r.killContainer(c)
+		r.endContainer(c, exitCodeKilled, "")
 		return nil
 	}
 	code := int32(0)
@@ -142,8 +134,6 @@ func (r *Runtime) StopContainer(_ context.Context, id string, graceSeconds int64
 	r.endContainer(c, code, "")
 	return nil
 }
-
-func (r *Runtime) killContainer(c *container) { r.endContainer(c, exitCodeKilled, "") }
 
 func (r *Runtime) endContainer(c *container, code int32, message string) {
 	r.mu.Lock()
@@ -246,12 +236,7 @@ func (r *Runtime) ContainerStatus(_ context.Context, id string, _ bool) (*runtim
 }
 
 // UpdateContainerResources accepts any resources: none are enforced.
-func (r *Runtime) UpdateContainerResources(_ context.Context, id string, _ *runtimeapi.ContainerResources) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.containers[id] == nil {
-		return notFound("container", id)
-	}
+func (*Runtime) UpdateContainerResources(context.Context, string, *runtimeapi.ContainerResources) error {
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -19,39 +20,36 @@ import (
 // containerSpec is what the runtime needs of a container's spec. The zero value is for a container
 // of an unknown pod: none of its variables are shown.
 type containerSpec struct {
-	// isInit marks an init container that has to end. A sidecar, which always restarts, does not.
-	isInit bool
-	probes map[string]demoserver.Probe
+	// endsAtOnce marks a container that others wait for: an init container unless it is a sidecar, and
+	// one of a Job that has neither ports nor probes.
+	endsAtOnce bool
+	probes     map[string]demoserver.Probe
 	// unlistedPorts are those that the kubelet asks and no container of the pod declares.
 	unlistedPorts []int32
 
 	container v1.Container
 }
 
-// containerSpecOf returns the spec of a container by its name; the zero value if it is not there.
+// containerSpecOf returns the spec of a container by its name; the zero value if it is not there, as an
+// ephemeral container is not.
 func containerSpecOf(pod *v1.Pod, name string) containerSpec {
 	if pod == nil {
 		return containerSpec{}
 	}
-	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.Name == name {
-			spec := newContainerSpec(pod, c)
-			spec.isInit = c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways
-			return spec
-		}
+	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	i := slices.IndexFunc(all, func(c v1.Container) bool { return c.Name == name })
+	if i < 0 {
+		return containerSpec{}
 	}
-	for i := range pod.Spec.Containers {
-		if c := &pod.Spec.Containers[i]; c.Name == name {
-			return newContainerSpec(pod, c)
-		}
-	}
-	return containerSpec{} // An ephemeral container has no probes.
-}
-
-func newContainerSpec(pod *v1.Pod, c *v1.Container) containerSpec {
-	spec := containerSpec{container: *c, unlistedPorts: unlistedPorts(pod, c), probes: map[string]demoserver.Probe{}}
-	for kind, p := range probesOf(c) {
+	c := all[i]
+	spec := containerSpec{container: c, unlistedPorts: unlistedPorts(pod, &c), probes: map[string]demoserver.Probe{}}
+	for kind, p := range probesOf(&c) {
 		spec.probes[kind] = spec.demoProbe(p)
+	}
+	if i < len(pod.Spec.InitContainers) {
+		spec.endsAtOnce = c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways
+	} else if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
+		spec.endsAtOnce = len(c.Ports)+len(spec.probes) == 0
 	}
 	return spec
 }
@@ -64,47 +62,6 @@ func probesOf(c *v1.Container) map[string]*v1.Probe {
 	}
 	maps.DeleteFunc(probes, func(_ string, p *v1.Probe) bool { return p == nil })
 	return probes
-}
-
-// unlistedPorts returns the ports that the kubelet asks in probes and hooks of a container and that no
-// container of the pod declares. A real container may serve them, too: ports in a spec only inform. A
-// handler with a host of its own does not ask the pod.
-func unlistedPorts(pod *v1.Pod, c *v1.Container) (ports []int32) {
-	declared := map[int32]bool{}
-	for _, other := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for _, p := range other.Ports {
-			declared[p.ContainerPort] = true
-		}
-	}
-	add := func(host string, port int32) {
-		if host == "" && port > 0 && !declared[port] {
-			declared[port] = true
-			ports = append(ports, port)
-		}
-	}
-	addHTTP := func(get *v1.HTTPGetAction) {
-		if get != nil {
-			add(get.Host, int32(get.Port.IntValue()))
-		}
-	}
-	for _, p := range probesOf(c) {
-		addHTTP(p.HTTPGet)
-		if p.TCPSocket != nil {
-			add(p.TCPSocket.Host, int32(p.TCPSocket.Port.IntValue()))
-		}
-		if p.GRPC != nil {
-			add("", p.GRPC.Port)
-		}
-	}
-	if hooks := c.Lifecycle; hooks != nil {
-		for _, hook := range []*v1.LifecycleHandler{hooks.PostStart, hooks.PreStop} {
-			if hook != nil {
-				addHTTP(hook.HTTPGet)
-			}
-		}
-	}
-	slices.Sort(ports)
-	return ports
 }
 
 const unfitProbeText = "cannot be told to fail, because %s. Probe with httpGet, or POST /exit to end the container."

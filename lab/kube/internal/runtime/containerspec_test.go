@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,35 +90,6 @@ func TestDemoProbes(t *testing.T) {
 				t.Errorf("got %+v, want %+v", p, test.want)
 			}
 		})
-	}
-}
-
-func TestUnlistedPorts(t *testing.T) {
-	port := intstr.FromInt32
-	pod := &v1.Pod{Spec: v1.PodSpec{
-		InitContainers: []v1.Container{{Name: "init", Ports: []v1.ContainerPort{{ContainerPort: 1}}}},
-		Containers: []v1.Container{{
-			Name:           "main",
-			Ports:          []v1.ContainerPort{{ContainerPort: 2}},
-			StartupProbe:   &v1.Probe{ProbeHandler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 5}}},
-			LivenessProbe:  &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: port(4)}}},
-			ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: port(4)}}},
-			Lifecycle: &v1.Lifecycle{
-				PostStart: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: port(6)}},
-				PreStop:   &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: port(7), Host: "192.0.2.1"}},
-			},
-		}, {
-			Name:          "beside",
-			LivenessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: port(2)}}},
-			ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{
-				HTTPGet: &v1.HTTPGetAction{Port: intstr.FromString("unknown")},
-			}},
-		}},
-	}}
-	for name, want := range map[string][]int32{"main": {4, 5, 6}, "beside": nil} {
-		if got := containerSpecOf(pod, name).unlistedPorts; !slices.Equal(got, want) {
-			t.Errorf("%s: got %v, want %v", name, got, want)
-		}
 	}
 }
 
@@ -319,7 +289,7 @@ func TestFaultsLastUntilRestart(t *testing.T) {
 	pod := &v1.Pod{Spec: v1.PodSpec{
 		Containers: []v1.Container{{
 			Name: "main", Env: []v1.EnvVar{{Name: "COLOUR", Value: "blue"}},
-			Ports: []v1.ContainerPort{{ContainerPort: 18080}},
+			Ports: []v1.ContainerPort{{ContainerPort: 18080}, {ContainerPort: 18080, Protocol: v1.ProtocolSCTP}},
 			ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{
 				HTTPGet: &v1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(18080)},
 			}},
@@ -335,9 +305,6 @@ func TestFaultsLastUntilRestart(t *testing.T) {
 			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app:1"},
 			Envs:   keyValues(map[string]string{"COLOUR": "blue"}),
 			Mounts: []*runtimeapi.Mount{{ContainerPath: "/config", HostPath: volume}},
-			Annotations: map[string]string{
-				annotationPorts: `[{"containerPort":18080},{"containerPort":18080,"protocol":"SCTP"}]`,
-			},
 		}, podConfig("web", n.logs))
 		n.mustSucceed(err)
 		n.mustSucceed(n.StartContainer(t.Context(), id))

@@ -62,10 +62,8 @@ func (r *Runtime) ExecSync(_ context.Context, id string, argv []string, _ time.D
 // reportNothingRun has one Event recorded for each start of a container.
 func (r *Runtime) reportNothingRun(c *container, argv []string) {
 	c.nothingRun.Do(func() {
-		r.options.Event(
-			c.sandbox.config.GetMetadata().GetUid(), c.containerName(), ReasonNothingRun,
-			fmt.Sprintf(nothingRunText, c.containerName(), strings.Join(argv, " ")),
-		)
+		message := fmt.Sprintf(nothingRunText, c.containerName(), strings.Join(argv, " "))
+		r.options.Event(c.sandbox.config.GetMetadata().GetUid(), ReasonNothingRun, message)
 	})
 }
 

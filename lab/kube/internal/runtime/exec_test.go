@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	utilexec "k8s.io/utils/exec"
 )
@@ -23,10 +24,11 @@ func newTestContainer(t *testing.T, subnet int) *testContainer {
 	t.Helper()
 	c := &testContainer{}
 	c.testNode = newTestNode(t, subnet, func(o *Options) {
-		o.Event = func(pod, container, reason, message string) {
-			c.events = append(c.events, pod+" "+container+" "+reason+" "+message)
+		o.Event = func(pod, reason, message string) {
+			c.events = append(c.events, pod+" "+reason+" "+message)
 		}
 	})
+	c.pods["uid"] = podWithPorts(v1.ContainerPort{ContainerPort: 18080})
 	var err error
 	c.sandbox, err = c.RunPodSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "uid"}, Hostname: "web",
@@ -46,8 +48,7 @@ func (c *testContainer) start() {
 		Envs: []*runtimeapi.KeyValue{
 			{Key: "odd.name", Value: []byte("1=2")}, {Key: "GREETING", Value: []byte("good day")},
 		},
-		LogPath:     filepath.Join("web", "0.log"),
-		Annotations: map[string]string{annotationPorts: `[{"containerPort":18080}]`},
+		LogPath: filepath.Join("web", "0.log"),
 	}, podConfig("web", c.logs))
 	c.mustSucceed(err)
 	c.mustSucceed(c.StartContainer(c.t.Context(), c.id))
@@ -76,7 +77,7 @@ func TestExecProbesAndHooks(t *testing.T) {
 	for _, argv := range [][]string{{"cat", "/tmp/healthy"}, {"sh", "-c", "exit 1"}, {"env", "-i"}, {"sleep", "1h"}, {}} {
 		c.expectProbe(0, "", argv...)
 	}
-	if len(c.events) != 1 || !strings.HasPrefix(c.events[0], "uid main ExecNotRun ") ||
+	if len(c.events) != 1 || !strings.HasPrefix(c.events[0], "uid ExecNotRun ") ||
 		!strings.Contains(c.events[0], `"cat /tmp/healthy"`) {
 		t.Errorf("got %q, want one Event about the first", c.events)
 	}

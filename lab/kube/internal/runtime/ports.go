@@ -2,35 +2,89 @@ package runtime
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
-// annotationPorts is the annotation in which the kubelet writes a container's ports as JSON
-// (containerPortsLabel in pkg/kubelet/kuberuntime/labels.go). CRI's own
-// PodSandboxConfig.PortMappings are host ports.
-const annotationPorts = "io.kubernetes.container.ports"
+// ServedPod returns a copy of a pod with the ports on which its containers are served, those that the
+// kubelet asks in probes and hooks included. It takes 127.0.0.1 in a host network pod for the
+// simulated machine's address, which the kubelet asks if a handler names no host.
+func ServedPod(pod *v1.Pod) *v1.Pod {
+	pod = pod.DeepCopy()
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			for j := range c.Ports {
+				p := &c.Ports[j]
+				p.ContainerPort, p.HostPort = podnet.ServedPort(p.ContainerPort), podnet.ServedPort(p.HostPort)
+			}
+			for _, t := range handlerTargets(c) {
+				if pod.Spec.HostNetwork && slices.Contains([]string{"127.0.0.1", "localhost"}, *t.host) {
+					*t.host = ""
+				}
+				if *t.host == "" {
+					*t.port = podnet.ServedPort(*t.port)
+				}
+			}
+		}
+	}
+	return pod
+}
 
-// declaredPorts returns the ports of the kubelet's annotation.
-func declaredPorts(
-	config *runtimeapi.ContainerConfig,
-	sandboxConfig *runtimeapi.PodSandboxConfig,
-) ([]v1.ContainerPort, error) {
-	text := config.GetAnnotations()[annotationPorts]
-	if text == "" {
-		return nil, nil
+// handlerTarget is what the kubelet asks in a probe or hook: the pod, or a host of the handler's own. A
+// port with a name has number 0.
+type handlerTarget struct {
+	host *string
+	port *int32
+}
+
+// handlerTargets returns the targets of a container's probes and hooks.
+func handlerTargets(c *v1.Container) (targets []handlerTarget) {
+	addHTTP := func(get *v1.HTTPGetAction) {
+		if get != nil {
+			targets = append(targets, handlerTarget{&get.Host, &get.Port.IntVal})
+		}
 	}
-	var ports []v1.ContainerPort
-	if err := json.Unmarshal([]byte(text), &ports); err != nil {
-		return nil, fmt.Errorf("ports of container %s of pod %s: %w",
-			config.GetMetadata().GetName(), sandboxConfig.GetMetadata().GetName(), err)
+	for _, p := range probesOf(c) {
+		addHTTP(p.HTTPGet)
+		if tcp := p.TCPSocket; tcp != nil {
+			targets = append(targets, handlerTarget{&tcp.Host, &tcp.Port.IntVal})
+		}
+		if p.GRPC != nil {
+			targets = append(targets, handlerTarget{new(string), &p.GRPC.Port})
+		}
 	}
-	return ports, nil
+	if hooks := c.Lifecycle; hooks != nil {
+		for _, hook := range []*v1.LifecycleHandler{hooks.PostStart, hooks.PreStop} {
+			if hook != nil {
+				addHTTP(hook.HTTPGet)
+			}
+		}
+	}
+	return targets
+}
+
+// unlistedPorts returns the ports that the kubelet asks in probes and hooks of a container and that no
+// container of the pod declares. A real container may serve them, too: ports in a spec only inform.
+func unlistedPorts(pod *v1.Pod, c *v1.Container) (ports []int32) {
+	declared := map[int32]bool{0: true}
+	for _, other := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, p := range other.Ports {
+			declared[p.ContainerPort] = true
+		}
+	}
+	for _, t := range handlerTargets(c) {
+		if *t.host == "" && !declared[*t.port] {
+			declared[*t.port] = true
+			ports = append(ports, *t.port)
+		}
+	}
+	slices.Sort(ports)
+	return ports
 }
 
 // listenEndpoint is a protocol and address on which a container listens.
@@ -53,7 +107,7 @@ func (r *Runtime) listenEndpoints(c *container) []listenEndpoint {
 			list = append(list, at)
 		}
 	}
-	for _, p := range c.ports {
+	for _, p := range c.spec.container.Ports {
 		protocol := cmp.Or(p.Protocol, v1.ProtocolTCP)
 		add(protocol, podAddress, p.ContainerPort, false)
 		add(protocol, r.options.NodeAddress, p.HostPort, false)

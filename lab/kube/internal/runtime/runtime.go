@@ -4,8 +4,8 @@
 // A sandbox is an address of the node's podCIDR. A container is a log file and a server on each of
 // its ports, which answers with its identity, environment and files, and misbehaves as commands
 // say (package demoserver). Nothing of the image runs: the container's command is accepted and
-// ignored, init containers, exec probes and exec hooks succeed at once, and kubectl exec has three
-// commands. What the kubelet decides about pods (restarts, back-off, probes, termination) is genuine,
+// ignored, init containers, a Job's containers without ports and probes, exec probes and exec hooks
+// succeed at once, and kubectl exec has three commands. What the kubelet decides about pods (restarts, back-off, probes, termination) is genuine,
 // because genuine kubelet code decides it.
 //
 // All state is in memory. A restarted process has lost its sandboxes, as a rebooted machine has,
@@ -51,8 +51,8 @@ type Options struct {
 	// Pod returns a pod of the node by its UID, or nil. CRI does not have all that a pod's spec
 	// says of its containers.
 	Pod func(uid string) *v1.Pod
-	// Event records an Event about a container of a pod.
-	Event func(podUID, container, reason, message string)
+	// Event records an Event about a pod.
+	Event func(podUID, reason, message string)
 	// StateDirectory is an absolute path: that of the kubelet's volumes, reported as the place of the
 	// (empty) image store.
 	StateDirectory string
@@ -81,18 +81,6 @@ type Runtime struct {
 // New returns a runtime whose network is not ready: the kubelet passes the node's podCIDR to
 // UpdateRuntimeConfig.
 func New(options Options) *Runtime {
-	if options.Zone == nil {
-		options.Zone = func() string { return "" }
-	}
-	if options.Pod == nil {
-		options.Pod = func(string) *v1.Pod { return nil }
-	}
-	if options.Event == nil {
-		options.Event = func(_, _, _, _ string) {}
-	}
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
 	return &Runtime{
 		options:    options,
 		networkErr: fmt.Errorf("the node has no podCIDR yet"),
@@ -182,14 +170,10 @@ func addressPoolFor(podCIDRs string) (*addressPool, error) {
 func (r *Runtime) Close(context.Context) error {
 	r.mu.Lock()
 	r.closed = true
-	var running []*container
 	for _, c := range r.containers {
-		running = append(running, c)
+		r.endContainerLocked(c, exitCodeKilled, "")
 	}
 	r.mu.Unlock()
-	for _, c := range running {
-		r.killContainer(c)
-	}
 	r.streams.close()
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -52,20 +54,25 @@ type testNode struct {
 	*Runtime
 	t    *testing.T
 	logs string
+	// pods has those that startContainer has given ports, by their UIDs.
+	pods map[string]*v1.Pod
 }
 
 func newTestNode(t *testing.T, subnet int, adjust ...func(*Options)) *testNode {
 	t.Helper()
 	t.Parallel()
+	pods := map[string]*v1.Pod{}
 	options := Options{
+		Pod:         func(uid string) *v1.Pod { return pods[uid] },
 		NodeName:    "node-1",
 		NodeAddress: netip.AddrFrom4([4]byte{127, testOctet, byte(subnet), 200}),
 		Zone:        func() string { return "nebula-1a" },
+		Log:         slog.New(slog.DiscardHandler),
 	}
 	for _, change := range adjust {
 		change(&options)
 	}
-	n := &testNode{Runtime: New(options), t: t, logs: t.TempDir()}
+	n := &testNode{Runtime: New(options), t: t, logs: t.TempDir(), pods: pods}
 	n.mustSucceed(n.UpdateRuntimeConfig(t.Context(), networkConfig(testAddress(fmt.Sprintf(podPrefix, subnet)))))
 	t.Cleanup(func() { _ = n.Close(context.Background()) })
 	return n
@@ -103,16 +110,20 @@ func (n *testNode) sandboxAddress(sandbox string) string {
 	return answer.GetStatus().GetNetwork().GetIp()
 }
 
+func podWithPorts(ports ...v1.ContainerPort) *v1.Pod {
+	return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Ports: ports}}}}
+}
+
 // startContainer runs a container that declares the ports, as the kubelet would.
 func (n *testNode) startContainer(sandbox, pod string, ports ...v1.ContainerPort) string {
 	n.t.Helper()
-	declared, err := json.Marshal(ports)
-	n.mustSucceed(err)
+	if len(ports) > 0 {
+		n.pods["uid-"+pod] = podWithPorts(ports...)
+	}
 	id, err := n.CreateContainer(n.t.Context(), sandbox, &runtimeapi.ContainerConfig{
-		Metadata:    &runtimeapi.ContainerMetadata{Name: "main"},
-		Image:       &runtimeapi.ImageSpec{Image: "simulated://app:1", UserSpecifiedImage: "app:1"},
-		LogPath:     filepath.Join(pod, "main", "0.log"),
-		Annotations: map[string]string{annotationPorts: string(declared)},
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"},
+		Image:    &runtimeapi.ImageSpec{Image: "simulated://app:1", UserSpecifiedImage: "app:1"},
+		LogPath:  filepath.Join(pod, "main", "0.log"),
 	}, podConfig(pod, n.logs))
 	n.mustSucceed(err)
 	n.mustSucceed(n.StartContainer(n.t.Context(), id))
@@ -173,7 +184,7 @@ func httpRequest(t *testing.T, method, url string, header ...string) (int, strin
 
 func TestNetworkIsNotReadyBeforePodCIDR(t *testing.T) {
 	t.Parallel()
-	r := New(Options{})
+	r := New(Options{Log: slog.New(slog.DiscardHandler)})
 	networkReady := func() (bool, string) {
 		answer, err := r.Status(t.Context(), false)
 		if err != nil {
@@ -402,8 +413,11 @@ func TestExitRequestEndsContainer(t *testing.T) {
 	}
 }
 
-func TestInitContainersEndAtOnce(t *testing.T) {
+func TestInitContainersAndJobsEndAtOnce(t *testing.T) {
 	always := v1.ContainerRestartPolicyAlways
+	ofJob := metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Job", Controller: new(true)}}}
+	served := podWithPorts(v1.ContainerPort{ContainerPort: 18080})
+	served.ObjectMeta = ofJob
 	n := newTestNode(t, 9, func(o *Options) {
 		o.Pod = func(uid string) *v1.Pod {
 			main := []v1.Container{{Name: "main"}}
@@ -412,21 +426,24 @@ func TestInitContainersEndAtOnce(t *testing.T) {
 				"uid-sidecar": {
 					Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "main", RestartPolicy: &always}}},
 				},
-				"uid-plain": {Spec: v1.PodSpec{Containers: main}},
+				"uid-plain":  {Spec: v1.PodSpec{Containers: main}},
+				"uid-job":    {ObjectMeta: ofJob, Spec: v1.PodSpec{Containers: main}},
+				"uid-served": served,
 			}[uid]
 		}
 	})
-	withInit, _ := n.runSandbox("init")
-	if got := n.waitForExit(n.startContainer(withInit, "init")); got.GetExitCode() != 0 {
-		t.Errorf("init container: %v", got)
+	for _, pod := range []string{"init", "job"} {
+		sandbox, _ := n.runSandbox(pod)
+		if got := n.waitForExit(n.startContainer(sandbox, pod)); got.GetExitCode() != 0 {
+			t.Errorf("container of %s: %v", pod, got)
+		}
 	}
-	for _, pod := range []string{"sidecar", "plain", "unknown"} {
+	for _, pod := range []string{"sidecar", "plain", "served", "unknown"} {
 		sandbox, _ := n.runSandbox(pod)
 		id := n.startContainer(sandbox, pod)
 		if got := n.containerStatus(id).GetState(); got != running {
-			t.Errorf("the container of %s, without ports, is %s", pod, got)
+			t.Errorf("the container of %s is %s", pod, got)
 		}
-		// A container without ports has no requests to finish.
 		n.mustSucceed(n.StopContainer(t.Context(), id, int64(patience/time.Second)))
 		if got := n.containerStatus(id); got.GetState() != exited || got.GetExitCode() != 0 {
 			t.Errorf("after SIGTERM the container of %s is %v", pod, got)

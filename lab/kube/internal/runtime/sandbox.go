@@ -65,20 +65,14 @@ func (r *Runtime) RunPodSandbox(
 // error if the sandbox is stopped or removed already.
 func (r *Runtime) StopPodSandbox(_ context.Context, id string) error {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	s := r.sandboxes[id]
 	if s == nil {
-		r.mu.Unlock()
 		return nil
 	}
-	members := r.containersOf(id)
-	r.mu.Unlock()
-
-	for _, c := range members {
-		r.killContainer(c)
+	for _, c := range r.containersOf(id) {
+		r.endContainerLocked(c, exitCodeKilled, "")
 	}
-
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	s.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	if s.address.IsValid() {
 		r.pool.freeAddress(s.address)

@@ -87,7 +87,7 @@ func (r *Runtime) greetingLine(c *container) string {
 		where = fmt.Sprintf("%s, realised as %s", c.sandbox.address, r.loopbackAddress(c.sandbox))
 	}
 	idleNote := ""
-	if len(c.ports) == 0 && len(c.spec.unlistedPorts) == 0 {
+	if len(c.spec.container.Ports)+len(c.spec.unlistedPorts) == 0 {
 		idleNote = "; it declares no port, so it does nothing until it is told to end"
 	}
 	return fmt.Sprintf("simulated container %s of pod %s on %s (%s): image %s is named, not run%s",

@@ -17,6 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
 // streamServer serves the streams of exec and port-forward as containerd does: with upstream's
@@ -120,7 +122,8 @@ func (s streamRuntime) PortForward(ctx context.Context, sandboxID string, port i
 		return err
 	}
 	var dialer net.Dialer
-	connection, err := dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(address, uint16(port)).String())
+	served := netip.AddrPortFrom(address, podnet.ServedPort(uint16(port)))
+	connection, err := dialer.DialContext(ctx, "tcp4", served.String())
 	if err != nil {
 		return fmt.Errorf("nothing answers port %d of the pod: %w", port, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,11 +21,9 @@ func newHealthProxy(t *testing.T, subnet int) (*Proxy, *atomic.Pointer[v1.Node])
 	t.Helper()
 	t.Parallel()
 	var node atomic.Pointer[v1.Node]
-	p := New(Options{
-		NodeName: thisNode,
-		Address:  netip.AddrFrom4([4]byte{127, testOctet, byte(subnet), 1}),
-		Node:     node.Load,
-	})
+	options := testOptions(subnet)
+	options.Node = node.Load
+	p := New(options)
 	t.Cleanup(p.Close)
 	return p, &node
 }

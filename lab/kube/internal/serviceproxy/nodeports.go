@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	upstream "k8s.io/kubernetes/pkg/proxy"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
 // portKey identifies a port that the node serves: TCP and UDP have the same numbers.
@@ -183,14 +185,14 @@ func (p *Proxy) desiredBackends(name upstream.ServicePortName) backends {
 	return result
 }
 
-// servingAddress returns the loopback address on which an endpoint is served.
+// servingAddress returns where an endpoint is served.
 func (p *Proxy) servingAddress(name upstream.ServicePortName, endpoint upstream.Endpoint) (netip.AddrPort, bool) {
-	address, err := netip.ParseAddr(endpoint.IP())
+	at, err := netip.ParseAddrPort(endpoint.String())
 	if err != nil {
 		p.options.Log.Error(
 			"endpoint ignored", "service", name.String(), "endpoint", endpoint.String(), "error", err.Error(),
 		)
 		return netip.AddrPort{}, false
 	}
-	return netip.AddrPortFrom(p.options.ToLoopback(address), uint16(endpoint.Port())), true
+	return podnet.ServedAt(at), true
 }

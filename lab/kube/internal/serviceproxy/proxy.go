@@ -26,8 +26,6 @@ import (
 	upstream "k8s.io/kubernetes/pkg/proxy"
 	"k8s.io/kubernetes/pkg/proxy/apis"
 	"k8s.io/kubernetes/pkg/proxy/config"
-
-	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
 // retryInterval is the time between attempts to bind a port.
@@ -40,28 +38,9 @@ type Options struct {
 	Address netip.Addr
 	// Topology returns the node's current labels, for traffic distribution by zone.
 	Topology func() map[string]string
-	// Node returns the node's own object, nil before it is known. Nil for a node that is never known.
+	// Node returns the node's own object, nil before it is known.
 	Node func() *v1.Node
-	// ToLoopback returns the address on which an endpoint is served. Nil means
-	// podnet.ToLoopback.
-	ToLoopback func(netip.Addr) netip.Addr
-	Log        *slog.Logger
-}
-
-func (o Options) withDefaults() Options {
-	if o.Topology == nil {
-		o.Topology = func() map[string]string { return nil }
-	}
-	if o.Node == nil {
-		o.Node = func() *v1.Node { return nil }
-	}
-	if o.ToLoopback == nil {
-		o.ToLoopback = podnet.ToLoopback
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return o
+	Log  *slog.Logger
 }
 
 // Proxy forwards node ports. It implements the handlers of
@@ -91,7 +70,6 @@ type Proxy struct {
 
 // New returns a proxy that knows no Services yet.
 func New(options Options) *Proxy {
-	options = options.withDefaults()
 	return &Proxy{
 		options:       options,
 		services:      upstream.NewServiceChangeTracker(v1.IPv4Protocol, nil, nil),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -42,13 +43,21 @@ type testProxy struct {
 	subnet int
 }
 
+// testOptions are those of a node that is not known, and has no labels.
+func testOptions(subnet int) Options {
+	return Options{
+		NodeName: thisNode,
+		Address:  netip.AddrFrom4([4]byte{127, testOctet, byte(subnet), 1}),
+		Topology: func() map[string]string { return nil },
+		Node:     func() *v1.Node { return nil },
+		Log:      slog.New(slog.DiscardHandler),
+	}
+}
+
 func newTestProxy(t *testing.T, subnet int) *testProxy {
 	t.Helper()
 	t.Parallel()
-	p := &testProxy{t: t, subnet: subnet, Proxy: New(Options{
-		NodeName: thisNode,
-		Address:  netip.AddrFrom4([4]byte{127, testOctet, byte(subnet), 1}),
-	})}
+	p := &testProxy{t: t, subnet: subnet, Proxy: New(testOptions(subnet))}
 	p.OnServiceSynced()
 	p.OnEndpointSlicesSynced()
 	t.Cleanup(p.Close)
@@ -181,7 +190,7 @@ func TestNothingIsServedBeforeInitialList(t *testing.T) {
 	t.Parallel()
 	p := &testProxy{
 		t: t, subnet: 1,
-		Proxy: New(Options{NodeName: thisNode, Address: netip.MustParseAddr(testAddress("127.78.1.1"))}),
+		Proxy: New(testOptions(1)),
 	}
 	defer p.Close()
 	service, at := p.nodePortService()
