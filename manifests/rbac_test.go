@@ -345,9 +345,7 @@ func (x *exercise) createWork(t *testing.T) {
 	for _, name := range []string{x.nameOf("service"), x.nameOf("lost")} {
 		_, err = x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.ServiceSpec{
-				Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}},
-			},
+			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}}},
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}

@@ -115,10 +115,8 @@ func TestRoomThatGoes(t *testing.T) {
 func TestRoomsThatSayNonsense(t *testing.T) {
 	elsewhere := says(t, `{"seats": [{"name": "seat-7"}]}`)
 	for what, room := range map[string]*url.URL{
-		"is no classroom": says(t, "[1]"),
-		"request body too large": says(
-			t, `{"seats": [{"name": "`+strings.Repeat("x", maxResponseBytes)+`"}]}`,
-		),
+		"is no classroom":                   says(t, "[1]"),
+		"request body too large":            says(t, `{"seats": [{"name": "`+strings.Repeat("x", maxResponseBytes)+`"}]}`),
 		`a seat is called "../../etc/hosts`: says(t, `{"seats": [{"name": "../../etc/hosts"}]}`),
 		"answers 302": answers(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.JoinPath("progress.json").String(), http.StatusFound)

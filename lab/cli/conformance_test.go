@@ -213,9 +213,7 @@ func TestConformanceUsageErrors(t *testing.T) {
 			func(f *conformanceFlags) { f.budget = "conformance_test.go" }, nil,
 			[]string{"--budget conformance_test.go: limits are numbers", "lab conformance budget"},
 		},
-		"no limits there": {
-			func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"},
-		},
+		"no limits there": {func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := newConformanceFlags(tc.change).completeOptions(conformanceTable, tc.args)

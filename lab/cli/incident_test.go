@@ -68,33 +68,19 @@ func TestIncidentUsageErrors(t *testing.T) {
 		`no incident "lost-creat"; did you mean lost-create?; ` + "`lab incident list` prints all": {
 			"incident", "run", "lost-creat",
 		},
-		`no incident "earthquake"; ` + "`lab incident list` prints all": {
-			"incident", "run", "earthquake",
-		},
+		`no incident "earthquake"; ` + "`lab incident list` prints all":                 {"incident", "run", "earthquake"},
 		"`lab incident run` wants NAME [flags] [-- CCM-ARGS...], and was given nothing": {"incident", "run"},
-		"and was given nothing": {"incident", "run", "--", "lost-create"},
-		`was given ["lost-create" "deleted-by-hand"]`: {
-			"incident", "run", "lost-create", "deleted-by-hand",
-		},
+		"and was given nothing":                                     {"incident", "run", "--", "lost-create"},
+		`was given ["lost-create" "deleted-by-hand"]`:               {"incident", "run", "lost-create", "deleted-by-hand"},
 		"`lab incident` has no command \"lst\"; did you mean list?": {"incident", "lst"},
 		"--ccm-env, --ccm-config, --ccm-names, --dialect and arguments after -- are for --ccm PATH": {
 			"incident", "run", "lost-create", "--", "--v=2",
 		},
-		"/none: no such file": {
-			"incident", "run", "lost-create", "--ccm", "/none",
-		},
-		`--claim "quick": no test is about that`: {
-			"incident", "run", "earthquake", "--claim", "quick",
-		},
-		`lab name "No"`: {
-			"incident", "run", "lost-create", "--name", "No",
-		},
-		`--output "xml": want one of table, json, yaml`: {
-			"incident", "run", "lost-create", "-o", "xml",
-		},
-		"unknown flag: --focus": {
-			"incident", "run", "lost-create", "--focus", "x",
-		},
+		"/none: no such file":                           {"incident", "run", "lost-create", "--ccm", "/none"},
+		`--claim "quick": no test is about that`:        {"incident", "run", "earthquake", "--claim", "quick"},
+		`lab name "No"`:                                 {"incident", "run", "lost-create", "--name", "No"},
+		`--output "xml": want one of table, json, yaml`: {"incident", "run", "lost-create", "-o", "xml"},
+		"unknown flag: --focus":                         {"incident", "run", "lost-create", "--focus", "x"},
 	} {
 		_, err := executeCommand(t, args...)
 		var usage clikit.UsageError

@@ -23,20 +23,16 @@ func TestChooseLogs(t *testing.T) {
 		fails  string
 		usage  bool
 	}{
-		"all": {want: have},
-		"one": {args: []string{"etcd"}, want: []string{"etcd"}},
-		"several, once each": {
-			args: []string{"node/node-1", "etcd", "etcd"}, want: []string{"node/node-1", "etcd"},
-		},
+		"all":                   {want: have},
+		"one":                   {args: []string{"etcd"}, want: []string{"etcd"}},
+		"several, once each":    {args: []string{"node/node-1", "etcd", "etcd"}, want: []string{"node/node-1", "etcd"}},
 		"a machine by its file": {args: []string{"node-node-1"}, want: []string{"node/node-1"}},
 		"one that has none yet": {
 			args: []string{"ccm"}, fails: "ccm has no log yet: it has not been started; `lab logs ccm -f` waits for it",
 		},
 		"one to be waited for":       {args: []string{"ccm"}, follow: true, want: []string{"ccm"}},
 		"a machine to be waited for": {args: []string{"node-node-2"}, follow: true, want: []string{"node/node-2"}},
-		"a part of a name": {
-			args: []string{"apiserver"}, fails: "did you mean kube-apiserver?", usage: true,
-		},
+		"a part of a name":           {args: []string{"apiserver"}, fails: "did you mean kube-apiserver?", usage: true},
 		"a machine without its kind": {args: []string{"node-1"}, fails: "did you mean node/node-1?", usage: true},
 		"what is none": {
 			args: []string{"x"}, follow: true, fails: `no component "x" has a log; there are: etcd, kube-apiserver`,
@@ -90,24 +86,16 @@ func TestLogsFlags(t *testing.T) {
 func TestLineTime(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	for line, want := range map[string]time.Time{
-		`I0102 11:59:58.123456   31856 x.go:48] "m"`: time.Date(
-			2026, 1, 2, 11, 59, 58, 123456000, time.UTC,
-		),
-		`E1231 23:59:59.000000       1 x.go:48] "m"`: time.Date(
-			2025, 12, 31, 23, 59, 59, 0, time.UTC,
-		),
+		`I0102 11:59:58.123456   31856 x.go:48] "m"`: time.Date(2026, 1, 2, 11, 59, 58, 123456000, time.UTC),
+		`E1231 23:59:59.000000       1 x.go:48] "m"`: time.Date(2025, 12, 31, 23, 59, 59, 0, time.UTC),
 		`[pod/ccm-1/ccm] I0102 11:59:58.123456       1 x.go:48] "m"`: time.Date(
 			2026, 1, 2, 11, 59, 58, 123456000, time.UTC,
 		),
-		`time=2026-01-02T11:59:58.666Z level=INFO msg=call`: time.Date(
-			2026, 1, 2, 11, 59, 58, 666000000, time.UTC,
-		),
+		`time=2026-01-02T11:59:58.666Z level=INFO msg=call`: time.Date(2026, 1, 2, 11, 59, 58, 666000000, time.UTC),
 		`{"level":"warn","ts":"2026-01-02T11:59:58.371+0100","caller":"x"}`: time.Date(
 			2026, 1, 2, 10, 59, 58, 371000000, time.UTC,
 		),
-		`2026-01-02T11:59:58+01:00 said`: time.Date(
-			2026, 1, 2, 10, 59, 58, 0, time.UTC,
-		),
+		`2026-01-02T11:59:58+01:00 said`:    time.Date(2026, 1, 2, 10, 59, 58, 0, time.UTC),
 		`panic: nil`:                        {},
 		``:                                  {},
 		`Iowa`:                              {},

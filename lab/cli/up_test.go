@@ -38,9 +38,7 @@ func TestValidateUp(t *testing.T) {
 		},
 		"all of external": {lifecycle.Options{Cluster: "external", Kubeconfig: "f"}, false, nil},
 		"no nodes":        {lifecycle.Options{}, nodesGiven, []string{"--nodes 0: want 1 to 100"}},
-		"too many nodes": {
-			lifecycle.Options{Nodes: 101}, nodesGiven, []string{"--nodes 101: want 1 to 100"},
-		},
+		"too many nodes":  {lifecycle.Options{Nodes: 101}, nodesGiven, []string{"--nodes 101: want 1 to 100"}},
 		"unknown cluster": {
 			lifecycle.Options{Cluster: "k3s"}, false, []string{`--cluster "k3s": want one of embedded, kind, external`},
 		},

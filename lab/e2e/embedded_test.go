@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -443,63 +442,4 @@ func slotOf(t *testing.T, url string) int {
 	_, err := fmt.Sscanf(url, "https://127.%d.0.1:%d", &slot, &port)
 	require.NoError(t, err)
 	return slot
-}
-
-// A second lab beside the first, its processes killed: down clears up what is
-// left without having been told.
-func TestDownAfterKill(t *testing.T) {
-	f := newFixture(t)
-	// Programs elsewhere, named once: the agent, which has not the person's
-	// environment, boots its nodes from there.
-	elsewhere := filepath.Join(t.TempDir(), "kube")
-	require.NoError(t, os.Symlink(filepath.Join(f.bin, "kube"), elsewhere))
-	cmd := f.command("lab", "up", "--nodes", "1", "--profile", "instant")
-	cmd.Env = append(cmd.Env, "LAB_KUBE_BIN="+elsewhere)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	running, err := process.Host{Lab: f.dir()}.Running()
-	require.NoError(t, err)
-	nodes := 0
-	for name, p := range running {
-		if strings.HasPrefix(name, "node/") {
-			nodes++
-			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
-			require.NoError(t, err)
-			assert.True(t, strings.HasPrefix(string(line), elsewhere), "%q", line)
-		}
-	}
-	assert.Equal(t, 1, nodes)
-	assert.Contains(t, f.lab("env"), elsewhere)
-
-	f.killAll(t)
-	f.lab("down")
-	_, err = os.Stat(f.dir())
-	assert.ErrorIs(t, err, os.ErrNotExist)
-}
-
-// A balancer that cannot listen says why, on the Service, in the CCM's Event.
-func TestPortThatCannotBeBound(t *testing.T) {
-	first, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-	require.NoError(t, err)
-	if lowest, _ := strconv.Atoi(strings.TrimSpace(string(first))); os.Geteuid() == 0 || lowest <= 80 {
-		t.Skip("this user may listen on port 80; CI runs this test as one who may not")
-	}
-	f := newFixture(t)
-	f.lab("up", "--nodes", "1", "--profile", "instant")
-	operator := f.kube("operator")
-	_, err = operator.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "low"},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
-			Ports: []corev1.ServicePort{{Port: 80}}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		events, err := operator.CoreV1().Events("default").List(
-			t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=low,reason=SyncLoadBalancerFailed"},
-		)
-		require.NoError(t, err)
-		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-			return strings.Contains(e.Message, "net.ipv4.ip_unprivileged_port_start")
-		})
-	}, bound, 200*time.Millisecond)
 }

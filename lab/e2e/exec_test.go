@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -35,7 +36,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
-func TestSimulatedContainersAnswerExec(t *testing.T) {
+func TestSimulatedContainers(t *testing.T) {
 	f := newFixture(t)
 	f.lab("up")
 	out, err := f.kubectlWith(execManifest, "apply", "-f", "-")
@@ -45,16 +46,15 @@ func TestSimulatedContainersAnswerExec(t *testing.T) {
 	)
 	require.NoError(t, err, out)
 
-	t.Run("exec runs three commands", f.execRuns)
-	t.Run("cp says why it does not work", f.copyRefuses)
+	t.Run("exec runs three commands, and others are refused", f.answersKubectl)
 	t.Run("exec probes and hooks succeed, and one Event says that nothing was run", f.nothingRun)
 	t.Run("probed ports that are not listed answer", f.unlistedPorts)
 	t.Run("port-forward reaches the pod", f.portForward)
-	t.Run("what needs a process or a terminal is refused with what to do instead", f.refuses)
 	t.Run("hooks ask containers", f.hooks)
 	t.Run("a command ends a container, which is started again", f.exitEndsContainer)
 	t.Run("the kubelet's port answers the API server alone", f.kubeletIsGuarded)
 	t.Run("a node listens nowhere but on loopback", f.nodesListenOnLoopback)
+	t.Run("containers fail, recover and end", f.containersEnd)
 	t.Run("a node says what it is, and what happens to it", f.nodesTell)
 }
 
@@ -130,33 +130,31 @@ func realised(pod *corev1.Pod, port int) string {
 	return fmt.Sprintf("http://127%s:%d", strings.TrimPrefix(pod.Status.PodIP, "10"), port)
 }
 
-func (f *fixture) execRuns(t *testing.T) {
+// answersKubectl has kubectl run what a simulated container can do, and what it refuses with what to do instead.
+func (f *fixture) answersKubectl(t *testing.T) {
 	for _, c := range []struct {
 		argv []string
 		code int
 		want string
 	}{
-		{argv: []string{"hostname"}, want: "box\n"},
-		{argv: []string{"env"}, want: "GREETING=good day\n"},
-		{argv: []string{"sh"}, want: "sh: not run: this container is simulated", code: 127},
-		{argv: []string{"cat", "/etc/key"}, want: "answers with the files of its ConfigMaps", code: 127},
-		{argv: []string{"exit", "300"}, want: "a number from 0 to 255 is needed", code: 2},
+		{[]string{"exec", "-i", "box", "--", "hostname"}, 0, "box\n"},
+		{[]string{"exec", "-i", "box", "--", "env"}, 0, "GREETING=good day\n"},
+		{[]string{"exec", "-i", "box", "--", "sh"}, 127, "sh: not run: this container is simulated"},
+		{[]string{"exec", "-i", "box", "--", "cat", "/etc/key"}, 127, "answers with the files of its ConfigMaps"},
+		{[]string{"exec", "-i", "box", "--", "exit", "300"}, 2, "a number from 0 to 255 is needed"},
+		{[]string{"exec", "-it", "box", "--", "sh"}, 127, "kubectl exec runs env, hostname"},
+		{[]string{"attach", "box"}, 1, "kubectl logs -f --tail=0 does the same"},
+		{[]string{"cp", "box:/etc/key", filepath.Join(t.TempDir(), "greeting")}, 127, "sh and kubectl cp do not work"},
 	} {
-		out, err := f.in(t).kubectlWith("", append([]string{"exec", "-i", "box", "--"}, c.argv...)...)
+		out, err := f.in(t).kubectlWith("", c.argv...)
 		assert.Contains(t, out, c.want, "%q", c.argv)
-		code := 0
-		var exit interface{ ExitCode() int }
-		if errors.As(err, &exit) {
-			code = exit.ExitCode()
+		var exit *exec.ExitError
+		if c.code != 0 && assert.ErrorAs(t, err, &exit, "%q", c.argv) {
+			assert.Equal(t, c.code, exit.ExitCode(), "%q: %s", c.argv, out)
+		} else if c.code == 0 {
+			assert.NoError(t, err, "%q", c.argv)
 		}
-		assert.Equal(t, c.code, code, "%q: %s", c.argv, out)
 	}
-}
-
-func (f *fixture) copyRefuses(t *testing.T) {
-	out, err := f.in(t).kubectlWith("", "cp", "box:/etc/key", filepath.Join(t.TempDir(), "greeting"))
-	assert.Error(t, err)
-	assert.Contains(t, out, "sh and kubectl cp do not work")
 }
 
 func (f *fixture) nothingRun(t *testing.T) {
@@ -260,17 +258,6 @@ func (f *fixture) portForward(t *testing.T) {
 	_, err := fetch("http://127.0.0.1:" + local["18099"])
 	assert.Error(t, err)
 	f.await("kubectl to say that nobody listens", out.contains("nothing answers port 18099 of the pod"))
-}
-
-func (f *fixture) refuses(t *testing.T) {
-	for want, argv := range map[string][]string{
-		"kubectl logs -f --tail=0 does the same": {"attach", "box"},
-		"kubectl exec runs env, hostname":        {"exec", "-it", "box", "--", "sh"},
-	} {
-		out, err := f.in(t).kubectlWith("", argv...)
-		assert.Error(t, err)
-		assert.Contains(t, out, want)
-	}
 }
 
 func (f *fixture) hooks(t *testing.T) {
@@ -428,9 +415,6 @@ func (f *fixture) nodesTell(t *testing.T) {
 	assert.Regexp(t, `v1\.\d+\.\d+ .* CCM Lab simulated node +simulated \S+ +simulated://`, out)
 	for _, reason := range []string{"Starting", "NodeReady", "NodeHasSufficientMemory"} {
 		f.awaitEvent("Node", "node-1", reason, "")
-	}
-	for _, reason := range []string{"Scheduled", "Pulled", "Created", "Started"} {
-		f.awaitEvent("Pod", "box", reason, "")
 	}
 	f.cloud("instances", "stop", "node-3")
 	f.eventually("node-3 to be NotReady", func(st status.Status) bool { return !nodeNamed(st, "node-3").Ready })

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,15 +120,7 @@ func TestExplain(t *testing.T) {
 		}},
 		{"a CCM whose token is spoiled", (*fixture).explainsSpoiledToken},
 		{"a stopped instance", (*fixture).explainsStopped},
-		{"a port that somebody has", (*fixture).explainsOccupied},
 		{"a port below 1024", (*fixture).explainsLowPort},
-		{"a selector that matches nothing", func(f *fixture) {
-			f.service("nobody", 8090, "nobody")
-			f.explains(
-				"service/nobody", explain.NotReady, "nothing behind it answers: its selector matches no pod.",
-				"get pods --show-labels",
-			)
-		}},
 		{"a change that cannot be made", func(f *fixture) {
 			annotate := func(value string) {
 				_, err := f.kube("operator").CoreV1().Services("default").
@@ -146,31 +137,31 @@ func TestExplain(t *testing.T) {
 			annotate("null")
 			f.explains("service/web", explain.Ready, "/TCP.", "")
 		}},
-		{"a quota", func(f *fixture) {
-			f.cloud("quotas", "set", "--load-balancers", "1")
-			f.service("late", 8091, "web")
-			f.explains(
-				"service/late", explain.NotReady, "has no address: the project's quota of load balancers is used up.",
-				"fakecloud quotas set",
-			)
+		{"a paused CCM and a paused API server", func(f *fixture) {
+			f.whilePaused("ccm", func() {
+				f.cloud("instances", "terminate", "node-2", "--wait")
+				f.explains(
+					"node/node-2", explain.NotReady, "and the CCM, which would delete it, is stopped by a signal.",
+					"kill -CONT ",
+				)
+			})
+			f.whilePaused("kube-apiserver", func() {
+				f.explains(
+					"node/node-1", explain.Unknown, "cannot be explained: the control plane is stopped by a signal.",
+					"kill -CONT ",
+				)
+			})
 		}},
-		{"a finalizer that waits", func(f *fixture) {
-			f.lab("ccm", "stop")
-			require.NoError(f.t, f.kube("operator").CoreV1().Services("default").
-				Delete(f.t.Context(), "nobody", metav1.DeleteOptions{}))
+		{"a Node that was deleted", func(f *fixture) {
+			require.NoError(f.t, f.kube("operator").CoreV1().Nodes().
+				Delete(f.t.Context(), "node-1", metav1.DeleteOptions{}))
 			f.explains(
-				"service/nobody", explain.NotReady,
-				"its finalizer waits for the CCM to delete the load balancer: no cloud controller manager runs.",
-				"lab ccm start",
+				"node/node-1", explain.NotReady,
+				"its Node was deleted, and a kubelet that runs does not register again.",
+				"fakecloud instances reboot node-1",
 			)
-		}},
-		{"a Node that lingers", func(f *fixture) {
-			f.cloud("instances", "terminate", "node-2", "--wait")
-			f.explains(
-				"node/node-2", explain.NotReady,
-				"lingers: its instance is gone, and no cloud controller manager runs that would delete it.",
-				"lab ccm start",
-			)
+			f.cloud("instances", "reboot", "node-1")
+			f.explains("node/node-1", explain.Ready, "Node node-1 is ready.", "")
 		}},
 		{"parts that are down", func(f *fixture) {
 			f.kill("fakecloud")
@@ -183,6 +174,14 @@ func TestExplain(t *testing.T) {
 			)
 			f.kill("kube-apiserver")
 			f.explains("node/node-1", explain.Unknown, "cannot be explained: the control plane does not run.", "lab up")
+		}},
+		{"a lab that is stopped", func(f *fixture) {
+			f.lab("down", "--keep-state")
+			for _, args := range [][]string{{"explain", "node/node-1"}, {"explain", "node"}} {
+				out, err := f.try(args...)
+				require.Error(f.t, err, args)
+				assert.Contains(f.t, out, `"`+f.name+"\" is stopped; `lab up --name "+f.name+"` starts it", args)
+			}
 		}},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(f.in(t)) }) {
@@ -242,19 +241,6 @@ func (f *fixture) explainsStopped() {
 	f.explains("node/node-2", explain.Ready, "Node node-2 is ready.", "")
 }
 
-func (f *fixture) explainsOccupied() {
-	occupied, err := net.Listen("tcp4", "0.0.0.0:0")
-	require.NoError(f.t, err)
-	port := occupied.Addr().(*net.TCPAddr).Port
-	f.service("occupied", port, "web")
-	f.explains(
-		"service/occupied", explain.NotReady, "has no address: the cloud cannot listen on its port.",
-		fmt.Sprintf("ss -lnp 'sport = :%d'", port),
-	)
-	require.NoError(f.t, occupied.Close())
-	f.explains("service/occupied", explain.Ready, fmt.Sprintf("port %d/TCP.", port), "")
-}
-
 func (f *fixture) explainsLowPort() {
 	first, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 	require.NoError(f.t, err)
@@ -266,4 +252,14 @@ func (f *fixture) explainsLowPort() {
 		"service/low", explain.NotReady, "net.ipv4.ip_unprivileged_port_start forbids it.",
 		"sudo sysctl -w net.ipv4.ip_unprivileged_port_start=81",
 	)
+}
+
+// whilePaused stops a component by a signal while do runs.
+func (f *fixture) whilePaused(component string, do func()) {
+	f.t.Helper()
+	p := f.component(component)
+	require.NotNil(f.t, p, component)
+	require.NoError(f.t, p.Signal(syscall.SIGSTOP))
+	defer func() { assert.NoError(f.t, p.Signal(syscall.SIGCONT)) }()
+	do()
 }

@@ -5,7 +5,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,17 +89,6 @@ func TestProgramsThatFail(t *testing.T) {
 		require.NoError(t, os.Remove(etcd))
 		f.fails(1, up, "programs are missing: "+etcd+";", "`make build`", "LAB_KUBE_BIN")
 		assert.NoDirExists(t, f.dir(), "nothing was begun")
-	})
-	t.Run("not executable", func(t *testing.T) {
-		f := f.in(t)
-		f.program("etcd", asleep, 0o644)
-		f.fails(1, up, etcd+" (there, but it may not be executed: chmod +x)")
-		assert.NoDirExists(t, f.dir())
-	})
-	t.Run("of another machine", func(t *testing.T) {
-		f := f.in(t)
-		f.program("etcd", "\x7fELF of some other kind", 0o755)
-		f.fails(1, up, "control plane: starting etcd: ", etcd, "is no program for this machine", "`lab down`")
 	})
 	t.Run("dies at its start", func(t *testing.T) {
 		f := f.in(t)
@@ -256,70 +244,4 @@ ls -A`, "SIZE=40m", "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name, "LAB="+filepath.J
 	_, left, ok := strings.Cut(rest, "down: 0\n")
 	require.True(t, ok, rest)
 	assert.Equal(t, "fill\n", left, "nothing but what this test put there")
-}
-
-// A read-only disk, and a folder that is not there to be made.
-func TestFolderThatCannotBeWritten(t *testing.T) {
-	f := newFixture(t)
-	out, err := inNamespace(t, `
-mount -t tmpfs -o ro none "$CCMLAB_HOME" || exit 99
-"$LAB" up; echo "up: $?"
-"$LAB" status; echo "status: $?"
-"$LAB" down; echo "down: $?"
-"$LAB" doctor; echo "doctor: $?"`, "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name, "LAB="+filepath.Join(f.bin, "lab"))
-	require.NoError(t, err, out)
-	for _, want := range []string{
-		"read-only file system; the file system is read-only: set CCMLAB_HOME to a folder you may write", "up: 1\n",
-		"no such lab", "status: 1\n", "nothing to do", "down: 0\n", "export CCMLAB_HOME=", "doctor: 1\n",
-	} {
-		assert.Contains(t, out, want)
-	}
-}
-
-// A lab of somebody else's, in a folder that both use: it says whose it is.
-func TestLabOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be two users at once")
-	}
-	f := newFixture(t)
-	require.NoError(t, os.Chmod(f.home, 0o777))
-	require.NoError(t, os.Mkdir(f.dir(), 0o700))
-	require.NoError(t, os.WriteFile(f.dir("lab.json"), []byte("{}"), 0o600))
-	// Where the programs are may be root's alone.
-	lab := filepath.Join(f.home, "lab-command")
-	program, err := os.ReadFile(filepath.Join(f.bin, "lab"))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(lab, program, 0o755))
-	defer func() { assert.NoError(t, os.Remove(lab)) }()
-	for _, args := range [][]string{{"up"}, {"status"}, {"env"}, {"down"}, {"logs"}, {"ccm", "stop"}} {
-		cmd := f.command("lab", args...)
-		cmd.Path, cmd.Dir = lab, "/"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, err := cmd.CombinedOutput()
-		if errors.Is(err, os.ErrPermission) {
-			t.Skip("another user may not run what is in the folder of temporary files")
-		}
-		exited(t, err, 1, string(out))
-		assert.Contains(
-			t, string(out), "belongs to user root; use another --name, or set CCMLAB_HOME to a folder of your own",
-			args,
-		)
-	}
-	require.NoError(t, os.Remove(f.dir("lab.json")))
-	require.NoError(t, os.Remove(f.dir()))
-}
-
-// The scripts that shells get are what those shells can read.
-func TestCompletionScripts(t *testing.T) {
-	f := newFixture(t)
-	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		script := f.lab("completion", shell)
-		assert.Contains(t, script, "__complete", shell)
-		if path, err := exec.LookPath(shell); err == nil && shell != "powershell" {
-			check := exec.CommandContext(t.Context(), path, "-n")
-			check.Stdin = strings.NewReader(script)
-			out, err := check.CombinedOutput()
-			assert.NoError(t, err, "%s: %s", shell, out)
-		}
-	}
 }

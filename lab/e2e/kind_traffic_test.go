@@ -243,43 +243,6 @@ func (f *fixture) answers(name string, requests int) map[string]int {
 	return texts
 }
 
-func (f *fixture) kindTCPAndUDP() {
-	f.deploy(deploymentOf(f.t, "echo", 2))
-	s := serviceOf("echo", "echo")
-	s.Annotations = map[string]string{"fakecloud.ccmlab.io/kind": "proxy"}
-	s.Spec.Ports = append(
-		s.Spec.Ports,
-		corev1.ServicePort{Name: "udp", Protocol: corev1.ProtocolUDP, Port: 8080, TargetPort: intstr.FromInt32(8080)},
-	)
-	echo := f.expose(s)
-	assert.Len(f.t, f.answers("echo", 16), 2, "both pods")
-
-	probe := f.probes()["node-1"]
-	before := f.stats(echo, api.ProtocolTCP)
-	out, err := f.inPod(probe, "curl", "--silent", "--show-error", "--max-time", "5", url(echo, "/"))
-	require.NoError(f.t, err)
-	assert.Contains(f.t, out, "Hello from pod echo-")
-	assert.Equal(f.t, int64(1), f.stats(echo, api.ProtocolTCP).Connections-before.Connections)
-
-	at := net.JoinHostPort(echo.Address, "8080")
-	f.await("datagrams to be passed on by both nodes, in turn", func(context.Context) error {
-		_, err1 := datagram(at, "one")
-		_, err2 := datagram(at, "two")
-		return errors.Join(err1, err2)
-	})
-	before = f.stats(echo, api.ProtocolUDP)
-	out, err = datagram(at, "from here")
-	require.NoError(f.t, err)
-	assert.Regexp(f.t, `^Hello from pod echo-.*\nfrom here$`, out)
-	out, err = f.inPod(probe, "bash", "-c", fmt.Sprintf(
-		"exec 3<>/dev/udp/%s/%d && printf 'from a pod' >&3 && timeout 5 dd bs=65536 count=1 status=none <&3",
-		echo.Address, echo.Port,
-	))
-	require.NoError(f.t, err)
-	assert.Regexp(f.t, `^Hello from pod echo-.*\nfrom a pod$`, out)
-	assert.Equal(f.t, int64(2), f.stats(echo, api.ProtocolUDP).Connections-before.Connections)
-}
-
 // datagram sends one, and gives the answer.
 func datagram(address, text string) (string, error) {
 	conn, err := net.Dial("udp", address)
@@ -395,30 +358,6 @@ func (f *fixture) countArrivals(s status.Service, nodes ...string) func(node str
 		require.NoError(f.t, err)
 		return packets
 	}
-}
-
-func (f *fixture) kindSourceRanges() {
-	s := serviceOf("echo", "fenced")
-	// With a network balancer, kube-proxy would refuse the pod before the balancer could.
-	s.Annotations = map[string]string{"fakecloud.ccmlab.io/kind": "proxy"}
-	s.Spec.LoadBalancerSourceRanges = []string{f.gateway() + "/32"}
-	fenced := f.expose(s)
-	f.answers("fenced", 4)
-	before := f.statsAtRest(fenced, api.ProtocolTCP)
-	_, err := f.inPod(f.probes()["node-1"], "curl", "--silent", "--show-error", "--max-time", "5", url(fenced, "/"))
-	require.Error(f.t, err)
-	after := f.statsAtRest(fenced, api.ProtocolTCP)
-	assert.Equal(f.t, int64(1), after.RefusedConnections-before.RefusedConnections)
-	assert.Equal(f.t, before.Connections, after.Connections)
-}
-
-// kindAffinity has a Service whose pods answer in turn otherwise: see
-// kindTCPAndUDP.
-func (f *fixture) kindAffinity() {
-	s := serviceOf("echo", "sticky")
-	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-	f.expose(s)
-	assert.Len(f.t, f.answers("sticky", 16), 1, "one client, one pod")
 }
 
 // kindRollingUpdate replaces all pods of the demo while requests come without

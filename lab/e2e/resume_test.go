@@ -56,7 +56,13 @@ func TestResume(t *testing.T) {
 	t.Run("what is about to end is no part of a whole lab", func(t *testing.T) { f.in(t).startsWhatIsEnding() })
 	t.Run("a node that waits for the CCM to delete an earlier one", func(t *testing.T) { f.in(t).clearsNames() })
 	t.Run("a Service of another type", func(t *testing.T) { f.in(t).leavesTheService() })
-	t.Run("nodes that somebody has stopped", func(t *testing.T) { f.in(t).leavesStoppedNodes() })
+	t.Run("down clears up what was killed", func(t *testing.T) {
+		f := f.in(t)
+		assert.Contains(t, f.lab("env"), f.kube, "LAB_KUBE_BIN was named once")
+		f.killAll(t)
+		f.lab("down")
+		assert.NoDirExists(t, f.dir())
+	})
 }
 
 // An API server takes a minute to drain, too long for a test: see TestServe of local.
@@ -102,13 +108,4 @@ func (f failing) leavesTheService() {
 	f.up()
 	_, err := ask(f.t, f.status())
 	require.NoError(f.t, err)
-}
-
-func (f failing) leavesStoppedNodes() {
-	f.cloud("instances", "stop", "node-1")
-	f.eventually("node-1 to be not Ready", func(st status.Status) bool { return !nodeNamed(st, "node-1").Ready })
-	f.up() // Its pods are not evicted for minutes.
-	f.cloud("instances", "stop", "node-2")
-	f.eventually("node-2 to be not Ready", func(st status.Status) bool { return !nodeNamed(st, "node-2").Ready })
-	f.changesNothing()
 }

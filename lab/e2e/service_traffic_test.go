@@ -29,35 +29,24 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
-// The demo has a second Service, with session affinity. Beside it is another of
-// its kind, near, where each node sends to its own pod only, and one single pod
-// with ports of several kinds.
+// Beside the demo is another of its kind, near, where each node sends to its own pod only, and one single pod with
+// ports of several kinds.
 func TestServiceTraffic(t *testing.T) {
 	f := newFixture(t)
 	f.lab("up")
-	sticky := serviceOf("web", "sticky")
-	sticky.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-	f.createService(sticky)
 	f.makePatient("web")
 	f.startSingle()
-	f.startNear()
+	f.deploy(patient(deploymentOf(t, "near", 3)))
+	near := serviceOf("near", "near")
+	near.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	f.expose(near)
 
-	t.Run("a node port is every node's", func(t *testing.T) { f.in(t).nodePortAnswers() })
 	t.Run("an attached address leads to its node, and moves", func(t *testing.T) { f.in(t).attachedAddressMoves() })
 	t.Run("each port of a Service leads to its own, TCP and UDP", func(t *testing.T) { f.in(t).severalPorts() })
-	t.Run("with externalTrafficPolicy Local a node answers if it has a pod, and tells", func(t *testing.T) {
-		f.in(t).localNodes()
-	})
-	t.Run("with session affinity a client has one pod", func(t *testing.T) { f.in(t).clientStays() })
 	t.Run("no request fails while pods are replaced, go and come", func(t *testing.T) { f.in(t).rollingUpdate() })
 }
 
-func withLocalPolicy(s *corev1.Service) *corev1.Service {
-	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-	return s
-}
-
-// startSingle has two Services for one pod: any node leads to it, or its own.
+// startSingle has a Service with three ports for one pod.
 func (f *fixture) startSingle() {
 	f.t.Helper()
 	d := patient(deploymentOf(f.t, "single", 1))
@@ -70,16 +59,11 @@ func (f *fixture) startSingle() {
 		pod.Containers[0].Ports, corev1.ContainerPort{ContainerPort: 8080, Protocol: corev1.ProtocolUDP},
 	)
 	f.deploy(d)
-	for _, s := range []*corev1.Service{
-		serviceOf("single", "single"), withLocalPolicy(serviceOf("single", "single-near")),
-	} {
-		s.Spec.Ports = append(s.Spec.Ports,
-			corev1.ServicePort{Name: "other", Port: 9000, TargetPort: intstr.FromInt32(9090)},
-			corev1.ServicePort{
-				Name: "udp", Port: 8080, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(8080),
-			})
-		f.expose(s)
-	}
+	s := serviceOf("single", "single")
+	s.Spec.Ports = append(s.Spec.Ports,
+		corev1.ServicePort{Name: "other", Port: 9000, TargetPort: intstr.FromInt32(9090)},
+		corev1.ServicePort{Name: "udp", Port: 8080, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(8080)})
+	f.expose(s)
 }
 
 // patient pods have more time than the demo's to be sent no more, and to answer a
@@ -103,25 +87,6 @@ func (f *fixture) makePatient(name string) {
 		return err
 	})
 	f.await("deployment "+name, f.rolledOut(name))
-}
-
-func (f *fixture) startNear() {
-	f.t.Helper()
-	f.deploy(patient(deploymentOf(f.t, "near", 3)))
-	f.expose(withLocalPolicy(serviceOf("near", "near")))
-}
-
-// nodePorts are a Service's, by its ports' names.
-func (f *fixture) nodePorts(service string) map[string]int32 {
-	f.t.Helper()
-	svc, err := f.kube("operator").CoreV1().Services(metav1.NamespaceDefault).
-		Get(f.t.Context(), service, metav1.GetOptions{})
-	require.NoError(f.t, err)
-	ports := map[string]int32{"health": svc.Spec.HealthCheckNodePort}
-	for _, p := range svc.Spec.Ports {
-		ports[p.Name] = p.NodePort
-	}
-	return ports
 }
 
 func at(address string, port int32) string {
@@ -159,22 +124,15 @@ func (f *fixture) attachedAddressMoves() {
 	require.NoError(f.t, f.api().ReleaseAddress(f.t.Context(), address.ID))
 }
 
-func (f *fixture) nodePortAnswers() {
-	number := f.nodePorts("single")["tcp"]
-	for _, n := range f.status().Nodes {
-		f.await("an answer on "+n.Name, func(context.Context) error {
-			answer, err := fetch("http://" + at(n.Addresses[0], number))
-			if err == nil && !strings.HasPrefix(answer, "Hello from pod single-") {
-				err = fmt.Errorf("the answer is %q", answer)
-			}
-			return err
-		})
-	}
-}
-
 func (f *fixture) severalPorts() {
 	s := f.served("single")
-	node, ports := f.status().Nodes[0].Addresses[0], f.nodePorts("single")
+	svc, err := f.kube("operator").CoreV1().Services(metav1.NamespaceDefault).
+		Get(f.t.Context(), s.Name, metav1.GetOptions{})
+	require.NoError(f.t, err)
+	node, ports := f.status().Nodes[0].Addresses[0], map[string]int32{}
+	for _, p := range svc.Spec.Ports {
+		ports[p.Name] = p.NodePort
+	}
 	for address, container := range map[string]string{
 		at(s.Address, 8080): "single", at(s.Address, 9000): "other", at(node, ports["tcp"]): "single",
 		at(node, ports["other"]): "other",
@@ -197,76 +155,6 @@ func (f *fixture) severalPorts() {
 	)
 }
 
-// kubectl is for what users do with it.
-func (f *fixture) kubectl(args ...string) (string, error) {
-	cmd := f.command("kube/kubectl", args...)
-	cmd.Args = append(cmd.Args, "--kubeconfig", f.dir("kubeconfig", "operator.yaml"))
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-func (f *fixture) localNodes() {
-	s := f.served("single-near")
-	f.awaitTargets(s, 1) // By now each node knows of the Service.
-	here, ports := f.pods("app=single")[0].Spec.NodeName, f.nodePorts("single-near")
-	for _, n := range f.status().Nodes {
-		node := n.Addresses[0]
-		code, weight, body := f.health(at(node, ports["health"]))
-		answer, err := fetch("http://" + at(node, ports["tcp"]))
-		text := fmt.Sprintf(
-			"{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"single-near\"\n\t},\n\t\"localEndpoints\": %s,\n\t\"serviceProxyHealthy\": true\n}",
-			weight,
-		)
-		assert.Equal(f.t, text, body)
-		if n.Name == here {
-			assert.Equal(f.t, []string{"200", "1"}, []string{code, weight}, n.Name)
-			assert.Contains(f.t, answer, "on "+here)
-			assert.NoError(f.t, err)
-		} else {
-			assert.Equal(f.t, []string{"503", "0"}, []string{code, weight}, n.Name)
-			assert.Error(f.t, err, "%s has no pod, but answers", n.Name)
-		}
-	}
-	answer, err := fetch(url(s, "/?format=json"))
-	require.NoError(f.t, err)
-	assert.NotContains(
-		f.t, answer, nodeNamed(f.status(), here).Addresses[0]+":", "the pod sees who asked, and not the node",
-	)
-	echoed, err := datagram(at(s.Address, 8080), "hello")
-	require.NoError(f.t, err)
-	assert.Contains(f.t, echoed, "on "+here)
-}
-
-// health asks a health check node port.
-func (f *fixture) health(address string) (code, weight, body string) {
-	f.t.Helper()
-	c := http.Client{Timeout: fetchBound, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := c.Get("http://" + address)
-	require.NoError(f.t, err)
-	defer func() { _ = resp.Body.Close() }()
-	data, err := io.ReadAll(resp.Body)
-	require.NoError(f.t, err)
-	return strconv.Itoa(resp.StatusCode), resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), string(data)
-}
-
-func (f *fixture) clientStays() {
-	s := f.answering("sticky")
-	node, number := f.status().Nodes[0].Addresses[0], f.nodePorts("sticky")["tcp"]
-	for _, address := range []string{at(s.Address, s.Port), at(node, number)} {
-		f.await("an answer from "+address, func(context.Context) error {
-			_, err := fetch("http://" + address)
-			return err
-		})
-		pods := map[string]bool{}
-		for range 9 { // Three of each, were they asked in turn.
-			answer, err := fetch("http://" + address)
-			require.NoError(f.t, err)
-			pods[answer] = true
-		}
-		assert.Len(f.t, pods, 1, "%v", pods)
-	}
-}
-
 // rollingUpdate does to pods what users do, while requests come without pause: by
 // connections of their own, and by one that is kept.
 func (f *fixture) rollingUpdate() {
@@ -284,7 +172,7 @@ func (f *fixture) rollingUpdate() {
 	do := func(verb ...string) {
 		f.t.Helper()
 		soFar := load.count()
-		out, err := f.kubectl(append(verb, "deployment/web", "deployment/near")...)
+		out, err := f.kubectlWith("", append(verb, "deployment/web", "deployment/near")...)
 		require.NoError(f.t, err, out)
 		f.await(strings.Join(verb, " "), func(ctx context.Context) error {
 			return errors.Join(f.replaced(ctx, "web"), f.replaced(ctx, "near"))

@@ -143,7 +143,7 @@ func TestTheBalancersTrafficIsAsked(t *testing.T) {
 		Listeners: []api.ListenerStats{{Port: 8080, Protocol: "tcp", Connections: 2, BrokenConnections: 2}},
 	}
 	x := s.Service(t.Context(), "default", "web")
-	assert.Equal(t, notAnswered+"2 connections failed, and none ended well.", x.Verdict)
+	assert.Equal(t, "Service web "+notAnswered+"2 connections failed, and none ended well.", x.Verdict)
 }
 
 func TestWhatIsNotThereIsNotFound(t *testing.T) {

@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -152,27 +154,23 @@ func call(operation string, status int, code string, before time.Duration) api.A
 	return api.AuditEntry{Operation: operation, Status: status, Code: &code, Time: now.Add(-before), Token: "ccm"}
 }
 
-// saidCase is what an explanation must say.
-type saidCase struct {
+// explainCase is a situation, and what its explanation must say.
+type explainCase[Facts any] struct {
+	given   func(*Facts)
 	state   State
-	verdict string
+	verdict string // without its subject
+	next    string // the commands, one a line
 	because []Fact // each is among the facts, or begins one
-	next    []string
 }
 
-func (want saidCase) check(t *testing.T, got Explanation) {
+func (want explainCase[Facts]) check(t *testing.T, subject string, got Explanation) {
 	t.Helper()
 	assert.Equal(t, want.state, got.State)
-	assert.Equal(t, want.verdict, got.Verdict)
+	assert.Equal(t, subject+" "+want.verdict, got.Verdict)
 	for _, w := range want.because {
-		assert.Condition(t, func() bool {
-			for _, f := range got.Because {
-				if f.Where == w.Where && len(f.What) >= len(w.What) && f.What[:len(w.What)] == w.What {
-					return true
-				}
-			}
-			return false
-		}, "no fact %q in %q", w, got.Because)
+		assert.True(t, slices.ContainsFunc(got.Because, func(f Fact) bool {
+			return f.Where == w.Where && strings.HasPrefix(f.What, w.What)
+		}), "no fact %q in %q", w, got.Because)
 	}
 	var commands []string
 	for _, s := range got.Next {
@@ -181,55 +179,42 @@ func (want saidCase) check(t *testing.T, got Explanation) {
 			commands = append(commands, s.Command)
 		}
 	}
-	assert.Equal(t, want.next, commands)
+	assert.Equal(t, want.next, strings.Join(commands, "\n"))
 }
 
 const uninitialized = "it has the taint node.cloudprovider.kubernetes.io/uninitialized since its kubelet registered it 1m0s ago"
 
 func TestNodes(t *testing.T) {
-	for name, c := range map[string]struct {
-		given func(*NodeFacts)
-		want  saidCase
-	}{
+	for name, c := range map[string]explainCase[NodeFacts]{
 		"all well": {
 			func(*NodeFacts) {},
-			saidCase{Ready, "Node node-1 is ready.", []Fact{
+			Ready, "is ready.", "", []Fact{
 				{Cluster, "InternalIP 127.30.16.1, zone nebula-1a"},
 				{Cloud, "instance i-1 (node-1, nebula-1a) is running"},
-			}, nil},
+			},
 		},
 		"well, with the CCM off": {
 			func(f *NodeFacts) { f.ccmOff() },
-			saidCase{Ready, "Node node-1 is ready.", []Fact{{Lab, "the CCM is stopped, as it was asked to be"}}, nil},
+			Ready, "is ready.", "", []Fact{{Lab, "the CCM is stopped, as it was asked to be"}},
 		},
 		"tainted: no CCM runs": {
 			func(f *NodeFacts) { tainted(f); f.ccmOff() },
-			saidCase{NotReady, "Node node-1 is not initialised: no cloud controller manager runs.",
-				[]Fact{{Cluster, uninitialized}, {Lab, "the CCM is stopped, as it was asked to be"}},
-				[]string{"lab ccm start"}},
+			NotReady, "is not initialised: no cloud controller manager runs.", "lab ccm start",
+			[]Fact{{Cluster, uninitialized}, {Lab, "the CCM is stopped, as it was asked to be"}},
 		},
 		"tainted: no CCM runs, in a lab of another name": {
 			func(f *NodeFacts) { tainted(f); f.ccmOff(); f.LabName = "two" },
-			saidCase{
-				NotReady, "Node node-1 is not initialised: no cloud controller manager runs.", nil,
-				[]string{"lab ccm start --name two"},
-			},
+			NotReady, "is not initialised: no cloud controller manager runs.", "lab ccm start --name two", nil,
 		},
 		"tainted: the CCM has ended": {
 			func(f *NodeFacts) { tainted(f); f.stop(componentCCM) },
-			saidCase{
-				NotReady,
-				"Node node-1 is not initialised: the cloud controller manager does not run, though it should.", nil,
-				[]string{"lab logs ccm --tail 30"},
-			},
+			NotReady, "is not initialised: the cloud controller manager does not run, though it should.",
+			"lab logs ccm --tail 30", nil,
 		},
 		"tainted: the CCM and its keeper have ended": {
 			func(f *NodeFacts) { tainted(f); f.stop(componentCCM, componentAgent) },
-			saidCase{
-				NotReady,
-				"Node node-1 is not initialised: the cloud controller manager does not run, though it should.",
-				[]Fact{{Lab, "lab-agent does not run"}}, []string{"lab up"},
-			},
+			NotReady, "is not initialised: the cloud controller manager does not run, though it should.", "lab up",
+			[]Fact{{Lab, "lab-agent does not run"}},
 		},
 		"tainted: the cloud is down": {
 			func(f *NodeFacts) {
@@ -237,10 +222,8 @@ func TestNodes(t *testing.T) {
 				f.stop(componentCloud)
 				f.CloudError, f.Named = "connection refused", nil
 			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the cloud does not run.",
-				[]Fact{{Lab, "fakecloud does not run"}, {Cloud, "connection refused"}}, []string{"lab up"},
-			},
+			NotReady, "is not initialised: the cloud does not run.", "lab up",
+			[]Fact{{Lab, "fakecloud does not run"}, {Cloud, "connection refused"}},
 		},
 		"tainted: a fault": {
 			func(f *NodeFacts) {
@@ -248,12 +231,11 @@ func TestNodes(t *testing.T) {
 				f.Faults = []api.Fault{fault(503, api.FaultMatch{Token: "ccm"})}
 				f.Calls = []api.AuditEntry{call("listInstances", 503, "unavailable", 2*time.Second)}
 			},
-			saidCase{NotReady, "Node node-1 is not initialised: the cloud answers the CCM wrongly, by a fault rule.",
-				[]Fact{
-					{Cloud, "fault f-1: calls are answered 503 Service Unavailable, applied to 3 calls so far"},
-					{Cloud, "the CCM's latest call of listInstances, 2s ago: 503 unavailable"},
-				},
-				[]string{"fakecloud faults delete f-1"}},
+			NotReady, "is not initialised: the cloud answers the CCM wrongly, by a fault rule.",
+			"fakecloud faults delete f-1", []Fact{
+				{Cloud, "fault f-1: calls are answered 503 Service Unavailable, applied to 3 calls so far"},
+				{Cloud, "the CCM's latest call of listInstances, 2s ago: 503 unavailable"},
+			},
 		},
 		"tainted: faults that are not its own": {
 			func(f *NodeFacts) {
@@ -268,10 +250,8 @@ func TestNodes(t *testing.T) {
 					{ID: "f-slow", Hits: 1, Effect: api.FaultEffect{DelayMilliseconds: 9}},
 				}
 			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the CCM has not got to it yet.",
-				[]Fact{{Lab, "the CCM runs"}}, []string{"lab logs ccm --tail 30"},
-			},
+			NotReady, "is not initialised: the CCM has not got to it yet.", "lab logs ccm --tail 30",
+			[]Fact{{Lab, "the CCM runs"}},
 		},
 		"tainted: throttled": {
 			func(f *NodeFacts) {
@@ -281,30 +261,23 @@ func TestNodes(t *testing.T) {
 					call("listInstances", 200, "", 2*time.Second),
 				}
 			},
-			saidCase{NotReady, "Node node-1 is not initialised: the cloud throttles the CCM.", []Fact{
-				{Cloud, "the CCM's latest call of listInstances, 1s ago: 429 rate-limited"},
-			},
-				[]string{"fakecloud audit list --token ccm --status 4xx"}},
+			NotReady, "is not initialised: the cloud throttles the CCM.",
+			"fakecloud audit list --token ccm --status 4xx",
+			[]Fact{{Cloud, "the CCM's latest call of listInstances, 1s ago: 429 rate-limited"}},
 		},
 		"tainted: refused": {
 			func(f *NodeFacts) {
 				tainted(f)
 				f.Calls = []api.AuditEntry{call("listInstances", 403, "forbidden", time.Second)}
 			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the cloud refuses the CCM's token.", nil,
-				[]string{"fakecloud audit list --token ccm --status 4xx"},
-			},
+			NotReady, "is not initialised: the cloud refuses the CCM's token.",
+			"fakecloud audit list --token ccm --status 4xx", nil,
 		},
 		"tainted: calls broken off": {
-			func(f *NodeFacts) {
-				tainted(f)
-				f.Calls = []api.AuditEntry{call("getInstance", 0, "", time.Second)}
-			},
-			saidCase{NotReady, "Node node-1 is not initialised: the cloud does not answer the CCM as it should.", []Fact{
-				{Cloud, "the CCM's latest call of getInstance, 1s ago: no answer: it was broken off"},
-			},
-				[]string{"fakecloud audit list --token ccm --status none"}},
+			func(f *NodeFacts) { tainted(f); f.Calls = []api.AuditEntry{call("getInstance", 0, "", time.Second)} },
+			NotReady, "is not initialised: the cloud does not answer the CCM as it should.",
+			"fakecloud audit list --token ccm --status none",
+			[]Fact{{Cloud, "the CCM's latest call of getInstance, 1s ago: no answer: it was broken off"}},
 		},
 		"tainted: calls that failed, and say nothing of now": {
 			func(f *NodeFacts) {
@@ -316,10 +289,7 @@ func TestNodes(t *testing.T) {
 					), call("createLoadBalancer", 503, "unavailable", time.Second),
 				}
 			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the CCM has not got to it yet.", nil,
-				[]string{"lab logs ccm --tail 30"},
-			},
+			NotReady, "is not initialised: the CCM has not got to it yet.", "lab logs ccm --tail 30", nil,
 		},
 		"tainted: 401, which no audit shows": {
 			func(f *NodeFacts) {
@@ -328,11 +298,8 @@ func TestNodes(t *testing.T) {
 					event("fakecloud-ccm", "CloudAccessDenied", "Node stays uninitialized: no such token"),
 				}
 			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the cloud refuses the CCM's token.",
-				[]Fact{{CCM, "event CloudAccessDenied, 3s ago: Node stays uninitialized: no such token"}},
-				[]string{"lab logs ccm --tail 30"},
-			},
+			NotReady, "is not initialised: the cloud refuses the CCM's token.", "lab logs ccm --tail 30",
+			[]Fact{{CCM, "event CloudAccessDenied, 3s ago: Node stays uninitialized: no such token"}},
 		},
 		"tainted: no instance of that name": {
 			func(f *NodeFacts) {
@@ -340,27 +307,25 @@ func TestNodes(t *testing.T) {
 				f.Named = nil
 				f.Events = []corev1.Event{event("fakecloud-ccm", "InstanceNotFound", "no instance")}
 			},
-			saidCase{NotReady, "Node node-1 is not initialised: the cloud has no instance of its name.",
-				[]Fact{{Cloud, "no instance is called node-1"}, {CCM, "event InstanceNotFound, 3s ago: no instance"}},
-				[]string{"fakecloud instances create node-1", "kubectl delete node node-1"}},
+			NotReady, "is not initialised: the cloud has no instance of its name.",
+			"fakecloud instances create node-1\nkubectl delete node node-1",
+			[]Fact{{Cloud, "no instance is called node-1"}, {CCM, "event InstanceNotFound, 3s ago: no instance"}},
 		},
 		"tainted: only an ended instance has that name": {
 			func(f *NodeFacts) { tainted(f); f.state(api.InstanceTerminated) },
-			saidCase{NotReady, "Node node-1 is not initialised: the cloud has no instance of its name.",
-				[]Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is terminated"}},
-				[]string{"fakecloud instances create node-1", "kubectl delete node node-1"}},
+			NotReady, "is not initialised: the cloud has no instance of its name.",
+			"fakecloud instances create node-1\nkubectl delete node node-1",
+			[]Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is terminated"}},
 		},
 		"tainted: two instances of that name": {
 			func(f *NodeFacts) { tainted(f); f.Named = append(f.Named, instance("i-2", api.InstanceStopped)) },
-			saidCase{NotReady, "Node node-1 is not initialised: 2 instances have its name, and the CCM cannot tell which is its own.",
-				[]Fact{{Cloud, "instance i-1"}, {Cloud, "instance i-2"}}, []string{"fakecloud instances list"}},
+			NotReady, "is not initialised: 2 instances have its name, and the CCM cannot tell which is its own.",
+			"fakecloud instances list", []Fact{{Cloud, "instance i-1"}, {Cloud, "instance i-2"}},
 		},
 		"tainted: the instance is pending": {
 			func(f *NodeFacts) { tainted(f); f.state(api.InstancePending) },
-			saidCase{
-				NotReady, "Node node-1 is not initialised: its instance is still pending.",
-				[]Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is pending"}}, nil,
-			},
+			NotReady, "is not initialised: its instance is still pending.", "",
+			[]Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is pending"}},
 		},
 		"tainted: the CCM says why": {
 			func(f *NodeFacts) {
@@ -370,18 +335,13 @@ func TestNodes(t *testing.T) {
 					event("kubelet", "Rebooted", ""),
 				}
 			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the CCM says why: ProvidedNodeIPMismatch.",
-				[]Fact{{CCM, "event ProvidedNodeIPMismatch"}}, []string{"lab logs ccm --tail 30"},
-			},
+			NotReady, "is not initialised: the CCM says why: ProvidedNodeIPMismatch.", "lab logs ccm --tail 30",
+			[]Fact{{CCM, "event ProvidedNodeIPMismatch"}},
 		},
 		"stopped, not noticed yet": {
 			func(f *NodeFacts) { f.state(api.InstanceStopped) },
-			saidCase{
-				NotReady, "Node node-1 is still Ready in the cluster, and its instance is stopped.",
-				[]Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is stopped"}},
-				[]string{"fakecloud instances start i-1"},
-			},
+			NotReady, "is still Ready in the cluster, and its instance is stopped.", "fakecloud instances start i-1",
+			[]Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is stopped"}},
 		},
 		"stopped": {
 			func(f *NodeFacts) {
@@ -390,30 +350,26 @@ func TestNodes(t *testing.T) {
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 				f.taint("node.cloudprovider.kubernetes.io/shutdown")
 			},
-			saidCase{NotReady, "Node node-1 is not ready: its instance is stopped.",
-				[]Fact{
-					{Cloud, "instance i-1 (node-1, nebula-1a) is stopped"},
-					{Cluster, "condition Ready is Unknown for 9s: the kubelet's words (NodeStatusUnknown)"},
-					{Cluster, "its kubelet's lease, which lasts 4 s, was renewed 17s ago"},
-					{Cluster, "it has the taint node.cloudprovider.kubernetes.io/shutdown"},
-				}, []string{"fakecloud instances start i-1"}},
+			NotReady, "is not ready: its instance is stopped.", "fakecloud instances start i-1", []Fact{
+				{Cloud, "instance i-1 (node-1, nebula-1a) is stopped"},
+				{Cluster, "condition Ready is Unknown for 9s: the kubelet's words (NodeStatusUnknown)"},
+				{Cluster, "its kubelet's lease, which lasts 4 s, was renewed 17s ago"},
+				{Cluster, "it has the taint node.cloudprovider.kubernetes.io/shutdown"},
+			},
 		},
 		"stopping": {
 			func(f *NodeFacts) {
 				f.state(api.InstanceStopping)
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 			},
-			saidCase{
-				NotReady, "Node node-1 is not ready: its instance is stopping.", nil,
-				[]string{"fakecloud instances start i-1"},
-			},
+			NotReady, "is not ready: its instance is stopping.", "fakecloud instances start i-1", nil,
 		},
 		"terminating": {
 			func(f *NodeFacts) {
 				f.state(api.InstanceTerminating)
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 			},
-			saidCase{NotReady, "Node node-1 is not ready: its instance is terminating.", nil, nil},
+			NotReady, "is not ready: its instance is terminating.", "", nil,
 		},
 		"crashed by a fault": {
 			func(f *NodeFacts) {
@@ -422,30 +378,26 @@ func TestNodes(t *testing.T) {
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 				f.Faults = []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Crash: true}}}
 			},
-			saidCase{NotReady, "Node node-1 is not ready: its instance is in error.", []Fact{
+			NotReady, "is not ready: its instance is in error.",
+			"fakecloud instances start i-1\nfakecloud faults delete f-1", []Fact{
 				{Cloud, "instance i-1 (node-1, nebula-1a) is in error: crashed"},
 				{Cloud, "fault f-1 crashes instances"},
 			},
-				[]string{"fakecloud instances start i-1", "fakecloud faults delete f-1"}},
 		},
 		"shutdown taint, though it runs": {
 			func(f *NodeFacts) { f.taint("node.cloudprovider.kubernetes.io/shutdown"); f.ccmOff() },
-			saidCase{NotReady, "Node node-1 has the taint of a machine that is shut down, though its instance runs again: the CCM, which would lift it, does not run.",
-				nil, []string{"lab ccm start"}},
+			NotReady,
+			"has the taint of a machine that is shut down, though its instance runs again: the CCM, which would lift it, does not run.",
+			"lab ccm start", nil,
 		},
 		"shutdown taint, about to be lifted": {
 			func(f *NodeFacts) { f.taint("node.cloudprovider.kubernetes.io/shutdown") },
-			saidCase{
-				NotReady, "Node node-1 has the taint of a machine that is shut down, though its instance runs again.",
-				nil, nil,
-			},
+			NotReady, "has the taint of a machine that is shut down, though its instance runs again.", "", nil,
 		},
 		"the kubelet has ended": {
 			func(f *NodeFacts) { f.end("node/node-1"); f.unready(corev1.ConditionUnknown, "NodeStatusUnknown") },
-			saidCase{
-				NotReady, "Node node-1 is not ready: its machine has ended.",
-				[]Fact{{Lab, "no process of node/node-1 runs"}}, []string{"lab logs node-node-1 --tail 30"},
-			},
+			NotReady, "is not ready: its machine has ended.", "lab logs node-node-1 --tail 30",
+			[]Fact{{Lab, "no process of node/node-1 runs"}},
 		},
 		"the kubelet has ended, and nobody boots it": {
 			func(f *NodeFacts) {
@@ -453,88 +405,67 @@ func TestNodes(t *testing.T) {
 				f.stop(componentAgent)
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 			},
-			saidCase{
-				NotReady,
-				"Node node-1 is not ready: its machine has ended, and the lab's agent, which would boot it again, does not run.",
-				nil, []string{"lab up"},
-			},
+			NotReady,
+			"is not ready: its machine has ended, and the lab's agent, which would boot it again, does not run.",
+			"lab up", nil,
 		},
 		"the kubelet hangs": {
 			func(f *NodeFacts) { f.unready(corev1.ConditionUnknown, "NodeStatusUnknown") },
-			saidCase{NotReady, "Node node-1 is not ready: its kubelet runs and hangs.", []Fact{
-				{Lab, "its machine's process runs (pid 4711)"},
-			},
-				[]string{"fakecloud instances reboot node-1", "lab logs node-node-1 --tail 30"}},
+			NotReady, "is not ready: its kubelet runs and hangs.",
+			"fakecloud instances reboot node-1\nlab logs node-node-1 --tail 30",
+			[]Fact{{Lab, "its machine's process runs (pid 4711)"}},
 		},
 		"booting": {
 			func(f *NodeFacts) { f.unready(corev1.ConditionUnknown, "NodeStatusUnknown"); f.began(3 * time.Second) },
-			saidCase{
-				NotReady, "Node node-1 is not ready: its machine is booting.", nil,
-				[]string{"lab logs node-node-1 --tail 30"},
-			},
+			NotReady, "is not ready: its machine is booting.", "lab logs node-node-1 --tail 30", nil,
 		},
 		"the kubelet is back": {
 			func(f *NodeFacts) {
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 				f.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now))
 			},
-			saidCase{
-				NotReady, "Node node-1 is not ready: its kubelet is back, and has not said yet that it is.", nil,
-				[]string{"lab logs node-node-1 --tail 30"},
-			},
+			NotReady, "is not ready: its kubelet is back, and has not said yet that it is.",
+			"lab logs node-node-1 --tail 30", nil,
 		},
 		"the kubelet is paused": {
 			func(f *NodeFacts) { f.unready(corev1.ConditionUnknown, "NodeStatusUnknown"); f.pause("node/node-1") },
-			saidCase{
-				NotReady, "Node node-1 is not ready: its kubelet is stopped by a signal.",
-				[]Fact{{Lab, "node/node-1 (pid 4711) is stopped by a signal"}}, []string{"kill -CONT 4711"},
-			},
+			NotReady, "is not ready: its kubelet is stopped by a signal.", "kill -CONT 4711",
+			[]Fact{{Lab, "node/node-1 (pid 4711) is stopped by a signal"}},
 		},
 		"says Ready, and its kubelet is paused": {
 			func(f *NodeFacts) {
 				f.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-time.Minute)))
 				f.pause("node/node-1", componentKCM)
 			},
-			saidCase{NotReady, "Node node-1 still says Ready, and its kubelet is stopped by a signal; nobody marks it, as kube-controller-manager is stopped by a signal.",
-				nil, []string{"kill -CONT 4711", "lab logs node-node-1 --tail 30"}},
+			NotReady,
+			"still says Ready, and its kubelet is stopped by a signal; nobody marks it, as kube-controller-manager is stopped by a signal.",
+			"kill -CONT 4711\nlab logs node-node-1 --tail 30", nil,
 		},
 		"tainted: the CCM is paused": {
 			func(f *NodeFacts) { tainted(f); f.pause(componentCCM) },
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the cloud controller manager is stopped by a signal.", nil,
-				[]string{"kill -CONT 4711"},
-			},
+			NotReady, "is not initialised: the cloud controller manager is stopped by a signal.", "kill -CONT 4711",
+			nil,
 		},
 		"tainted: the cloud is paused": {
 			func(f *NodeFacts) { tainted(f); f.pause(componentCloud); f.CloudError = "no answer in time" },
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the cloud is stopped by a signal.",
-				[]Fact{{Lab, "fakecloud (pid 4711) is stopped by a signal"}}, []string{"kill -CONT 4711"},
-			},
+			NotReady, "is not initialised: the cloud is stopped by a signal.", "kill -CONT 4711",
+			[]Fact{{Lab, "fakecloud (pid 4711) is stopped by a signal"}},
 		},
 		"the API server is paused": {
 			func(f *NodeFacts) { absent(f); f.ClusterError = "no answer in time"; f.pause(componentAPIServer) },
-			saidCase{
-				Unknown, "Node node-1 cannot be explained: the control plane is stopped by a signal.",
-				[]Fact{{Lab, "kube-apiserver (pid 4711) is stopped by a signal"}}, []string{"kill -CONT 4711"},
-			},
+			Unknown, "cannot be explained: the control plane is stopped by a signal.", "kill -CONT 4711",
+			[]Fact{{Lab, "kube-apiserver (pid 4711) is stopped by a signal"}},
 		},
 		"tainted: a cloud that refused long ago is not why": {
 			func(f *NodeFacts) { tainted(f); f.Events = []corev1.Event{before(8*time.Minute, "CloudAccessDenied")} },
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the CCM has not got to it yet.", nil,
-				[]string{"lab logs ccm --tail 30"},
-			},
+			NotReady, "is not initialised: the CCM has not got to it yet.", "lab logs ccm --tail 30", nil,
 		},
 		"tainted: what is about the Node is said once, and holds": {
 			func(f *NodeFacts) {
 				tainted(f)
 				f.Events = []corev1.Event{before(8*time.Minute, "ProvidedNodeIPMismatch")}
 			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the CCM says why: ProvidedNodeIPMismatch.", nil,
-				[]string{"lab logs ccm --tail 30"},
-			},
+			NotReady, "is not initialised: the CCM says why: ProvidedNodeIPMismatch.", "lab logs ccm --tail 30", nil,
 		},
 		"crashed, and no CCM": {
 			func(f *NodeFacts) {
@@ -543,25 +474,17 @@ func TestNodes(t *testing.T) {
 				f.state(api.InstanceError)
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 			},
-			saidCase{
-				NotReady, "Node node-1 is not ready: its instance is in error.", nil,
-				[]string{"fakecloud instances start i-1", "lab ccm start"},
-			},
+			NotReady, "is not ready: its instance is in error.", "fakecloud instances start i-1\nlab ccm start", nil,
 		},
 		"the kubelet says no": {
 			func(f *NodeFacts) { f.unready(corev1.ConditionFalse, "KubeletNotReady") },
-			saidCase{
-				NotReady, "Node node-1 is not ready: its kubelet says KubeletNotReady.",
-				[]Fact{{Cluster, "condition Ready is False for 9s: the kubelet's words (KubeletNotReady)"}},
-				[]string{"lab logs node-node-1 --tail 30"},
-			},
+			NotReady, "is not ready: its kubelet says KubeletNotReady.", "lab logs node-node-1 --tail 30",
+			[]Fact{{Cluster, "condition Ready is False for 9s: the kubelet's words (KubeletNotReady)"}},
 		},
 		"no pod range": {
 			func(f *NodeFacts) { f.unready(corev1.ConditionFalse, "KubeletNotReady"); f.Node.Spec.PodCIDR = "" },
-			saidCase{
-				NotReady, "Node node-1 is not ready: it has no range of pod addresses, so its network is not set up.",
-				nil, []string{"lab logs kube-controller-manager --tail 30"},
-			},
+			NotReady, "is not ready: it has no range of pod addresses, so its network is not set up.",
+			"lab logs kube-controller-manager --tail 30", nil,
 		},
 		"no pod range, as nobody gives any": {
 			func(f *NodeFacts) {
@@ -569,19 +492,18 @@ func TestNodes(t *testing.T) {
 				f.Node.Spec.PodCIDR = ""
 				f.stop(componentKCM)
 			},
-			saidCase{
-				NotReady, "Node node-1 is not ready: it has no range of pod addresses, so its network is not set up.",
-				[]Fact{{Lab, "kube-controller-manager does not run"}}, []string{"lab up"},
-			},
+			NotReady, "is not ready: it has no range of pod addresses, so its network is not set up.", "lab up",
+			[]Fact{{Lab, "kube-controller-manager does not run"}},
 		},
 		"says Ready, and its kubelet is silent": {
 			func(f *NodeFacts) {
 				f.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-time.Minute)))
 				f.stop(componentKCM)
 			},
-			saidCase{NotReady, "Node node-1 still says Ready, and its kubelet is silent; nobody marks it, as kube-controller-manager does not run.",
-				[]Fact{{Cluster, "its kubelet's lease, which lasts 4 s, was renewed 1m0s ago"}},
-				[]string{"lab up", "lab logs node-node-1 --tail 30"}},
+			NotReady,
+			"still says Ready, and its kubelet is silent; nobody marks it, as kube-controller-manager does not run.",
+			"lab up\nlab logs node-node-1 --tail 30",
+			[]Fact{{Cluster, "its kubelet's lease, which lasts 4 s, was renewed 1m0s ago"}},
 		},
 		"what is down comes back as it was, without the CCM": {
 			func(f *NodeFacts) {
@@ -590,11 +512,9 @@ func TestNodes(t *testing.T) {
 				f.stop(componentAgent)
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 			},
-			saidCase{
-				NotReady,
-				"Node node-1 is not ready: its machine has ended, and the lab's agent, which would boot it again, does not run.",
-				nil, []string{"lab up --without-ccm"},
-			},
+			NotReady,
+			"is not ready: its machine has ended, and the lab's agent, which would boot it again, does not run.",
+			"lab up --without-ccm", nil,
 		},
 		"no route": {
 			func(f *NodeFacts) {
@@ -604,130 +524,105 @@ func TestNodes(t *testing.T) {
 				})
 				f.Events = []corev1.Event{event("fakecloud-ccm", "RouteConflict", "taken")}
 			},
-			saidCase{
-				NotReady, "Node node-1 has no way for its pods: a route to them is missing.",
-				[]Fact{{CCM, "event RouteConflict, 3s ago: taken"}}, []string{"fakecloud routes list"},
-			},
+			NotReady, "has no way for its pods: a route to them is missing.", "fakecloud routes list",
+			[]Fact{{CCM, "event RouteConflict, 3s ago: taken"}},
 		},
 		"cordoned": {
 			func(f *NodeFacts) { f.Node.Spec.Unschedulable = true },
-			saidCase{
-				Degraded, "Node node-1 is cordoned: no new pod is scheduled on it.", nil,
-				[]string{"kubectl uncordon node-1"},
-			},
+			Degraded, "is cordoned: no new pod is scheduled on it.", "kubectl uncordon node-1", nil,
 		},
 		"of another cloud": {
 			func(f *NodeFacts) {
 				f.Node.Spec.ProviderID, f.Instance = "kind://docker/a/b", nil
 				f.taint("node.cloudprovider.kubernetes.io/uninitialized")
 			},
-			saidCase{
-				NotReady, "Node node-1 is of another cloud, by its provider ID, so the CCM leaves it alone.",
-				[]Fact{{Cluster, "its provider ID is kind://docker/a/b"}}, []string{"kubectl delete node node-1"},
-			},
+			NotReady, "is of another cloud, by its provider ID, so the CCM leaves it alone.",
+			"kubectl delete node node-1", []Fact{{Cluster, "its provider ID is kind://docker/a/b"}},
 		},
 		"initialised by another CCM": {
 			func(f *NodeFacts) { f.OtherCCM, f.Node.Spec.ProviderID = "/bin/nebula-ccm", "nebula:///a/i-1" },
-			saidCase{
-				Ready, "Node node-1 is ready.", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is running"}}, nil,
-			},
+			Ready, "is ready.", "", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is running"}},
 		},
 		"another CCM whose IDs nobody else can read": {
 			func(f *NodeFacts) {
 				f.OtherCCM, f.Node.Spec.ProviderID, f.Instance = "/bin/nebula-ccm", "nebula://42", nil
 			},
-			saidCase{
-				Ready, "Node node-1 is ready.", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is running"}}, nil,
-			},
+			Ready, "is ready.", "", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is running"}},
 		},
 		"another CCM, and no instance": {
 			func(f *NodeFacts) {
 				f.OtherCCM, f.Node.Spec.ProviderID, f.Instance, f.Named = "/bin/nebula-ccm", "nebula://42", nil, nil
 			},
-			saidCase{
-				Degraded, "Node node-1 has no instance that the lab can tell: the cloud has none of its name that lives, " +
-					"and its provider ID has none's ID.",
-				[]Fact{{Cluster, "its provider ID is nebula://42"}, {Lab, "the CCM is /bin/nebula-ccm"}},
-				[]string{"lab logs ccm --tail 30"},
-			},
+			Degraded,
+			"has no instance that the lab can tell: the cloud has none of its name that lives, " +
+				"and its provider ID has none's ID.",
+			"lab logs ccm --tail 30",
+			[]Fact{{Cluster, "its provider ID is nebula://42"}, {Lab, "the CCM is /bin/nebula-ccm"}},
 		},
 		"another CCM that has not got to it": {
-			func(f *NodeFacts) {
-				tainted(f)
-				f.OtherCCM, f.Node.Spec.ProviderID = "/bin/nebula-ccm", "nebula://42"
-			},
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the CCM has not got to it yet.",
-				[]Fact{{Cluster, uninitialized}}, []string{"lab logs ccm --tail 30"},
-			},
+			func(f *NodeFacts) { tainted(f); f.OtherCCM, f.Node.Spec.ProviderID = "/bin/nebula-ccm", "nebula://42" },
+			NotReady, "is not initialised: the CCM has not got to it yet.", "lab logs ccm --tail 30",
+			[]Fact{{Cluster, uninitialized}},
 		},
 		"the CCM is locked out": {
 			func(f *NodeFacts) { f.CCMRefusal = "it does not accept the token in ccm.token" },
-			saidCase{
-				Degraded, "Node node-1 is as the CCM left it, and the CCM does not follow it any more: " +
-					"the cloud refuses the CCM's token.",
-				[]Fact{{Cloud, "it does not accept the token in ccm.token"}},
-				[]string{"lab logs ccm --tail 30", "lab down --keep-state", "lab up"},
-			},
+			Degraded,
+			"is as the CCM left it, and the CCM does not follow it any more: the cloud refuses the CCM's token.",
+			"lab logs ccm --tail 30\nlab down --keep-state\nlab up",
+			[]Fact{{Cloud, "it does not accept the token in ccm.token"}},
 		},
 		"the CCM is locked out, and the Node waits": {
 			func(f *NodeFacts) { tainted(f); f.CCMRefusal = "it does not accept the token in ccm.token" },
-			saidCase{
-				NotReady, "Node node-1 is not initialised: the cloud refuses the CCM's token.",
-				[]Fact{{Cloud, "it does not accept the token in ccm.token"}, {Cluster, uninitialized}},
-				[]string{"lab logs ccm --tail 30", "lab down --keep-state", "lab up"},
-			},
+			NotReady, "is not initialised: the cloud refuses the CCM's token.",
+			"lab logs ccm --tail 30\nlab down --keep-state\nlab up",
+			[]Fact{{Cloud, "it does not accept the token in ccm.token"}, {Cluster, uninitialized}},
 		},
 		"lingers: no CCM": {
 			func(f *NodeFacts) { f.state(api.InstanceTerminated); f.ccmOff() },
-			saidCase{NotReady, "Node node-1 lingers: its instance is gone, and no cloud controller manager runs that would delete it.",
-				[]Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is terminated"}}, []string{"lab ccm start"}},
+			NotReady, "lingers: its instance is gone, and no cloud controller manager runs that would delete it.",
+			"lab ccm start", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is terminated"}},
 		},
 		"lingers: the guard holds it": {
 			func(f *NodeFacts) {
 				f.state(api.InstanceTerminated)
 				f.Events = []corev1.Event{event("fakecloud-ccm", "MassDeletionHeld", "6 found gone")}
 			},
-			saidCase{
-				NotReady,
-				"Node node-1 lingers: its instance is gone, and the CCM's mass-deletion guard holds it back, as too many went at once.",
-				[]Fact{{CCM, "event MassDeletionHeld"}}, nil,
-			},
+			NotReady,
+			"lingers: its instance is gone, and the CCM's mass-deletion guard holds it back, as too many went at once.",
+			"", []Fact{{CCM, "event MassDeletionHeld"}},
 		},
 		"lingers: doubt": {
 			func(f *NodeFacts) {
 				f.state(api.InstanceTerminated)
 				f.Faults = []api.Fault{fault(500, api.FaultMatch{Operations: []string{"getInstance"}, Resource: "i-1"})}
 			},
-			saidCase{NotReady, "Node node-1 lingers: its instance is gone, and the CCM, which deletes a Node on the cloud's definite word only, is in doubt: the cloud answers the CCM wrongly, by a fault rule.",
-				nil, []string{"fakecloud faults delete f-1"}},
+			NotReady,
+			"lingers: its instance is gone, and the CCM, which deletes a Node on the cloud's definite word only, is in doubt: the cloud answers the CCM wrongly, by a fault rule.",
+			"fakecloud faults delete f-1", nil,
 		},
 		"lingers: another project": {
 			func(f *NodeFacts) {
 				f.Instance, f.Named = nil, nil
 				f.Events = []corev1.Event{event("fakecloud-ccm", "WrongProject", "p-2")}
 			},
-			saidCase{NotReady, "Node node-1 lingers: its instance is gone for this project, and the CCM's token is of another one.",
-				[]Fact{{Cloud, "the project has no instance of that ID"}, {CCM, "event WrongProject"}},
-				[]string{"lab logs ccm --tail 30"}},
+			NotReady, "lingers: its instance is gone for this project, and the CCM's token is of another one.",
+			"lab logs ccm --tail 30",
+			[]Fact{{Cloud, "the project has no instance of that ID"}, {CCM, "event WrongProject"}},
 		},
 		"lingers, with a new instance of its name": {
 			func(f *NodeFacts) {
 				f.state(api.InstanceTerminated)
 				f.Named = append(f.Named, instance("i-2", api.InstanceRunning))
 			},
-			saidCase{NotReady, "Node node-1 lingers: its instance is gone.", []Fact{
+			NotReady, "lingers: its instance is gone.", "lab logs ccm --tail 30", []Fact{
 				{Cloud, "instance i-2 (node-1, nebula-1a) is running: another one of the same name"},
 				{Lab, "the CCM runs"},
-			}, []string{"lab logs ccm --tail 30"}},
+			},
 		},
 		"a cloud that does not answer proves nothing": {
 			func(f *NodeFacts) { f.Instance, f.Named, f.CloudError = nil, nil, "503" },
-			saidCase{
-				Degraded,
-				"Node node-1 is Ready by the cluster's word; of its instance nothing is known, as the cloud does not answer.",
-				[]Fact{{Cloud, "503"}}, []string{"lab logs fakecloud --tail 30"},
-			},
+			Degraded, "is Ready by the cluster's word; of its instance nothing is known, as the cloud does not answer.",
+			"lab logs fakecloud --tail 30", []Fact{{Cloud, "503"}},
 		},
 		"absent: pending": {
 			func(f *NodeFacts) {
@@ -735,123 +630,94 @@ func TestNodes(t *testing.T) {
 				absent(f)
 				f.Faults = []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Stuck: true}}}
 			},
-			saidCase{
-				NotReady, "Node node-1 does not exist yet: its instance is still being built.",
-				[]Fact{{Cloud, "fault f-1 keeps resources in states"}}, []string{"fakecloud faults delete f-1"},
-			},
+			NotReady, "does not exist yet: its instance is still being built.", "fakecloud faults delete f-1",
+			[]Fact{{Cloud, "fault f-1 keeps resources in states"}},
 		},
 		"absent: stopped": {
 			func(f *NodeFacts) { f.state(api.InstanceStopped); absent(f) },
-			saidCase{
-				NotReady, "Node node-1 does not exist: its instance is stopped, so no machine runs.", nil,
-				[]string{"fakecloud instances start i-1"},
-			},
+			NotReady, "does not exist: its instance is stopped, so no machine runs.", "fakecloud instances start i-1",
+			nil,
 		},
 		"absent: no machine, as asked": {
 			func(f *NodeFacts) { absent(f); f.Named[0].Tags[contract.TagMachine] = contract.NoMachine },
-			saidCase{
-				NotReady, "Node node-1 does not exist, as asked: no machine boots for its instance.",
-				[]Fact{{Cloud, "the instance has the tag ccmlab-machine=none"}}, nil,
-			},
+			NotReady, "does not exist, as asked: no machine boots for its instance.", "",
+			[]Fact{{Cloud, "the instance has the tag ccmlab-machine=none"}},
 		},
 		"absent: not this cluster's": {
 			func(f *NodeFacts) { absent(f); f.Named[0].Tags = api.Tags{"a": "b"} },
-			saidCase{
-				NotReady, "Node node-1 does not exist: its instance is not this cluster's.", nil,
-				[]string{"fakecloud instances update i-1 --tag a=b --tag kubernetes-cluster=lab"},
-			},
+			NotReady, "does not exist: its instance is not this cluster's.",
+			"fakecloud instances update i-1 --tag a=b --tag kubernetes-cluster=lab", nil,
 		},
 		"absent: no agent": {
 			func(f *NodeFacts) { absent(f); f.end("node/node-1"); f.stop(componentAgent) },
-			saidCase{
-				NotReady, "Node node-1 does not exist yet: the lab's agent, which boots machines, does not run.", nil,
-				[]string{"lab up"},
-			},
+			NotReady, "does not exist yet: the lab's agent, which boots machines, does not run.", "lab up", nil,
 		},
 		"absent: booting": {
 			func(f *NodeFacts) { absent(f); f.end("node/node-1") },
-			saidCase{
-				NotReady, "Node node-1 does not exist yet: its machine has not booted.", nil,
-				[]string{"lab logs lab-agent --tail 20"},
-			},
+			NotReady, "does not exist yet: its machine has not booted.", "lab logs lab-agent --tail 20", nil,
 		},
 		"absent: booted, not registered": {
 			func(f *NodeFacts) { absent(f); f.began(3 * time.Second); f.Removed = now.Add(-time.Minute) },
-			saidCase{
-				NotReady, "Node node-1 does not exist yet: its machine runs, and its kubelet has not registered it.",
-				[]Fact{{Lab, "the machine's process runs (pid 4711)"}}, []string{"lab logs node-node-1 --tail 30"},
-			},
+			NotReady, "does not exist yet: its machine runs, and its kubelet has not registered it.",
+			"lab logs node-node-1 --tail 30", []Fact{{Lab, "the machine's process runs (pid 4711)"}},
 		},
 		"absent: its Node was deleted": {
 			func(f *NodeFacts) { absent(f); f.began(12 * time.Second); f.Removed = now.Add(-10 * time.Second) },
-			saidCase{NotReady, "Node node-1 does not exist: its Node was deleted, and a kubelet that runs does not register again.",
-				[]Fact{{Cluster, "the Node was deleted 10s ago"}},
-				[]string{"fakecloud instances reboot node-1", "lab logs node-node-1 --tail 30"}},
+			NotReady, "does not exist: its Node was deleted, and a kubelet that runs does not register again.",
+			"fakecloud instances reboot node-1\nlab logs node-node-1 --tail 30",
+			[]Fact{{Cluster, "the Node was deleted 10s ago"}},
 		},
 		"absent: booted long ago": {
 			func(f *NodeFacts) { absent(f); f.began(time.Minute) },
-			saidCase{NotReady, "Node node-1 does not exist, though its kubelet has run for 1m0s: if its Node was deleted, it does not register again.",
-				nil, []string{"fakecloud instances reboot node-1", "lab logs node-node-1 --tail 30"}},
+			NotReady,
+			"does not exist, though its kubelet has run for 1m0s: if its Node was deleted, it does not register again.",
+			"fakecloud instances reboot node-1\nlab logs node-node-1 --tail 30", nil,
 		},
 		"absent: its process is paused": {
 			func(f *NodeFacts) { absent(f); f.pause("node/node-1") },
-			saidCase{
-				NotReady, "Node node-1 does not exist: its machine's process is stopped by a signal.", nil,
-				[]string{"kill -CONT 4711"},
-			},
+			NotReady, "does not exist: its machine's process is stopped by a signal.", "kill -CONT 4711", nil,
 		},
 		"absent: terminated": {
 			func(f *NodeFacts) { f.state(api.InstanceTerminated); absent(f) },
-			saidCase{
-				NotReady, "Node node-1 does not exist any more: its instance was terminated.", nil,
-				[]string{"fakecloud instances create node-1"},
-			},
+			NotReady, "does not exist any more: its instance was terminated.", "fakecloud instances create node-1", nil,
 		},
 		"absent: a slip of the pen": {
 			func(f *NodeFacts) {
 				absent(f)
 				f.Name, f.Named, f.Nodes = "nod-1", nil, []string{"node-1", "node-2", "control-plane"}
 			},
-			saidCase{
-				NotReady, "Node nod-1 does not exist, and no instance has that name.", nil,
-				[]string{"lab explain node/node-1", "lab explain node/node-2", "lab explain node"},
-			},
+			NotReady, "does not exist, and no instance has that name.",
+			"lab explain node/node-1\nlab explain node/node-2\nlab explain node", nil,
 		},
 		"absent: an instance's ID": {
 			func(f *NodeFacts) { absent(f); f.Name, f.Named = "i-1", nil },
-			saidCase{
-				NotReady, "Node i-1 does not exist; that is the ID of an instance.", nil,
-				[]string{"lab explain node/node-1"},
-			},
+			NotReady, "does not exist; that is the ID of an instance.", "lab explain node/node-1", nil,
 		},
 		"absent, and the cloud does not answer": {
 			func(f *NodeFacts) {
 				absent(f)
 				f.Named, f.CloudError, f.Faults = nil, "503", []api.Fault{fault(503, api.FaultMatch{})}
 			},
-			saidCase{Unknown, "Node node-1 does not exist, and whether there is an instance of that name cannot be said: the cloud does not answer.",
-				[]Fact{{Cloud, "fault f-1: calls are answered 503"}}, []string{"fakecloud faults delete f-1"}},
+			Unknown,
+			"does not exist, and whether there is an instance of that name cannot be said: the cloud does not answer.",
+			"fakecloud faults delete f-1", []Fact{{Cloud, "fault f-1: calls are answered 503"}},
 		},
 		"the API server is down": {
 			func(f *NodeFacts) { absent(f); f.ClusterError = "refused"; f.stop(componentAPIServer) },
-			saidCase{Unknown, "Node node-1 cannot be explained: the control plane does not run.",
-				[]Fact{
-					{Cluster, "refused"}, {Lab, "kube-apiserver does not run"},
-					{Cloud, "instance i-1 (node-1, nebula-1a) is running"},
-				}, []string{"lab up"}},
+			Unknown, "cannot be explained: the control plane does not run.", "lab up", []Fact{
+				{Cluster, "refused"}, {Lab, "kube-apiserver does not run"},
+				{Cloud, "instance i-1 (node-1, nebula-1a) is running"},
+			},
 		},
 		"somebody else's API server does not answer": {
 			func(f *NodeFacts) { absent(f); f.ClusterError, f.Components = "no answer in time", f.Components[:1] },
-			saidCase{
-				Unknown, "Node node-1 cannot be explained: the API server does not answer.", nil,
-				[]string{"lab status"},
-			},
+			Unknown, "cannot be explained: the API server does not answer.", "lab status", nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := wellNode()
 			c.given(&f)
-			c.want.check(t, Node(f))
+			c.check(t, "Node "+f.Name, Node(f))
 		})
 	}
 }

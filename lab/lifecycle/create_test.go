@@ -28,18 +28,13 @@ func TestLabThatIsThereIsNotChanged(t *testing.T) {
 		want Options
 		err  string
 	}{
-		"nothing asked": {embedded, Options{}, ""},
-		"the same": {
-			embedded, Options{Cluster: cluster.KindEmbedded, Profile: "fast", Nodes: 7, WithoutCCM: true}, "",
-		},
-		"another cluster": {
-			embedded, Options{Cluster: cluster.KindKind}, "has cluster embedded and cannot take kind",
-		},
-		"another profile": {embedded, Options{Profile: "instant"}, "has profile fast and cannot take instant"},
-		"an image":        {embedded, Options{NodeImage: "image:1"}, "has node image none and cannot take image:1"},
-		"kind, the same": {
-			kind, Options{Cluster: cluster.KindKind, NodeImage: "image:1", PodNetwork: "routes"}, "",
-		},
+		"nothing asked":      {embedded, Options{}, ""},
+		"the same":           {embedded, Options{Cluster: cluster.KindEmbedded, Profile: "fast", Nodes: 7, WithoutCCM: true}, ""},
+		"another cluster":    {embedded, Options{Cluster: cluster.KindKind}, "has cluster embedded and cannot take kind"},
+		"another profile":    {embedded, Options{Profile: "instant"}, "has profile fast and cannot take instant"},
+		"another provider":   {embedded, Options{CloudProvider: "none"}, "has cloud provider external and cannot take none"},
+		"an image":           {embedded, Options{NodeImage: "image:1"}, "has node image none and cannot take image:1"},
+		"kind, the same":     {kind, Options{Cluster: cluster.KindKind, NodeImage: "image:1", PodNetwork: "routes"}, ""},
 		"another image":      {kind, Options{NodeImage: "image:2"}, "has node image image:1 and cannot take image:2"},
 		"another network":    {kind, Options{PodNetwork: "kindnet"}, "has pod network routes and cannot take kindnet"},
 		"external, the same": {external, Options{Kubeconfig: "/x/../mine.yaml"}, ""},

@@ -53,12 +53,8 @@ func TestReadinessOfNodes(t *testing.T) {
 		lacks     string
 	}{
 		"nothing": {workers: map[string]bool{}},
-		"all": {
-			[]api.Instance{a, b}, []corev1.Node{readyA, own}, 2, 0, map[string]bool{"a": true, "b": true}, "",
-		},
-		"tainted": {
-			[]api.Instance{b}, []corev1.Node{tainted}, 1, 1, map[string]bool{"b": true}, "",
-		},
+		"all":     {[]api.Instance{a, b}, []corev1.Node{readyA, own}, 2, 0, map[string]bool{"a": true, "b": true}, ""},
+		"tainted": {[]api.Instance{b}, []corev1.Node{tainted}, 1, 1, map[string]bool{"b": true}, ""},
 		"as many, but not the same": {
 			[]api.Instance{a, b}, []corev1.Node{readyA, nodeOf("c", corev1.ConditionTrue)}, 1, 0,
 			map[string]bool{"a": true, "b": false}, "1 of 2 nodes are Ready, without b",
@@ -74,9 +70,7 @@ func TestReadinessOfNodes(t *testing.T) {
 		"stopped": {
 			[]api.Instance{instance("a", api.InstanceStopped)}, []corev1.Node{readyA}, 0, 0, map[string]bool{}, "",
 		},
-		"no machine": {
-			[]api.Instance{a, noMachine}, []corev1.Node{readyA}, 1, 0, map[string]bool{"a": true}, "",
-		},
+		"no machine":              {[]api.Instance{a, noMachine}, []corev1.Node{readyA}, 1, 0, map[string]bool{"a": true}, ""},
 		"a control plane is none": {[]api.Instance{a}, []corev1.Node{controlPlane}, 1, 0, map[string]bool{}, ""},
 		"more than a message can say": {
 			[]api.Instance{a, a, a, a, a, a, a}, nil, 0, 0, map[string]bool{"a": false},
@@ -130,10 +124,8 @@ func TestReadinessOfPods(t *testing.T) {
 		idle    string
 		settled bool
 	}{
-		"one on each": {three, []corev1.Pod{ready("a"), ready("b"), ready("c")}, 3, 3, "", true},
-		"one on a stopped node": {
-			three, []corev1.Pod{ready("a"), ready("b"), unready("stopped")}, 2, 2, "", true,
-		},
+		"one on each":           {three, []corev1.Pod{ready("a"), ready("b"), ready("c")}, 3, 3, "", true},
+		"one on a stopped node": {three, []corev1.Pod{ready("a"), ready("b"), unready("stopped")}, 2, 2, "", true},
 		"not made yet":          {three, nil, 0, 1, "", true},
 		"no node runs":          {nil, []corev1.Pod{unready("stopped")}, 0, 1, idleNoNode, true},
 		"all on a stopped node": {one, []corev1.Pod{unready("stopped")}, 0, 1, idlePodsOnStoppedNodes, true},

@@ -93,3 +93,16 @@ func TestLabInAFolderOfOthers(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoError(t, l.Remove())
 }
+
+// The folder /root, which others may not enter, plays the lab of somebody else.
+func TestLabOfAnotherUser(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may use every lab; CI runs this test as an ordinary user")
+	}
+	t.Setenv("CCMLAB_HOME", "/")
+	_, err := state.Open("root")
+	assert.ErrorContains(t, err, `lab "root" in / belongs to user root; use another --name, or set CCMLAB_HOME`)
+	blank, err := state.Unrecorded("root")
+	require.NoError(t, err)
+	assert.ErrorContains(t, blank.Lock(), "belongs to user root")
+}

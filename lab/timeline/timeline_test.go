@@ -43,15 +43,13 @@ func TestNodeChanges(t *testing.T) {
 		before, after *corev1.Node
 		want          []string
 	}{
-		"registers tainted": {nil, node("False", uninitialized), []string{"registered", "tainted"}},
-		"becomes ready":     {node("False", uninitialized), node("True", uninitialized), []string{"ready"}},
-		"is initialised":    {node("True", uninitialized), node("True"), []string{"initialized"}},
-		"heartbeat":         {node("True"), node("True"), nil},
-		"stops answering":   {node("True"), node("Unknown"), []string{"not-ready"}},
-		"shutdown taint":    {node("Unknown"), node("Unknown", shutdown), []string{"shutdown-taint"}},
-		"comes back": {
-			node("Unknown", shutdown), node("True"), []string{"shutdown-taint-lifted", "ready"},
-		},
+		"registers tainted":        {nil, node("False", uninitialized), []string{"registered", "tainted"}},
+		"becomes ready":            {node("False", uninitialized), node("True", uninitialized), []string{"ready"}},
+		"is initialised":           {node("True", uninitialized), node("True"), []string{"initialized"}},
+		"heartbeat":                {node("True"), node("True"), nil},
+		"stops answering":          {node("True"), node("Unknown"), []string{"not-ready"}},
+		"shutdown taint":           {node("Unknown"), node("Unknown", shutdown), []string{"shutdown-taint"}},
+		"comes back":               {node("Unknown", shutdown), node("True"), []string{"shutdown-taint-lifted", "ready"}},
 		"is removed":               {node("Unknown"), nil, []string{"removed"}},
 		"another taint is no news": {node("True"), node("True", "other"), nil},
 	} {

@@ -129,9 +129,7 @@ func TestFilter(t *testing.T) {
 		"all calls":              {timeline.Filter{Calls: timeline.CallsAll}, call("GET", false), true},
 		"no calls":               {timeline.Filter{Calls: timeline.CallsNone}, call("POST", true), false},
 		"no calls, but the rest": {timeline.Filter{Calls: timeline.CallsNone}, node, true},
-		"a source": {
-			timeline.Filter{Sources: []timeline.Source{timeline.SourceCluster}}, node, true,
-		},
+		"a source":               {timeline.Filter{Sources: []timeline.Source{timeline.SourceCluster}}, node, true},
 		"another source": {
 			timeline.Filter{Sources: []timeline.Source{timeline.SourceCloud, timeline.SourceLab}}, node, false,
 		},
