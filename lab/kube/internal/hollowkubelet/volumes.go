@@ -11,11 +11,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// emptyAfter is the age from which a pod no longer waits for a Secret or ConfigMap: in a real cluster one of
-// the pod's peers may make it, but no simulated container does.
 const (
+	// emptyAfter is the age from which a pod no longer waits for a Secret or ConfigMap: in a real cluster
+	// one of the pod's peers may make it, but no simulated container does.
 	emptyAfter         = 5 * time.Second
 	reasonMountedEmpty = "MountedEmpty"
+	mountedEmptyText   = "Volume %s is mounted empty (%v), because no simulated container makes what is missing, or reads it"
 )
 
 // simulatedVolumes wraps plugins for pods whose containers read no files. A volume's owner is not
@@ -73,8 +74,7 @@ func (s simulatedMounter) SetUp(args volume.MounterArgs) error {
 	}
 	// The kubelet sets a volume up again and again, so that it gets its files should they come to be.
 	if _, missing := os.Lstat(s.GetPath()); missing != nil {
-		plugin.probes.recorder.Eventf(s.pod, v1.EventTypeWarning, reasonMountedEmpty,
-			"Volume %s is mounted empty (%v), because no simulated container makes what is missing, or reads it", optional.Name, err)
+		plugin.probes.recorder.Eventf(s.pod, v1.EventTypeWarning, reasonMountedEmpty, mountedEmptyText, optional.Name, err)
 	}
 	mounter, failed := plugin.VolumePlugin.NewMounter(volume.NewSpecFromVolume(optional), s.pod)
 	if failed != nil {

@@ -5,8 +5,8 @@
 // its ports, which answers with its identity, environment and files, and misbehaves as commands
 // say (package demoserver). Nothing of the image runs: the container's command is accepted and
 // ignored, init containers, a Job's containers without ports and probes, exec probes and exec hooks
-// succeed at once, and kubectl exec has three commands. What the kubelet decides about pods (restarts, back-off, probes, termination) is genuine,
-// because genuine kubelet code decides it.
+// succeed at once, and kubectl exec has three commands. What the kubelet decides about pods (restarts,
+// back-off, probes, termination) is genuine, because genuine kubelet code decides it.
 //
 // All state is in memory. A restarted process has lost its sandboxes, as a rebooted machine has,
 // and the kubelet creates them again.
