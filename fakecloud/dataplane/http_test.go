@@ -71,7 +71,8 @@ func (r *requester) begin(request string) *http.Response {
 // get gives the answer's status and body, and whether the connection ends with it.
 func (r *requester) get(headers ...string) (status int, body string, ends bool) {
 	r.Helper()
-	answer := r.begin("GET / HTTP/1.1\r\n" + strings.Join(append([]string{"Host: shop.example"}, headers...), "\r\n"))
+	request := "GET / HTTP/1.1\r\n" + strings.Join(append([]string{"Host: shop.example"}, headers...), "\r\n")
+	answer := r.begin(request) //nolint:bodyclose // The test's end closes it.
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(r, err)
 	return answer.StatusCode, string(text), answer.Close
@@ -142,7 +143,8 @@ func TestRequestsThatNoTargetAnswers(t *testing.T) {
 	startTarget(t, three, target, func(c net.Conn) { _, _ = bufio.NewReader(c).ReadString('\n') })
 	status, _, _ = newRequester(t, port).get()
 	assert.Equal(t, http.StatusBadGateway, status)
-	assert.Equal(t, http.StatusBadRequest, newRequester(t, port).begin("this is no HTTP").StatusCode)
+	refusal := newRequester(t, port).begin("this is no HTTP") //nolint:bodyclose // The test's end closes it.
+	assert.Equal(t, http.StatusBadRequest, refusal.StatusCode)
 }
 
 func TestRequestsThatLast(t *testing.T) {
@@ -167,7 +169,7 @@ func TestRequestsThatLast(t *testing.T) {
 	})
 	forwardHTTP(t, p, target, port, two)
 	c := newRequester(t, port)
-	answer := c.begin("GET / HTTP/1.1\r\nHost: a")
+	answer := c.begin("GET / HTTP/1.1\r\nHost: a") //nolint:bodyclose // The test's end closes it.
 	first := make([]byte, len("first "))
 	_, err := io.ReadFull(answer.Body, first)
 	require.NoError(t, err, "it is passed on before the answer ends")
@@ -177,7 +179,7 @@ func TestRequestsThatLast(t *testing.T) {
 	assert.Equal(t, "last", string(rest))
 
 	c = newRequester(t, port)
-	upgraded := c.begin("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo")
+	upgraded := c.begin("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo") //nolint:bodyclose // The test's end closes it.
 	require.Equal(t, http.StatusSwitchingProtocols, upgraded.StatusCode)
 	_, err = io.WriteString(c.conn, "hello")
 	require.NoError(t, err)
@@ -197,7 +199,7 @@ func TestRequestsKeepTheirQuery(t *testing.T) {
 	forwardHTTP(t, p, target, port, two)
 	const uri = "/a%2Fb?x=1;y=2&z=%zz"
 	c := newRequester(t, port)
-	answer := c.begin("GET " + uri + " HTTP/1.1\r\nHost: a")
+	answer := c.begin("GET " + uri + " HTTP/1.1\r\nHost: a") //nolint:bodyclose // The test's end closes it.
 	body, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	assert.Equal(t, uri, string(body))
@@ -219,7 +221,7 @@ func TestRequestsDrain(t *testing.T) {
 			f.Drain = 50 * time.Millisecond
 			require.NoError(t, p.Apply(f))
 			c := newRequester(t, port)
-			c.begin("GET / HTTP/1.1\r\nHost: a")
+			c.begin("GET / HTTP/1.1\r\nHost: a") //nolint:bodyclose // The test's end closes it.
 			takeOut(&f)
 			require.NoError(t, p.Apply(f))
 			requireBroken(t, c.conn)
