@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -80,7 +79,6 @@ func TestKindFailures(t *testing.T) {
 	runOnKind(t, []kindPart{
 		{"a lab with a probe on each node", (*fixture).kindUp},
 		{"a container that is taken away comes back", (*fixture).kindContainerComesBack},
-		{"another program is the CCM, and the lab's own again", (*fixture).kindAnotherCCM},
 		{"the cloud is restarted", (*fixture).kindCloudRestarts},
 		{"the control plane's instance is stopped and started", (*fixture).kindControlPlaneRestarts},
 	})
@@ -342,25 +340,6 @@ func (f *fixture) kindContainerComesBack() {
 		)
 		return err
 	})
-}
-
-// kindAnotherCCM has a copy of the lab's own CCM be a process in place of the Deployment.
-func (f *fixture) kindAnotherCCM() {
-	data, err := os.ReadFile(filepath.Join(f.bin, "ccm"))
-	require.NoError(f.t, err)
-	other := filepath.Join(f.t.TempDir(), "other-ccm")
-	require.NoError(f.t, os.WriteFile(other, data, 0o700)) //nolint:gosec // It is a program.
-	f.lab("ccm", "use", other)
-	for _, p := range f.pods("app=cloud-controller-manager") {
-		assert.False(f.t, podReady(p), p.Name)
-	}
-	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", f.component("ccm").PID))
-	require.NoError(f.t, err)
-	assert.Equal(f.t, other, path)
-	f.createService(serviceOf("web", "by-another"))
-	f.served("by-another")
-	f.lab("ccm", "use", "--own")
-	assert.Nil(f.t, f.component("ccm"))
 }
 
 func (f *fixture) kindCloudRestarts() {
