@@ -3,7 +3,7 @@ package e2e
 // The lab on a kind cluster: real kubelets, real pods, real kube-proxy, the
 // cloud in a container, the CCM as a Deployment. One lab is brought up, and
 // its parts are looked at in an order in which each finds what it needs.
-// kind_traffic_test.go holds what balancers carry.
+// What balancers carry there, the suite says (lb-traffic-*), and lesson client-address.
 
 import (
 	"context"
@@ -63,15 +63,6 @@ func TestKindNodes(t *testing.T) {
 		{"an attached address leads to its node, and moves", (*fixture).attachedAddressMoves},
 		{"instances are machines", (*fixture).kindInstancesAreMachines},
 		{"after down nothing is left", (*fixture).kindLeavesNothing},
-	})
-}
-
-func TestKindTraffic(t *testing.T) {
-	runOnKind(t, []kindPart{
-		{"a lab with a probe on each node", (*fixture).kindUp},
-		{"externalTrafficPolicy Local, and PROXY protocol", (*fixture).kindLocalTraffic},
-		{"a network balancer, without node ports", (*fixture).kindNetworkBalancer},
-		{"a rolling update loses no request", (*fixture).kindRollingUpdate},
 	})
 }
 
@@ -362,9 +353,7 @@ func (f *fixture) kindCloudRestarts() {
 		assert.Equal(f.t, routes[name].ID, r.ID)
 	}
 	for _, s := range services {
-		if s.Name != "local" { // It answers in another way.
-			f.answers(s.Name, 2)
-		}
+		f.answers(s.Name, 2)
 	}
 	f.eventually("the same Services", func(st status.Status) bool {
 		return slices.Equal(withoutEndpoints(services), withoutEndpoints(st.Services))
