@@ -122,7 +122,7 @@ everything: ## Run all that CI runs, the whole of its rotation; as root it also 
 	@.ci/run everything
 
 .PHONY: test-kind
-test-kind: build node-image lab-image ## Run the tests that need Docker: kind clusters, and a lab in a container (RUN=TestKindTraffic)
+test-kind: build node-image lab-image ## Run the tests that need Docker: kind clusters, and a lab in a container (RUN=TestKindNodes)
 	LAB_TEST_KIND=1 $(call labs_test,TestKind)
 
 .PHONY: conformance

@@ -89,9 +89,7 @@ func TestWatchAfterRestart(t *testing.T) {
 	client := fake.NewClientset(event, pod)
 	run := func(change func(), want ...string) {
 		t.Helper()
-		stop := record(t, log, func(ctx context.Context, r *Recorder) error {
-			return r.Watch(ctx, client)
-		})
+		stop := record(t, log, func(ctx context.Context, r *Recorder) error { return r.Watch(ctx, client) })
 		change()
 		assert.EventuallyWithT(
 			t, func(c *assert.CollectT) { assert.ElementsMatch(c, want, readTimeline(t, log)) }, bound,

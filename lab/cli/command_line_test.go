@@ -48,9 +48,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 		for line := range strings.Lines(cmd.Example) {
 			assert.True(t, strings.HasPrefix(line, "  "), "%s: %q is not indented as the others are", path, line)
 		}
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			assert.NotEmpty(t, f.Usage, "%s --%s", path, f.Name)
-		})
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { assert.NotEmpty(t, f.Usage, "%s --%s", path, f.Name) })
 	}
 	walk(newRoot())
 	help, _, code := runCommandLine(t.Context(), "--help")

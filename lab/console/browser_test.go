@@ -149,24 +149,6 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 	)
 }
 
-// An instance is stopped by a click.
-func TestInstanceIsStoppedByAClick(t *testing.T) {
-	l, noted := newLab(t), noteCommands(t)
-	log, err := labscene.OpenLog(SceneFile(l))
-	require.NoError(t, err)
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
-	url := serve(t, l)
-	ctx := openBrowser(t)
-	runInBrowser(t, ctx,
-		chromedp.Navigate(url),
-		chromedp.Click(".machine .instance button"),
-		waitFor(text("#details")+".includes('fakecloud instances stop node-1')"),
-		chromedp.Click("#details [data-verb=stop]"),
-		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
-	)
-	require.Equal(t, "instances stop node-1\n", noted())
-}
-
 // openTab opens another tab of a browser.
 func openTab(t *testing.T, browser context.Context) context.Context {
 	t.Helper()
@@ -443,7 +425,12 @@ func TestTwoTabs(t *testing.T) {
 	for _, tab := range []context.Context{first, second} {
 		runInBrowser(t, tab, chromedp.Navigate(url), waitFor(text(".machine .instance")+".includes('running')"))
 	}
-	runInBrowser(t, first, chromedp.Click(".machine .instance button"), chromedp.Click("#details [data-verb=stop]"))
+	runInBrowser(t, first,
+		chromedp.Click(".machine .instance button"),
+		waitFor(text("#details")+".includes('fakecloud instances stop node-1')"),
+		chromedp.Click("#details [data-verb=stop]"),
+		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
+	)
 	require.Eventually(t, func() bool { return noted() == "instances stop node-1\n" }, bound, 10*time.Millisecond)
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("stopped", scene.LevelOff)}))
 	for _, tab := range []context.Context{second, first} {

@@ -51,34 +51,11 @@ func TestBeforeAndAfter(t *testing.T) {
 			assert.NotContains(t, told, not)
 		}
 	})
-	t.Run("without a cloud provider kubelets finish their nodes, and pods run", func(t *testing.T) {
-		nodesFinishThemselves(plain.in(t))
-	})
 	t.Run("a CCM is not started in it", func(t *testing.T) { staysWithout(plain.in(t)) })
 	t.Run("compare says what differs, and why", func(t *testing.T) { comparesWith(plain.in(t), full) })
 	t.Run("a node is as big as its instance's type says, for life", func(t *testing.T) {
 		followsInstanceType(full.in(t))
 	})
-}
-
-func nodesFinishThemselves(f *fixture) {
-	st := f.status()
-	assert.Equal(f.t, "none", st.CloudProvider)
-	require.Len(f.t, st.Nodes, 2)
-	for _, n := range st.Nodes {
-		assert.True(f.t, n.Ready, "%+v", n)
-		assert.Empty(f.t, n.Taints)
-		assert.Empty(f.t, n.ProviderID)
-		assert.Empty(f.t, n.Zone)
-		require.Len(f.t, n.Addresses, 1)
-		assert.Regexp(f.t, `^127\.\d+\.16\.\d+$`, n.Addresses[0], "the machine's own, not the host's")
-	}
-	for _, c := range st.Components {
-		assert.NotEqual(f.t, "ccm", c.Name)
-	}
-	require.Len(f.t, st.Services, 1)
-	assert.Empty(f.t, st.Services[0].Address)
-	assert.Equal(f.t, "pending", st.Services[0].State)
 }
 
 func staysWithout(f *fixture) {

@@ -3,7 +3,7 @@ package e2e
 // The lab on a kind cluster: real kubelets, real pods, real kube-proxy, the
 // cloud in a container, the CCM as a Deployment. One lab is brought up, and
 // its parts are looked at in an order in which each finds what it needs.
-// kind_traffic_test.go holds what balancers carry.
+// What balancers carry there, the suite says (lb-traffic-*), and lesson client-address.
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +58,7 @@ func runOnKind(t *testing.T, parts []kindPart) {
 func TestKindNodes(t *testing.T) {
 	runOnKind(t, []kindPart{
 		{"without a CCM nodes stay tainted and CoreDNS Pending", (*fixture).kindWithoutCCM},
-		{"pods reach each other by the cloud's routes alone", (*fixture).kindRoutes},
+		{"the CCM lifts taints and makes routes", (*fixture).kindCCM},
 		{"status, watch, logs and env tell of it", (*fixture).kindIsLookedAt},
 		{"an attached address leads to its node, and moves", (*fixture).attachedAddressMoves},
 		{"instances are machines", (*fixture).kindInstancesAreMachines},
@@ -67,20 +66,10 @@ func TestKindNodes(t *testing.T) {
 	})
 }
 
-func TestKindTraffic(t *testing.T) {
-	runOnKind(t, []kindPart{
-		{"a lab with a probe on each node", (*fixture).kindUp},
-		{"externalTrafficPolicy Local, and PROXY protocol", (*fixture).kindLocalTraffic},
-		{"a network balancer, without node ports", (*fixture).kindNetworkBalancer},
-		{"a rolling update loses no request", (*fixture).kindRollingUpdate},
-	})
-}
-
 func TestKindFailures(t *testing.T) {
 	runOnKind(t, []kindPart{
 		{"a lab with a probe on each node", (*fixture).kindUp},
 		{"a container that is taken away comes back", (*fixture).kindContainerComesBack},
-		{"another program is the CCM, and the lab's own again", (*fixture).kindAnotherCCM},
 		{"the cloud is restarted", (*fixture).kindCloudRestarts},
 		{"the control plane's instance is stopped and started", (*fixture).kindControlPlaneRestarts},
 	})
@@ -146,20 +135,9 @@ func (f *fixture) kindWithoutCCM() {
 	}))
 }
 
-// kindRoutes asks a pod on one node from a pod on the other: before there are
-// routes, with them, and after one was deleted by hand.
-func (f *fixture) kindRoutes() {
-	probes := f.startProbes(3)
-	from, to := probes["node-1"], probes["node-2"]
-	require.NotEmpty(f.t, to.Status.PodIP)
-	url := "http://" + to.Status.PodIP + ":8080/"
-	out, err := f.inPod(to, "curl", "--silent", "--show-error", "--max-time", "5", url)
-	require.NoError(f.t, err, "on its own node it answers")
-	assert.Contains(f.t, out, to.Name)
-	_, err = f.inPod(from, "curl", "--silent", "--max-time", "2", url)
-	require.Error(f.t, err, "there is no path between nodes yet")
-	require.Empty(f.t, f.routes())
-
+// kindCCM starts the CCM, which lifts the taints and routes to each node. What routes do, lesson routes says.
+func (f *fixture) kindCCM() {
+	f.startProbes(3)
 	f.ccmLiftsTaints(f.t)
 	f.await("CoreDNS to run", func(context.Context) error {
 		for _, p := range f.pods("k8s-app=kube-dns") {
@@ -169,31 +147,7 @@ func (f *fixture) kindRoutes() {
 		}
 		return nil
 	})
-	path := func(context.Context) error {
-		out, err := f.inPod(from, "curl", "--silent", "--show-error", "--max-time", "2", url)
-		if err == nil && !strings.Contains(out, to.Name) {
-			err = fmt.Errorf("the answer is %q", out)
-		}
-		return err
-	}
-	f.await("a path between the pods", path)
 	f.await("a route for each node", func(context.Context) error { return equal(3, len(f.routes())) })
-	routes := f.routes()
-	f.await("the kernel of node-1 to have a route to each other node's pods", func(context.Context) error {
-		kernel := f.docker("exec", f.container("node-1"), "ip", "-4", "route", "show", "proto", "200")
-		return equal(2, strings.Count(kernel, "via"))
-	})
-
-	deleted := routes["node-2"]
-	require.NoError(f.t, f.api().DeleteRoute(f.t.Context(), deleted.ID))
-	f.await("the CCM to make the route again", func(context.Context) error {
-		again, ok := f.routes()["node-2"]
-		if !ok || again.ID == deleted.ID {
-			return errors.New("it is not there")
-		}
-		return equal(deleted.Destination, again.Destination)
-	})
-	f.await("the path again", path)
 }
 
 // routes are the cloud's, by the name of the node that they lead to.
@@ -344,25 +298,6 @@ func (f *fixture) kindContainerComesBack() {
 	})
 }
 
-// kindAnotherCCM has a copy of the lab's own CCM be a process in place of the Deployment.
-func (f *fixture) kindAnotherCCM() {
-	data, err := os.ReadFile(filepath.Join(f.bin, "ccm"))
-	require.NoError(f.t, err)
-	other := filepath.Join(f.t.TempDir(), "other-ccm")
-	require.NoError(f.t, os.WriteFile(other, data, 0o700)) //nolint:gosec // It is a program.
-	f.lab("ccm", "use", other)
-	for _, p := range f.pods("app=cloud-controller-manager") {
-		assert.False(f.t, podReady(p), p.Name)
-	}
-	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", f.component("ccm").PID))
-	require.NoError(f.t, err)
-	assert.Equal(f.t, other, path)
-	f.createService(serviceOf("web", "by-another"))
-	f.served("by-another")
-	f.lab("ccm", "use", "--own")
-	assert.Nil(f.t, f.component("ccm"))
-}
-
 func (f *fixture) kindCloudRestarts() {
 	before, err := f.api().ListLoadBalancers(f.t.Context(), client.LoadBalancerFilter{})
 	require.NoError(f.t, err)
@@ -383,9 +318,7 @@ func (f *fixture) kindCloudRestarts() {
 		assert.Equal(f.t, routes[name].ID, r.ID)
 	}
 	for _, s := range services {
-		if s.Name != "local" { // It answers in another way.
-			f.answers(s.Name, 2)
-		}
+		f.answers(s.Name, 2)
 	}
 	f.eventually("the same Services", func(st status.Status) bool {
 		return slices.Equal(withoutEndpoints(services), withoutEndpoints(st.Services))

@@ -53,7 +53,6 @@ func TestResume(t *testing.T) {
 		}
 	}
 	assert.Equal(t, lifecycle.Completed, f.up().Result)
-	t.Run("what is about to end is no part of a whole lab", func(t *testing.T) { f.in(t).startsWhatIsEnding() })
 	t.Run("a node that waits for the CCM to delete an earlier one", func(t *testing.T) { f.in(t).clearsNames() })
 	t.Run("a Service of another type", func(t *testing.T) { f.in(t).leavesTheService() })
 	t.Run("down clears up what was killed", func(t *testing.T) {
@@ -63,17 +62,6 @@ func TestResume(t *testing.T) {
 		f.lab("down")
 		assert.NoDirExists(t, f.dir())
 	})
-}
-
-// An API server takes a minute to drain, too long for a test: see TestServe of local.
-func (f failing) startsWhatIsEnding() {
-	for _, name := range []string{"etcd", "kube-scheduler", "fakecloud"} {
-		p := f.component(name)
-		require.NotNil(f.t, p, name)
-		require.NoError(f.t, p.Signal(syscall.SIGTERM))
-		assert.Equal(f.t, lifecycle.Completed, f.up().Result, name)
-		assert.NotEqual(f.t, p.PID, f.component(name).PID)
-	}
 }
 
 func (f failing) clearsNames() {

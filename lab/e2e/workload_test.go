@@ -1,8 +1,7 @@
 package e2e
 
-// What balancers of a kind cluster carry: from this machine, and from a pod.
-// Each part looks at the balancer's own counters too, so that an answer that
-// came by another way is no answer.
+// Deployments and Services that tests make, and what balancers carry to them. Each count looks at the balancer's own
+// counters, so that an answer that came by another way is no answer.
 
 import (
 	"bytes"
@@ -13,17 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
@@ -259,144 +254,4 @@ func datagram(address, text string) (string, error) {
 	}
 	n, err := conn.Read(answer)
 	return string(answer[:n]), err
-}
-
-func (f *fixture) kindLocalTraffic() {
-	f.deploy(deploymentOf(f.t, "local", 1, corev1.EnvVar{Name: "PROXY_PROTOCOL", Value: "1"}))
-	s := serviceOf("local", "local")
-	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-	s.Annotations = map[string]string{"fakecloud.ccmlab.io/proxy-protocol": "v2"}
-	local := f.expose(s)
-	here, there := f.awaitOnlyHealthy(local)
-	st := f.status()
-	arrived := f.countArrivals(local, here, there)
-	before := f.statsAtRest(local, api.ProtocolTCP)
-	host, err := fetch(url(local, "/client"))
-	require.NoError(f.t, err)
-	assert.True(f.t, strings.HasPrefix(host, f.gateway()+":"), "%s, and this machine has %s there", host, f.gateway())
-	// What leaves the pods' range leaves it in the node's name.
-	pod, err := f.inPod(f.probes()[there], "curl", "--silent", "--show-error", "--max-time", "5", url(local, "/client"))
-	require.NoError(f.t, err)
-	assert.True(f.t, strings.HasPrefix(pod, nodeNamed(st, there).Addresses[0]+":"), pod)
-	f.answers("local", 6)
-	after := f.statsAtRest(local, api.ProtocolTCP)
-	assert.Equal(f.t, int64(8), after.Connections-before.Connections)
-	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
-	assert.NotZero(f.t, arrived(here))
-	assert.Zero(f.t, arrived(there), "a node without a pod of the Service is sent nothing")
-}
-
-// kindNetworkBalancer is the kind of balancer that Services get by default: the pods see who asks,
-// and no node port is needed.
-func (f *fixture) kindNetworkBalancer() {
-	f.deploy(deploymentOf(f.t, "passed", 1))
-	s := serviceOf("passed", "passed")
-	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-	s.Spec.AllocateLoadBalancerNodePorts = new(false)
-	passed := f.expose(s)
-	_, there := f.awaitOnlyHealthy(passed)
-	lb, err := f.api().GetLoadBalancer(f.t.Context(), passed.BalancerID)
-	require.NoError(f.t, err)
-	assert.Equal(f.t, api.KindNetwork, lb.Kind)
-
-	host, err := fetch(url(passed, "/client"))
-	require.NoError(f.t, err)
-	assert.True(f.t, strings.HasPrefix(host, f.gateway()+":"), "%s, and this machine has %s there", host, f.gateway())
-	f.answers("passed", 6)
-	// kube-proxy takes what is for the Service's address for the pods', wherever it comes from.
-	probe := f.probes()[there]
-	pod, err := f.inPod(probe, "curl", "--silent", "--show-error", "--max-time", "5", url(passed, "/client"))
-	require.NoError(f.t, err)
-	assert.True(f.t, strings.HasPrefix(pod, probe.Status.PodIP+":"), pod)
-}
-
-// gateway is this machine's address in the lab's network.
-func (f *fixture) gateway() string {
-	return f.docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", f.cluster())
-}
-
-// awaitOnlyHealthy waits until the node of a Service's only pod is its balancer's only healthy
-// target. It gives that node, and another.
-func (f *fixture) awaitOnlyHealthy(s status.Service) (here, there string) {
-	f.t.Helper()
-	here = f.pods("app=" + s.Name)[0].Spec.NodeName
-	st := f.status()
-	f.await("only the pod's node to be healthy", func(ctx context.Context) error {
-		health, err := f.api().LoadBalancerHealth(ctx, s.BalancerID)
-		if err != nil {
-			return err
-		}
-		for _, h := range health.Targets {
-			want := api.TargetUnhealthy
-			if h.InstanceID == nodeNamed(st, here).InstanceID {
-				want = api.TargetHealthy
-			}
-			err = errors.Join(err, equal(want, h.Health))
-		}
-		return errors.Join(err, equal(len(st.Nodes)-1, len(health.Targets))) // The control plane is none.
-	})
-	return here, map[string]string{"node-1": "node-2", "node-2": "node-1"}[here]
-}
-
-// countArrivals counts, in the nodes' kernels, packets for a Service's node
-// port from now on.
-func (f *fixture) countArrivals(s status.Service, nodes ...string) func(node string) int {
-	f.t.Helper()
-	svc, err := f.kube("operator").CoreV1().Services(s.Namespace).Get(f.t.Context(), s.Name, metav1.GetOptions{})
-	require.NoError(f.t, err)
-	for _, n := range nodes {
-		f.docker("exec", f.container(n), "nft", fmt.Sprintf(
-			"add table ip test; add chain ip test arrivals { type filter hook prerouting priority raw; }; add rule ip test arrivals tcp dport %d counter", svc.Spec.Ports[0].NodePort))
-	}
-	return func(node string) int {
-		f.t.Helper()
-		_, counter, ok := strings.Cut(
-			f.docker("exec", f.container(node), "nft", "list", "table", "ip", "test"), "counter packets ",
-		)
-		require.True(f.t, ok)
-		packets, err := strconv.Atoi(strings.Fields(counter)[0])
-		require.NoError(f.t, err)
-		return packets
-	}
-}
-
-// kindRollingUpdate replaces all pods of the demo while requests come without
-// pause, each over a connection of its own.
-func (f *fixture) kindRollingUpdate() {
-	web := f.served("web")
-	before := f.statsAtRest(web, api.ProtocolTCP)
-	var asked atomic.Int64
-	var failed sync.Map
-	ctx, stop := context.WithTimeout(f.t.Context(), bound)
-	defer stop()
-	var load sync.WaitGroup
-	for range 4 {
-		load.Go(func() {
-			for every := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-every.C {
-				answer, err := fetch(url(web, "/"))
-				if err == nil && !strings.HasPrefix(answer, "Hello from pod web-") {
-					err = fmt.Errorf("the answer is %q", answer)
-				}
-				if n := asked.Add(1); err != nil {
-					failed.Store(n, fmt.Sprintf("%s: %v", time.Now().Format(time.StampMilli), err))
-				}
-			}
-		})
-	}
-	patch := `{"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"EDITION","value":"second"}]}]}}}}`
-	_, err := f.kube("operator").AppsV1().Deployments(metav1.NamespaceDefault).
-		Patch(f.t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(f.t, err)
-	f.await("the update", f.rolledOut("web"))
-	stop()
-	load.Wait()
-	failed.Range(func(n, err any) bool {
-		assert.Fail(f.t, "a request failed", "number %v, %v", n, err)
-		return true
-	})
-	after := f.statsAtRest(web, api.ProtocolTCP)
-	assert.Greater(f.t, asked.Load(), int64(300))
-	assert.Equal(f.t, asked.Load(), after.Connections-before.Connections)
-	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
-	f.t.Logf("%d requests, none lost", asked.Load())
 }
