@@ -68,7 +68,7 @@ func NewCloudPage(cfg CloudConfig) *Page {
 			if subject == "" {
 				return CloudActs(ctx, cfg.newClient(s), "")
 			}
-			t, err := findThing(ctx, cfg.newClient(s), subject)
+			t, err := findObject(ctx, cfg.newClient(s), subject)
 			return ActsOn(t), err
 		}
 	}
@@ -93,7 +93,7 @@ type memory struct {
 }
 
 // Get implements scene.Store.
-func (m *memory) Get(id string) (t scene.Thing, ok bool) {
+func (m *memory) Get(id string) (t scene.Object, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t, ok = m.scene[id]
@@ -101,17 +101,17 @@ func (m *memory) Get(id string) (t scene.Thing, ok bool) {
 }
 
 // FindByCloudID implements scene.Store.
-func (m *memory) FindByCloudID(id string) (scene.Thing, bool) {
+func (m *memory) FindByCloudID(id string) (scene.Object, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.scene.FindByCloudID(id)
 }
 
-// Things implements scene.Store.
-func (m *memory) Things() []scene.Thing {
+// Objects implements scene.Store.
+func (m *memory) Objects() []scene.Object {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.scene.Things()
+	return m.scene.Objects()
 }
 
 // Add implements scene.Store.
@@ -214,13 +214,13 @@ func (v *viewing) catchUp(ctx context.Context) error {
 	for _, ev := range events {
 		told[ev.ID] = true
 	}
-	things, err := listThings(ctx, v.cloud)
+	objects, err := listObjects(ctx, v.cloud)
 	if err != nil {
 		return err
 	}
-	for _, t := range things {
+	for _, t := range objects {
 		if !told[t.CloudID] {
-			_ = v.store.Add(scene.Change{Time: v.began, Thing: &t}) // Memory fails never.
+			_ = v.store.Add(scene.Change{Time: v.began, Object: &t}) // It stays in memory, and cannot fail.
 		}
 	}
 	for _, ev := range events {
@@ -229,37 +229,37 @@ func (v *viewing) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// listThings lists what events are about.
-func listThings(ctx context.Context, cloud *client.Client) (things []scene.Thing, err error) {
+// listObjects lists what events are about.
+func listObjects(ctx context.Context, cloud *client.Client) (objects []scene.Object, err error) {
 	instances, err1 := cloud.ListInstances(ctx, client.InstanceFilter{})
 	balancers, err2 := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 	routes, err3 := cloud.ListRoutes(ctx, client.RouteFilter{})
 	addresses, err4 := cloud.ListAddresses(ctx, client.AddressFilter{})
 	firewalls, err5 := cloud.ListFirewalls(ctx, client.FirewallFilter{})
 	return slices.Concat(
-		toThings(instances, scene.OfInstance), toThings(balancers, scene.OfBalancer), toThings(routes, scene.OfRoute),
-		toThings(addresses, scene.OfAddress), toThings(firewalls, scene.OfFirewall),
+		toObjects(instances, scene.OfInstance), toObjects(balancers, scene.OfBalancer), toObjects(routes, scene.OfRoute),
+		toObjects(addresses, scene.OfAddress), toObjects(firewalls, scene.OfFirewall),
 	), errors.Join(err1, err2, err3, err4, err5)
 }
 
-func toThings[T any](items []T, toThing func(T) scene.Thing) (things []scene.Thing) {
+func toObjects[T any](items []T, toObject func(T) scene.Object) (objects []scene.Object) {
 	for _, item := range items {
-		things = append(things, toThing(item))
+		objects = append(objects, toObject(item))
 	}
-	return things
+	return objects
 }
 
-// findThing returns a thing as it is now; an empty one if there is none.
-func findThing(ctx context.Context, cloud *client.Client, id string) (t scene.Thing, err error) {
+// findObject returns an object as it is now; the zero value if there is none.
+func findObject(ctx context.Context, cloud *client.Client, id string) (t scene.Object, err error) {
 	m := &memory{scene: scene.Scene{}}
 	if kind, _, _ := strings.Cut(id, "/"); kind == string(scene.KindFault) {
 		// Faults can be seen, and ended, whatever else fails by them.
 		err = scene.NewFollower(m, 0).PollFaults(ctx, cloud)
 	} else {
-		var things []scene.Thing
-		things, err = listThings(ctx, cloud)
-		for _, t := range things {
-			_ = m.Add(scene.Change{Thing: &t}) // Memory fails never.
+		var objects []scene.Object
+		objects, err = listObjects(ctx, cloud)
+		for _, t := range objects {
+			_ = m.Add(scene.Change{Object: &t}) // It stays in memory, and cannot fail.
 		}
 	}
 	t, _ = m.Get(id)

@@ -10,7 +10,7 @@ import (
 )
 
 // ActsOn are what can be done with a thing of the cloud in its present state.
-func ActsOn(t scene.Thing) []Act {
+func ActsOn(t scene.Object) []Act {
 	do := func(resource, verb string) Act {
 		return Act{Verb: verb, Command: []string{"fakecloud", resource, verb, t.Name}}
 	}
@@ -27,7 +27,7 @@ func ActsOn(t scene.Thing) []Act {
 	return nil
 }
 
-func instanceActs(t scene.Thing, do func(resource, verb string) Act) []Act {
+func instanceActs(t scene.Object, do func(resource, verb string) Act) []Act {
 	terminate := do("instances", "terminate")
 	switch api.InstanceState(t.State) {
 	case api.InstanceRunning:

@@ -259,7 +259,7 @@ func TestRecordingEscapesTexts(t *testing.T) {
 	const hostile = `</script><script>alert(1)</script>`
 	var page bytes.Buffer
 	require.NoError(t, Recording{
-		Title: hostile, Scene: []scene.Change{{Thing: &scene.Thing{ID: "pod/" + hostile, Reason: hostile}}},
+		Title: hostile, Scene: []scene.Change{{Object: &scene.Object{ID: "pod/" + hostile, Reason: hostile}}},
 	}.Write(&page))
 	assert.NotContains(t, page.String(), hostile)
 	assert.Contains(t, page.String(), RecordingElement)

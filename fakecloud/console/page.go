@@ -42,8 +42,8 @@ type Page struct {
 	Guard
 	// Stream sends what has happened so far, and then what happens, until ctx ends or send fails.
 	Stream func(ctx context.Context, s Session, send func(Batch) error) error
-	// Things, unless nil, are those that are in the picture now, for who is no browser.
-	Things func() []scene.Thing
+	// Objects, unless nil, returns the objects of the picture, for clients other than browsers.
+	Objects func() []scene.Object
 	// Explain, unless nil, says why a thing is as it is: an object with verdict, because and next.
 	Explain func(ctx context.Context, subject string) (any, error)
 	// Guide, unless nil, returns a text with tasks to show beside the picture: title and opening, and tasks
@@ -112,8 +112,8 @@ func (p *Page) Handler() http.Handler {
 func (p *Page) addGuardedRoutes(router *mux.Router) {
 	router.Use(p.requireAccess)
 	router.Path("/stream").Handler(p.newStream())
-	if p.Things != nil {
-		router.HandleFunc("/scene.json", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, p.Things(), nil) })
+	if p.Objects != nil {
+		router.HandleFunc("/scene.json", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, p.Objects(), nil) })
 	}
 	if p.Explain != nil {
 		router.HandleFunc("/explain.json", p.newExplanations())

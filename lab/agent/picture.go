@@ -27,7 +27,7 @@ import (
 // ccmLease is the lease of a CCM's leader, by the default of k8s.io/cloud-provider.
 const ccmLease = "cloud-controller-manager"
 
-// Picture records how the lab's things are, for the console. Like the Recorder it goes on after a
+// Picture records how the lab's objects are, for the console. Like the Recorder it goes on after a
 // restart where it was.
 type Picture struct {
 	*labscene.Log
@@ -52,9 +52,9 @@ func (p *Picture) logError(err error) {
 	}
 }
 
-func (p *Picture) setThing(t scene.Thing) { p.addChange(scene.Change{Time: time.Now(), Thing: &t}) }
+func (p *Picture) setObject(t scene.Object) { p.addChange(scene.Change{Time: time.Now(), Object: &t}) }
 
-func (p *Picture) removeThing(id string) { p.addChange(scene.Change{Time: time.Now(), Gone: id}) }
+func (p *Picture) removeObject(id string) { p.addChange(scene.Change{Time: time.Now(), Gone: id}) }
 
 // Event records an event of the cloud, unless it is recorded already.
 func (p *Picture) Event(ev api.Event) { p.logError(p.cloud.Event(ev)) }
@@ -62,7 +62,7 @@ func (p *Picture) Event(ev api.Event) { p.logError(p.cloud.Event(ev)) }
 // Component records a component that started or ended, of which the timeline was told.
 func (p *Picture) Component(c timeline.Change) {
 	if name, ok := strings.CutPrefix(c.Subject, componentPrefix); ok {
-		p.setThing(labscene.OfComponent(name, c.Detail, c.What == componentStarted))
+		p.setObject(labscene.OfComponent(name, c.Detail, c.What == componentStarted))
 	}
 }
 
@@ -71,7 +71,7 @@ func (p *Picture) AddAbsent(components ...string) {
 	for _, name := range components {
 		t := labscene.OfComponent(name, "", false)
 		if _, known := p.Get(t.ID); !known {
-			p.setThing(t)
+			p.setObject(t)
 		}
 	}
 }
@@ -81,10 +81,10 @@ func (p *Picture) AddAbsent(components ...string) {
 func (p *Picture) watchObjects(factory informers.SharedInformerFactory) (prune func(), err error) {
 	core := factory.Core().V1()
 	nodes, pods, services := core.Nodes().Informer(), core.Pods().Informer(), core.Services().Informer()
-	ofNode := func(n *corev1.Node) (scene.Thing, bool) { return labscene.OfNode(n), true }
-	ofPod := func(pod *corev1.Pod) (scene.Thing, bool) { return labscene.OfPod(pod), true }
+	ofNode := func(n *corev1.Node) (scene.Object, bool) { return labscene.OfNode(n), true }
+	ofPod := func(pod *corev1.Pod) (scene.Object, bool) { return labscene.OfPod(pod), true }
 	slices := factory.Discovery().V1().EndpointSlices().Informer()
-	ofSlice := func(s *discoveryv1.EndpointSlice) (scene.Thing, bool) { return labscene.OfEndpointSlice(s), true }
+	ofSlice := func(s *discoveryv1.EndpointSlice) (scene.Object, bool) { return labscene.OfEndpointSlice(s), true }
 	return func() {
 			pruneObjects(p, labscene.KindNode, nodes, ofNode)
 			pruneObjects(p, labscene.KindPod, pods, ofPod)
@@ -96,20 +96,20 @@ func (p *Picture) watchObjects(factory informers.SharedInformerFactory) (prune f
 		)
 }
 
-// showObjects records the objects of an informer as things; toThing's second result is false for those
+// showObjects records the objects of an informer in the picture; toObject's second result is false for those
 // that are not shown.
-func showObjects[O any](p *Picture, informer cache.SharedIndexInformer, toThing func(*O) (scene.Thing, bool)) error {
+func showObjects[O any](p *Picture, informer cache.SharedIndexInformer, toObject func(*O) (scene.Object, bool)) error {
 	isNew := func(*O) bool { return true }
 	return follow.Objects(informer, isNew, func(before, after *O) {
 		if after != nil {
-			if t, shown := toThing(after); shown {
-				p.setThing(t)
+			if t, shown := toObject(after); shown {
+				p.setObject(t)
 				return
 			}
 			before = after
 		}
-		t, _ := toThing(before)
-		p.removeThing(t.ID)
+		t, _ := toObject(before)
+		p.removeObject(t.ID)
 	})
 }
 
@@ -117,18 +117,18 @@ func pruneObjects[O any](
 	p *Picture,
 	kind scene.Kind,
 	informer cache.SharedIndexInformer,
-	toThing func(*O) (scene.Thing, bool),
+	toObject func(*O) (scene.Object, bool),
 ) {
 	there := map[string]bool{}
 	for _, obj := range informer.GetStore().List() {
 		if o, ok := obj.(*O); ok {
-			t, shown := toThing(o)
+			t, shown := toObject(o)
 			there[t.ID] = shown
 		}
 	}
-	for _, t := range p.Things() {
+	for _, t := range p.Objects() {
 		if t.Kind == kind && !there[t.ID] {
-			p.removeThing(t.ID)
+			p.removeObject(t.ID)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (p *Picture) FollowContainers(
 		}
 		for _, c := range all {
 			if c.PID == 0 && !strings.Contains(c.Name, "/") {
-				p.setThing(labscene.OfComponent(c.Name, "", c.State == cluster.StateRunning))
+				p.setObject(labscene.OfComponent(c.Name, "", c.State == cluster.StateRunning))
 			}
 		}
 	}, containerPollInterval)
@@ -163,9 +163,9 @@ func (p *Picture) Follow(ctx context.Context, cloud scene.Reader, kube kubernete
 		_ = p.cloud.Poll(ctx, cloud) // The next one may read more.
 		leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
 		if lease, err := leases.Get(ctx, ccmLease, metav1.GetOptions{}); err == nil {
-			p.setThing(labscene.OfLease(lease))
+			p.setObject(labscene.OfLease(lease))
 		} else if apierrors.IsNotFound(err) {
-			p.removeThing("lease/" + ccmLease)
+			p.removeObject("lease/" + ccmLease)
 		}
 	}, scene.PollInterval)
 	return nil

@@ -142,9 +142,9 @@ func (r *Recorder) CCMRefusals(ctx context.Context, refusal func(context.Context
 			return
 		}
 		if refused {
-			r.Picture.setThing(t)
+			r.Picture.setObject(t)
 		} else {
-			r.Picture.removeThing(t.ID)
+			r.Picture.removeObject(t.ID)
 		}
 	}, refusalPollInterval)
 	return nil

@@ -75,7 +75,7 @@ type SeatView struct {
 	// Page is where the page of the seat's lab is, below that of its own room; "" while there is none.
 	Page string `json:"page,omitempty"`
 	// Picture are the Nodes and Services of that lab.
-	Picture []scene.Thing `json:"picture,omitempty"`
+	Picture []scene.Object `json:"picture,omitempty"`
 }
 
 // LessonView is the progress in a lesson.
@@ -193,7 +193,7 @@ func (r *Room) addPicture(ctx context.Context, v *SeatView) {
 	if err != nil {
 		return
 	}
-	things, err := window.Things(ctx)
+	things, err := window.Objects(ctx)
 	if err != nil {
 		return
 	}

@@ -53,7 +53,7 @@ file without it, too.`,
 				if err != nil {
 					return err
 				}
-				return clikit.PrintData(cmd.OutOrStdout(), "json", scene.Fold(changes).Things())
+				return clikit.PrintData(cmd.OutOrStdout(), "json", scene.Fold(changes).Objects())
 			}
 			url, err := console.Link(cmd.Context(), l, readOnly, renew)
 			if err != nil {

@@ -38,7 +38,7 @@ func busyRecording() console.Recording {
 			Detail: "GET /v1/instances/i-1 → 503", Call: &timeline.Call{Method: "GET", Path: "/v1/instances/i-1", Status: 503},
 		}},
 	}}
-	for _, t := range []*scene.Thing{
+	for _, t := range []*scene.Object{
 		machine("running", scene.LevelOK), waitingNode(),
 		{ID: "component/ccm", Kind: "component", Name: "ccm", State: "does not run", Level: scene.LevelOff, Reason: "Nobody started it."},
 		{ID: "service/web", Kind: "service", Name: "web", State: "pending", Level: scene.LevelBusy, Links: []scene.Link{{To: "balancer/b"}}},
@@ -51,7 +51,7 @@ func busyRecording() console.Recording {
 		{ID: "fault/f", Kind: scene.KindFault, Name: "status=503", State: "in force", Level: scene.LevelBusy},
 		{ID: "route/r", Kind: scene.KindRoute, Name: "10.0.0.0/24", State: "active", Level: scene.LevelOK, Links: []scene.Link{{To: "cloud:i-1"}}},
 	} {
-		rec.Scene = append(rec.Scene, scene.Change{Time: start, Thing: t})
+		rec.Scene = append(rec.Scene, scene.Change{Time: start, Object: t})
 	}
 	return rec
 }

@@ -45,7 +45,7 @@ func labActs(ctx context.Context, l *lab.Lab) ([]console.Act, error) {
 	}, replaceCCM(l)), err
 }
 
-func ccmActs(l *lab.Lab, t scene.Thing) []console.Act {
+func ccmActs(l *lab.Lab, t scene.Object) []console.Act {
 	do := func(verb string) console.Act {
 		return console.Act{Verb: verb, Command: []string{"lab", "--name=" + l.State.Name, "ccm", verb}}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-func manyMachines(n int) (things []*scene.Thing) {
+func manyMachines(n int) (objects []*scene.Object) {
 	for i := range n {
 		m := machine("running", scene.LevelOK)
 		m.Name = fmt.Sprint("node-", i)
@@ -23,16 +23,16 @@ func manyMachines(n int) (things []*scene.Thing) {
 		m.Keys = []string{"cloud:" + m.CloudID}
 		node := readyNode()
 		node.ID, node.Name, node.Links = "node/"+m.Name, m.Name, []scene.Link{{To: m.ID}}
-		things = append(things, m, node)
+		objects = append(objects, m, node)
 	}
-	return things
+	return objects
 }
 
 // How long a page with a thousand instances takes from the begin of its loading until it is drawn.
 func BenchmarkThousandInstances(b *testing.B) {
 	rec := console.Recording{Title: "large", Until: time.Now()}
 	for _, t := range manyMachines(1000) {
-		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Thing: t})
+		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Object: t})
 	}
 	file, ctx := writePageFile(b, rec), openBrowser(b)
 	var sum float64
@@ -45,14 +45,14 @@ func BenchmarkThousandInstances(b *testing.B) {
 	b.ReportMetric(sum/float64(b.N), "ms-until-drawn")
 }
 
-// How many frames a second a page has with twenty nodes, while fifty things a second happen.
+// How many frames a second a page has with twenty nodes, while fifty objects a second happen.
 func BenchmarkFiftyEventsASecond(b *testing.B) {
 	l := newLab(b)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(b, err)
-	things := manyMachines(20)
-	for _, t := range things {
-		require.NoError(b, log.Add(scene.Change{Time: time.Now(), Thing: t}))
+	objects := manyMachines(20)
+	for _, t := range objects {
+		require.NoError(b, log.Add(scene.Change{Time: time.Now(), Object: t}))
 	}
 	ctx := openBrowser(b)
 	runInBrowser(b, ctx,
@@ -64,9 +64,9 @@ func BenchmarkFiftyEventsASecond(b *testing.B) {
 	defer pace.Stop()
 	for b.Loop() {
 		for range 50 {
-			t := *things[2*(happened%20)+1]
+			t := *objects[2*(happened%20)+1]
 			t.State = fmt.Sprint("state ", happened)
-			require.NoError(b, log.Add(scene.Change{Time: time.Now(), Thing: &t}))
+			require.NoError(b, log.Add(scene.Change{Time: time.Now(), Object: &t}))
 			require.NoError(b, l.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: t.ID, What: t.State}))
 			happened++
 			<-pace.C

@@ -73,23 +73,23 @@ func text(selector string) string {
 func quote(s string) string { return "`" + s + "`" }
 
 // waitingNode and readyNode are a Node before and after the CCM has seen it.
-func waitingNode() *scene.Thing {
-	return &scene.Thing{
+func waitingNode() *scene.Object {
+	return &scene.Object{
 		ID: "node/node-1", Kind: labscene.KindNode, Name: "node-1", State: "waits for the CCM", Level: scene.LevelBusy,
 		Reason: "Its taint keeps pods off.", Links: []scene.Link{{To: "instance/node-1"}},
 		Facts: []scene.Fact{{Name: "taint", Value: "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"}},
 	}
 }
 
-func readyNode() *scene.Thing {
-	return &scene.Thing{
+func readyNode() *scene.Object {
+	return &scene.Object{
 		ID: "node/node-1", Kind: labscene.KindNode, Name: "node-1", State: "Ready", Level: scene.LevelOK,
 		Links: []scene.Link{{To: "provider:fakecloud://i-1"}},
 	}
 }
 
-func machine(state string, level scene.Level) *scene.Thing {
-	return &scene.Thing{
+func machine(state string, level scene.Level) *scene.Object {
+	return &scene.Object{
 		ID: "instance/node-1", Kind: scene.KindInstance, Name: "node-1", Zone: "nebula-1a", State: state, Level: level,
 		CloudID: "i-1", Keys: []string{"provider:fakecloud://i-1", "cloud:i-1"},
 	}
@@ -102,8 +102,8 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
 	start := time.Now().Add(-time.Minute)
-	show := func(at time.Time, thing *scene.Thing) {
-		require.NoError(t, log.Add(scene.Change{Time: at, Thing: thing}))
+	show := func(at time.Time, thing *scene.Object) {
+		require.NoError(t, log.Add(scene.Change{Time: at, Object: thing}))
 	}
 	show(start, machine("running", scene.LevelOK))
 	show(start.Add(10*time.Second), waitingNode())
@@ -174,7 +174,7 @@ func TestPageKindsSideBySide(t *testing.T) {
 	l := newLab(t)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: machine("running", scene.LevelOK)}))
 	full := serve(t, l)
 	readOnly, err := Link(t.Context(), l, true, false)
 	require.NoError(t, err)
@@ -365,8 +365,8 @@ func TestPageWaitsForRoom(t *testing.T) {
 	l := newLab(t)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: readyNode()}))
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: readyNode()}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: machine("running", scene.LevelOK)}))
 	browser := openBrowser(t)
 	link := serve(t, l)
 	page, secret := exchange(t, link)
@@ -418,7 +418,7 @@ func TestTwoTabs(t *testing.T) {
 	l, noted := newLab(t), noteCommands(t)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: machine("running", scene.LevelOK)}))
 	url := serve(t, l)
 	first := openBrowser(t)
 	second := openTab(t, first)
@@ -432,7 +432,7 @@ func TestTwoTabs(t *testing.T) {
 		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
 	)
 	require.Eventually(t, func() bool { return noted() == "instances stop node-1\n" }, bound, 10*time.Millisecond)
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("stopped", scene.LevelOff)}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: machine("stopped", scene.LevelOff)}))
 	for _, tab := range []context.Context{second, first} {
 		runInBrowser(t, tab, waitFor(text(".machine .instance")+".includes('stopped')"))
 	}
@@ -442,12 +442,12 @@ func TestTwoTabs(t *testing.T) {
 func TestRecordingOpensOffline(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='hit'">`
 	start := time.Now().Add(-time.Minute)
-	pod := &scene.Thing{ID: "pod/p", Kind: labscene.KindPod, Name: hostile, State: "Pending", Level: scene.LevelBusy, Reason: hostile}
+	pod := &scene.Object{ID: "pod/p", Kind: labscene.KindPod, Name: hostile, State: "Pending", Level: scene.LevelBusy, Reason: hostile}
 	file := writePageFile(t, console.Recording{
 		Title: hostile, Until: time.Now(),
 		Scene: []scene.Change{
-			{Time: start, Thing: machine("running", scene.LevelOK)}, {Time: start, Thing: waitingNode()},
-			{Time: start.Add(time.Second), Thing: pod}, {Time: start.Add(2 * time.Second), Thing: readyNode()},
+			{Time: start, Object: machine("running", scene.LevelOK)}, {Time: start, Object: waitingNode()},
+			{Time: start.Add(time.Second), Object: pod}, {Time: start.Add(2 * time.Second), Object: readyNode()},
 		},
 		Story: []timeline.Entry{{Time: start, Change: timeline.Change{Subject: hostile, What: hostile, Detail: hostile}}},
 	})
@@ -473,7 +473,7 @@ func TestPageShowsAThousandInstances(t *testing.T) {
 		m := machine("running", scene.LevelOK)
 		m.ID += "-" + time.Duration(i).String()
 		m.Name = m.ID
-		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Thing: m})
+		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Object: m})
 	}
 	runInBrowser(t, openBrowser(t),
 		chromedp.Navigate("file://"+writePageFile(t, rec)),

@@ -100,9 +100,9 @@ func (r recorded) scene() scene.Scene {
 	return scene.Fold(changes)
 }
 
-func (r recorded) Get(id string) (t scene.Thing, ok bool) { t, ok = r.scene()[id]; return t, ok }
+func (r recorded) Get(id string) (t scene.Object, ok bool) { t, ok = r.scene()[id]; return t, ok }
 
-func (r recorded) Things() []scene.Thing { return r.scene().Things() }
+func (r recorded) Objects() []scene.Object { return r.scene().Objects() }
 
 // serve serves the lab's page until the test ends, and returns where.
 func serve(t testing.TB, l *lab.Lab) (url string) {
@@ -154,7 +154,7 @@ func TestPageIsGuarded(t *testing.T) {
 	noted := noteCommands(t)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: machine("running", scene.LevelOK)}))
 	base, owner := exchange(t, serve(t, l))
 	readOnly, err := Link(t.Context(), l, true, false)
 	require.NoError(t, err)
@@ -172,9 +172,9 @@ func TestPageIsGuarded(t *testing.T) {
 
 	window, err := OpenWindow(l.State.Path())
 	require.NoError(t, err)
-	things, err := window.Things(t.Context())
+	objects, err := window.Objects(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []scene.Thing{*machine("running", scene.LevelOK)}, things)
+	assert.Equal(t, []scene.Object{*machine("running", scene.LevelOK)}, objects)
 	room := httptest.NewServer(window.Handler("/seats/a"))
 	defer room.Close()
 	shown, err := http.Get(room.URL + "/seats/a/")
@@ -287,7 +287,7 @@ func TestCCMIsReplacedByAProgramOfTheLab(t *testing.T) {
 	l := newLab(t)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
-	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: &scene.Thing{
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: &scene.Object{
 		ID: "component/ccm", Kind: labscene.KindComponent, Name: local.ComponentCCM, Level: scene.LevelOK,
 	}}))
 	page, owner := exchange(t, serve(t, l))
@@ -314,7 +314,7 @@ func TestStream(t *testing.T) {
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
 	show := func(state string) {
-		require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: &scene.Thing{ID: "node/a", State: state}}))
+		require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: &scene.Object{ID: "node/a", State: state}}))
 	}
 	show("waits")
 	require.NoError(t, l.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "node/a", What: "happened"}))
@@ -343,7 +343,7 @@ func TestStream(t *testing.T) {
 		require.Fail(t, "the stream ended", "%v", stream.Err())
 	}
 	has := func(state string) func(labBatch) bool {
-		return func(b labBatch) bool { return len(b.Scene) > 0 && b.Scene[len(b.Scene)-1].Thing.State == state }
+		return func(b labBatch) bool { return len(b.Scene) > 0 && b.Scene[len(b.Scene)-1].Object.State == state }
 	}
 	seen(func(b labBatch) bool { return b.Reset && has("waits")(b) })
 	seen(func(b labBatch) bool { return len(b.Story) == 1 && b.Story[0].What == "happened" })

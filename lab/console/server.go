@@ -92,10 +92,10 @@ func readAddress(dir string) (a address, err error) {
 // SceneFile is where the changes of a lab's scene are recorded.
 func SceneFile(l *lab.Lab) string { return l.State.Path("scene.jsonl") }
 
-// Picture has the things as they are now.
+// Picture has the objects as they are now.
 type Picture interface {
-	Get(id string) (t scene.Thing, ok bool)
-	Things() []scene.Thing
+	Get(id string) (t scene.Object, ok bool)
+	Objects() []scene.Object
 }
 
 // Guide returns the lesson that takes place in the lab, as the page shows it beside the picture; nil if none
@@ -177,8 +177,8 @@ func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.L
 			}
 			return explain.OfLab(ctx, l, kind, namespace, rest)
 		},
-		Things: picture.Things,
-		Guide:  guide,
+		Objects: picture.Objects,
+		Guide:   guide,
 		Acts: func(ctx context.Context, _ console.Session, subject string) ([]console.Act, error) {
 			return actsOn(ctx, l, picture, subject)
 		},

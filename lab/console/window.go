@@ -24,8 +24,8 @@ func OpenWindow(dir string) (Window, error) {
 	return Window{a}, err
 }
 
-// Things are what is in the picture now.
-func (w Window) Things(ctx context.Context) (things []scene.Thing, err error) {
+// Objects are what is in the picture now.
+func (w Window) Objects(ctx context.Context) (objects []scene.Object, err error) {
 	ctx, cancel := context.WithTimeout(ctx, windowTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.at.url()+"scene.json", nil)
@@ -41,7 +41,7 @@ func (w Window) Things(ctx context.Context) (things []scene.Thing, err error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the lab's page: %s", resp.Status)
 	}
-	return things, json.NewDecoder(resp.Body).Decode(&things)
+	return objects, json.NewDecoder(resp.Body).Decode(&objects)
 }
 
 // URL is where the page is; it ends with "/".

@@ -47,7 +47,7 @@ func TestWatchAndLogs(t *testing.T) {
 func (f *fixture) consoleShows() {
 	isIn := func(id, state string) func(context.Context) error {
 		return func(context.Context) error {
-			var things []scene.Thing
+			var things []scene.Object
 			if err := json.Unmarshal([]byte(f.lab("console", "-o", "json")), &things); err != nil {
 				return err
 			}

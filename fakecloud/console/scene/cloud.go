@@ -1,6 +1,6 @@
 package scene
 
-// Things of the cloud's resources.
+// Objects of the cloud's resources.
 
 import (
 	"cmp"
@@ -25,8 +25,8 @@ func AddressKey(ip string) string { return "address:" + ip }
 func CloudKey(id string) string { return "cloud:" + id }
 
 // OfInstance is one of the cloud's.
-func OfInstance(i api.Instance) Thing {
-	t := Thing{
+func OfInstance(i api.Instance) Object {
+	t := Object{
 		ID: "instance/" + i.Name, Kind: KindInstance, Name: i.Name, Zone: i.Zone, State: string(i.State), Level: LevelBusy,
 		CloudID: i.ID, Reason: api.ValueOf(i.StateReason), Keys: []string{CloudKey(i.ID), ProviderKey("fakecloud://" + i.ID)},
 	}
@@ -50,8 +50,8 @@ func OfInstance(i api.Instance) Thing {
 }
 
 // OfBalancer is a load balancer, linked to its targets.
-func OfBalancer(lb api.LoadBalancer) Thing {
-	t := Thing{
+func OfBalancer(lb api.LoadBalancer) Object {
+	t := Object{
 		ID: "balancer/" + lb.Name, Kind: KindBalancer, Name: lb.Name, State: string(lb.State), Level: LevelBusy,
 		CloudID: lb.ID, Reason: api.ValueOf(lb.StateReason), Keys: []string{CloudKey(lb.ID)},
 	}
@@ -92,8 +92,8 @@ func OfBalancer(lb api.LoadBalancer) Thing {
 }
 
 // OfRoute is a route, linked to its instance.
-func OfRoute(r api.Route) Thing {
-	t := Thing{
+func OfRoute(r api.Route) Object {
+	t := Object{
 		ID: "route/" + r.Name, Kind: KindRoute, Name: r.Destination, State: string(r.State), Level: LevelOK,
 		CloudID: r.ID, Reason: api.ValueOf(r.StateReason), Links: []Link{{To: CloudKey(r.InstanceID)}},
 	}
@@ -105,8 +105,8 @@ func OfRoute(r api.Route) Thing {
 }
 
 // OfAddress is a reserved address, linked to what holds it.
-func OfAddress(a api.ReservedAddress) Thing {
-	t := Thing{
+func OfAddress(a api.ReservedAddress) Object {
+	t := Object{
 		ID: "address/" + a.Name, Kind: KindAddress, Name: a.IP, State: string(a.State), Level: LevelOK, CloudID: a.ID,
 		Reason: api.ValueOf(a.StateReason), Keys: []string{CloudKey(a.ID)},
 	}
@@ -120,8 +120,8 @@ func OfAddress(a api.ReservedAddress) Thing {
 }
 
 // OfFirewall is a firewall, linked to its instances.
-func OfFirewall(f api.Firewall) Thing {
-	t := Thing{
+func OfFirewall(f api.Firewall) Object {
+	t := Object{
 		ID: "firewall/" + f.Name, Kind: KindFirewall, Name: f.Name, State: "lets nothing in", Level: LevelOK, CloudID: f.ID,
 	}
 	if n := len(f.Rules); n > 0 {
@@ -137,8 +137,8 @@ func OfFirewall(f api.Firewall) Thing {
 }
 
 // OfFault is a fault rule.
-func OfFault(f api.Fault) Thing {
-	t := Thing{
+func OfFault(f api.Fault) Object {
+	t := Object{
 		ID: "fault/" + f.ID, Kind: KindFault, Name: f.Effect.Text(), State: "in force", Level: LevelBusy, CloudID: f.ID,
 		Reason: "Somebody has the cloud go wrong on purpose.",
 	}
@@ -150,7 +150,7 @@ func OfFault(f api.Fault) Thing {
 
 // SetTargets puts health and traffic of a balancer's targets on its links. before is the count of
 // bytes, by instance, that an earlier call returned, seconds ago.
-func (t *Thing) SetTargets(
+func (t *Object) SetTargets(
 	health []api.TargetHealth,
 	stats []api.TargetStats,
 	before map[string]int64,
@@ -185,7 +185,7 @@ func (t *Thing) SetTargets(
 }
 
 // KeepTargets takes over what SetTargets has put on the links of an earlier state of the thing.
-func (t *Thing) KeepTargets(earlier Thing) {
+func (t *Object) KeepTargets(earlier Object) {
 	for i, l := range t.Links {
 		if at := slices.IndexFunc(earlier.Links, func(e Link) bool { return e.To == l.To }); at >= 0 {
 			t.Links[i] = earlier.Links[at]
@@ -194,7 +194,7 @@ func (t *Thing) KeepTargets(earlier Thing) {
 }
 
 // AddFact adds a fact, unless its value is "".
-func (t *Thing) AddFact(name, value string) {
+func (t *Object) AddFact(name, value string) {
 	if value != "" {
 		t.Facts = append(t.Facts, Fact{name, value})
 	}

@@ -21,9 +21,9 @@ const maxPolledBalancers = 30
 
 // Store keeps a scene. Its methods may be called at the same time.
 type Store interface {
-	Get(id string) (Thing, bool)
-	FindByCloudID(id string) (Thing, bool)
-	Things() []Thing
+	Get(id string) (Object, bool)
+	FindByCloudID(id string) (Object, bool)
+	Objects() []Object
 	Add(Change) error
 }
 
@@ -64,7 +64,7 @@ func (f *Follower) Event(ev api.Event) error {
 		if exists {
 			t.KeepTargets(known)
 		}
-		c.Thing = &t
+		c.Object = &t
 	case exists && known.CloudID != t.CloudID: // Another has the name by now.
 		return nil
 	default:
@@ -74,7 +74,7 @@ func (f *Follower) Event(ev api.Event) error {
 }
 
 // thingOfEvent is what an event is about, if that is shown.
-func thingOfEvent(ev api.Event) (t Thing, shown bool) {
+func thingOfEvent(ev api.Event) (t Object, shown bool) {
 	switch {
 	case ev.Instance != nil:
 		return OfInstance(*ev.Instance), true
@@ -138,7 +138,7 @@ func (f *Follower) setTargets(id string, health []api.TargetHealth, stats []api.
 	before, now := f.counted[id], time.Now()
 	bytes := t.SetTargets(health, stats, before.bytes, now.Sub(before.at).Seconds())
 	f.counted[id] = trafficCount{now, bytes}
-	return f.store.Add(Change{Time: now, Thing: &t})
+	return f.store.Add(Change{Time: now, Object: &t})
 }
 
 // PollFaults adds the faults that are in force, if the caller may see them.
@@ -150,7 +150,7 @@ func (f *Follower) PollFaults(ctx context.Context, cloud Reader) error {
 	if err != nil {
 		return fmt.Errorf("faults: %w", err)
 	}
-	inForce := map[string]Thing{}
+	inForce := map[string]Object{}
 	for _, rule := range faults {
 		if t := OfFault(rule); !rule.Spent {
 			inForce[t.ID] = t
@@ -158,9 +158,9 @@ func (f *Follower) PollFaults(ctx context.Context, cloud Reader) error {
 	}
 	var errs []error
 	for _, t := range inForce {
-		errs = append(errs, f.store.Add(Change{Time: time.Now(), Thing: &t}))
+		errs = append(errs, f.store.Add(Change{Time: time.Now(), Object: &t}))
 	}
-	for _, t := range f.store.Things() {
+	for _, t := range f.store.Objects() {
 		if _, still := inForce[t.ID]; !still && t.Kind == KindFault {
 			errs = append(errs, f.store.Add(Change{Time: time.Now(), Gone: t.ID}))
 		}

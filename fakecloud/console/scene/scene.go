@@ -1,6 +1,6 @@
-// Package scene is the picture of a cloud as data: its things, how each is, and what belongs to what. Others
-// may add things of their own. A scene is folded from changes, one by one, so that it can be had as of any
-// time. Begin with Thing, Scene.Apply and the functions that make a Thing of an object.
+// Package scene is the picture of a cloud as data: its objects, how each is, and what belongs to what. Others
+// may add objects of their own. A scene is folded from changes, one by one, so that it can be had as of any
+// time. Begin with Object, Scene.Apply and the functions that make an Object.
 package scene
 
 import (
@@ -14,7 +14,7 @@ import (
 // Kind is what a thing is.
 type Kind string
 
-// Kinds of the cloud's things.
+// Kinds of the cloud's objects.
 const (
 	KindInstance Kind = "instance"
 	KindBalancer Kind = "balancer"
@@ -40,8 +40,8 @@ const (
 	LevelOff Level = "off"
 )
 
-// Thing is one of the picture, as it is at one time.
-type Thing struct {
+// Object is an object of the picture, such as a Node or a balancer, at one point in time.
+type Object struct {
 	// ID is kind/name, as the timeline's subjects are.
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
@@ -79,43 +79,43 @@ type Link struct {
 
 // Change is a thing's new state, or that it is gone.
 type Change struct {
-	Time  time.Time `json:"time"`
-	Thing *Thing    `json:"thing,omitempty"`
+	Time   time.Time `json:"time"`
+	Object *Object   `json:"thing,omitempty"`
 	// Gone is the ID of a thing that is there no more.
 	Gone string `json:"gone,omitempty"`
 	// CloudSeq is the number of the cloud's event that told it, if one did.
 	CloudSeq int64 `json:"cloudSeq,omitempty"`
 }
 
-// Scene has things by ID.
-type Scene map[string]Thing
+// Scene has objects by ID.
+type Scene map[string]Object
 
 // Apply folds a change into the scene.
 func (s Scene) Apply(c Change) {
-	if c.Thing != nil {
-		s[c.Thing.ID] = *c.Thing
+	if c.Object != nil {
+		s[c.Object.ID] = *c.Object
 	}
 	delete(s, c.Gone)
 }
 
 // Changes tells whether a change would change the scene.
 func (s Scene) Changes(c Change) bool {
-	if c.Thing == nil {
+	if c.Object == nil {
 		_, there := s[c.Gone]
 		return there
 	}
-	return !reflect.DeepEqual(s[c.Thing.ID], *c.Thing)
+	return !reflect.DeepEqual(s[c.Object.ID], *c.Object)
 }
 
-// Things are the scene's, sorted by kind and name.
-func (s Scene) Things() []Thing {
-	return slices.SortedFunc(maps.Values(s), func(a, b Thing) int {
+// Objects returns the objects of the scene, sorted by kind and name.
+func (s Scene) Objects() []Object {
+	return slices.SortedFunc(maps.Values(s), func(a, b Object) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID))
 	})
 }
 
 // FindByCloudID returns the thing that has the cloud's ID.
-func (s Scene) FindByCloudID(id string) (t Thing, ok bool) {
+func (s Scene) FindByCloudID(id string) (t Object, ok bool) {
 	for _, t := range s {
 		if t.CloudID == id {
 			return t, true

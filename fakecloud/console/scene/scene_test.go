@@ -38,7 +38,7 @@ func TestTargets(t *testing.T) {
 // memory is a Store.
 type memory struct{ Scene }
 
-func (m memory) Get(id string) (t Thing, ok bool) { t, ok = m.Scene[id]; return t, ok }
+func (m memory) Get(id string) (t Object, ok bool) { t, ok = m.Scene[id]; return t, ok }
 
 func (m memory) Add(c Change) error { m.Apply(c); return nil }
 

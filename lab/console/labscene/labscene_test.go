@@ -70,7 +70,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func leadsTo(from, to scene.Thing) bool {
+func leadsTo(from, to scene.Object) bool {
 	for _, l := range from.Links {
 		for _, key := range append(to.Keys, to.ID) {
 			if l.To == key {
@@ -86,7 +86,7 @@ func TestLogGoesOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "scene.jsonl")
 	log, err := OpenLog(file)
 	require.NoError(t, err)
-	change := scene.Change{Time: began, Thing: &scene.Thing{ID: "instance/a", Facts: []scene.Fact{{Name: "ID", Value: "i-1"}}}, CloudSeq: 7}
+	change := scene.Change{Time: began, Object: &scene.Object{ID: "instance/a", Facts: []scene.Fact{{Name: "ID", Value: "i-1"}}}, CloudSeq: 7}
 	require.NoError(t, log.Add(change))
 	require.NoError(t, os.WriteFile(file, append(readFile(t, file), `{"cut sho`...), 0o600))
 	for range 2 {
@@ -116,15 +116,15 @@ func TestLogIsBounded(t *testing.T) {
 	log.bound = 50_000
 	long := strings.Repeat("x", 1000)
 	for i := range 200 {
-		thing := &scene.Thing{ID: fmt.Sprint("pod/", i%10), State: fmt.Sprint(i), Reason: long}
-		require.NoError(t, log.Add(scene.Change{Time: began.Add(time.Duration(i) * time.Second), Thing: thing}))
+		thing := &scene.Object{ID: fmt.Sprint("pod/", i%10), State: fmt.Sprint(i), Reason: long}
+		require.NoError(t, log.Add(scene.Change{Time: began.Add(time.Duration(i) * time.Second), Object: thing}))
 	}
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	assert.Less(t, info.Size(), int64(52_000))
 	again, err := OpenLog(file)
 	require.NoError(t, err)
-	assert.Equal(t, log.Things(), again.Things())
+	assert.Equal(t, log.Objects(), again.Objects())
 	changes, err := Read(file)
 	require.NoError(t, err)
 	assert.Greater(t, len(changes), 20)

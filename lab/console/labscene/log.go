@@ -44,7 +44,7 @@ func OpenLog(file string) (*Log, error) {
 func Read(file string) ([]scene.Change, error) { return lines.Read[scene.Change](file) }
 
 // Get returns a thing as it is now.
-func (l *Log) Get(id string) (t scene.Thing, ok bool) {
+func (l *Log) Get(id string) (t scene.Object, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t, ok = l.scene[id]
@@ -52,7 +52,7 @@ func (l *Log) Get(id string) (t scene.Thing, ok bool) {
 }
 
 // FindByCloudID returns the thing that has the cloud's ID, as it is now.
-func (l *Log) FindByCloudID(id string) (scene.Thing, bool) {
+func (l *Log) FindByCloudID(id string) (scene.Object, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.scene.FindByCloudID(id)
@@ -65,11 +65,11 @@ func (l *Log) Seq() int64 {
 	return l.seq
 }
 
-// Things are those that there are now.
-func (l *Log) Things() []scene.Thing {
+// Objects are those that there are now.
+func (l *Log) Objects() []scene.Object {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.scene.Things()
+	return l.scene.Objects()
 }
 
 // Add writes a change, unless nothing changes.
@@ -103,8 +103,8 @@ func (l *Log) foldOlderHalf() error {
 	}
 	older, newer := changes[:len(changes)/2], changes[len(changes)/2:]
 	var kept []scene.Change
-	for _, t := range scene.Fold(older).Things() {
-		kept = append(kept, scene.Change{Time: older[len(older)-1].Time, Thing: &t})
+	for _, t := range scene.Fold(older).Objects() {
+		kept = append(kept, scene.Change{Time: older[len(older)-1].Time, Object: &t})
 	}
 	data, err := lines.Encode(append(kept, newer...)...)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package labscene has what a lab adds to the picture of its cloud: the things of the cluster, and the
+// Package labscene has what a lab adds to the picture of its cloud: the objects of the cluster, and the
 // file in which the picture is recorded. Begin with OfNode and Log.
 package labscene
 
@@ -18,7 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// Kinds of a lab's things, beside the cloud's.
+// Kinds of a lab's objects, beside the cloud's.
 const (
 	KindNode      scene.Kind = "node"
 	KindPod       scene.Kind = "pod"
@@ -30,8 +30,8 @@ const (
 )
 
 // OfNode is a Node, linked to its instance by the provider ID, or by its name while it has none.
-func OfNode(n *corev1.Node) scene.Thing {
-	t := scene.Thing{
+func OfNode(n *corev1.Node) scene.Object {
+	t := scene.Object{
 		ID: "node/" + n.Name, Kind: KindNode, Name: n.Name, Zone: n.Labels[corev1.LabelTopologyZone],
 		State: "Ready", Level: scene.LevelOK,
 	}
@@ -64,8 +64,8 @@ func OfNode(n *corev1.Node) scene.Thing {
 }
 
 // OfPod is a Pod, linked to its Node.
-func OfPod(p *corev1.Pod) scene.Thing {
-	t := scene.Thing{
+func OfPod(p *corev1.Pod) scene.Object {
+	t := scene.Object{
 		ID: timeline.PodSubject(p), Kind: KindPod, Name: p.Name, State: string(p.Status.Phase), Level: scene.LevelBusy,
 	}
 	switch {
@@ -89,8 +89,8 @@ func OfPod(p *corev1.Pod) scene.Thing {
 }
 
 // OfService is a Service of type LoadBalancer, linked to its balancer. ok is false for other types.
-func OfService(s *corev1.Service) (t scene.Thing, ok bool) {
-	t = scene.Thing{
+func OfService(s *corev1.Service) (t scene.Object, ok bool) {
+	t = scene.Object{
 		ID: timeline.ServiceSubject(s), Kind: KindService, Name: s.Name, State: "has an address", Level: scene.LevelOK,
 	}
 	address := kubediff.IngressAddress(s)
@@ -113,8 +113,8 @@ func OfService(s *corev1.Service) (t scene.Thing, ok bool) {
 }
 
 // OfEndpointSlice is a part of a Service's endpoints, linked to the Service and to the pods.
-func OfEndpointSlice(s *discoveryv1.EndpointSlice) scene.Thing {
-	t := scene.Thing{
+func OfEndpointSlice(s *discoveryv1.EndpointSlice) scene.Object {
+	t := scene.Object{
 		ID: "endpoints/" + s.Namespace + "/" + s.Name, Kind: KindEndpoints, Name: s.Name, Level: scene.LevelOK,
 	}
 	of := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
@@ -138,8 +138,8 @@ func OfEndpointSlice(s *discoveryv1.EndpointSlice) scene.Thing {
 }
 
 // OfLease is the lease of a controller's leader.
-func OfLease(l *coordinationv1.Lease) scene.Thing {
-	t := scene.Thing{ID: "lease/" + l.Name, Kind: KindLease, Name: l.Name, State: "nobody leads", Level: scene.LevelBusy}
+func OfLease(l *coordinationv1.Lease) scene.Object {
+	t := scene.Object{ID: "lease/" + l.Name, Kind: KindLease, Name: l.Name, State: "nobody leads", Level: scene.LevelBusy}
 	if holder := ptr.Deref(l.Spec.HolderIdentity, ""); holder != "" {
 		t.State, t.Level = "held by "+holder+", which leads", scene.LevelOK
 	}
@@ -148,16 +148,16 @@ func OfLease(l *coordinationv1.Lease) scene.Thing {
 }
 
 // RefusedCCM is the CCM's token while the cloud refuses it. It is in the picture only meanwhile.
-func RefusedCCM(why string) scene.Thing {
-	return scene.Thing{
+func RefusedCCM(why string) scene.Object {
+	return scene.Object{
 		ID: "token/ccm", Kind: KindComponent, Name: "the CCM's token", State: "refused by the cloud", Level: scene.LevelBad,
 		Reason: "The cloud refuses the CCM: " + why + ". Nothing that changes from now on is followed.",
 	}
 }
 
 // OfComponent is one of the lab's processes. running is false for one that has ended, or was never started.
-func OfComponent(name, detail string, running bool) scene.Thing {
-	t := scene.Thing{ID: "component/" + name, Kind: KindComponent, Name: name, State: "runs", Level: scene.LevelOK}
+func OfComponent(name, detail string, running bool) scene.Object {
+	t := scene.Object{ID: "component/" + name, Kind: KindComponent, Name: name, State: "runs", Level: scene.LevelOK}
 	if !running {
 		t.State, t.Level = "does not run", scene.LevelOff
 		if name == "ccm" {
