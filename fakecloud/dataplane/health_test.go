@@ -61,14 +61,11 @@ func awaitHealth(t *testing.T, p *dataplane.Plane, i int, want cloud.Health) clo
 }
 
 func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
-	p, port := newPlane(t), freePort(t)
-	target := startTarget(t, two, 0, greetAndEcho("two"))
-	startTarget(t, three, target, greetAndEcho("three"))
+	p, port, f := newPair(t)
 	udp := udpBackend(t, two, "two", 0)
 	udpBackend(t, three, "three", portOf(udp))
 	onTwo := newHealthEndpoint(t, two, 0)
 	onThree := newHealthEndpoint(t, three, onTwo.port)
-	f := forwarding(target, []string{two, three}, port)
 	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: portOf(udp)})
 	require.NoError(t, p.Apply(f))
 	for _, h := range p.Health("lb-1") {

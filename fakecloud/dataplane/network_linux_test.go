@@ -75,25 +75,30 @@ func (n *testNetwork) addTarget(index int) *networkTarget {
 	target := &networkTarget{
 		machine: n.addClient(netip.AddrFrom4([4]byte{10, 9, 1, byte(index)})), name: fmt.Sprintf("i-%d", index),
 	}
-	target.Do(func() {
-		require.NoError(t, takeAddress(networkVIP))
-		at := netip.AddrPortFrom(networkVIP, networkPort).String()
+	target.Do(func() { require.NoError(t, takeAddress(networkVIP)) })
+	target.answerAt(t, networkVIP, target.name)
+	target.setHealthy(true)
+	t.Cleanup(func() { _ = target.health.Close() })
+	return target
+}
+
+// answerAt has the machine answer at an address with a name and the address that the client has, and then echo.
+func (n *machine) answerAt(t testing.TB, address netip.Addr, name string) {
+	n.Do(func() {
+		at := netip.AddrPortFrom(address, networkPort).String()
 		l, err := net.Listen("tcp4", at)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		go acceptAll(l, func(c net.Conn) {
 			defer context.AfterFunc(t.Context(), func() { _ = c.Close() })()
-			_, _ = fmt.Fprintf(c, "%s %s\n", target.name, c.RemoteAddr())
+			_, _ = fmt.Fprintf(c, "%s %s\n", name, c.RemoteAddr())
 			echo(c)
 		})
 		u, err := net.ListenPacket("udp4", at)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = u.Close() })
-		go answerDatagrams(u, target.name)
+		go answerDatagrams(u, name)
 	})
-	target.setHealthy(true)
-	t.Cleanup(func() { _ = target.health.Close() })
-	return target
 }
 
 func acceptAll(l net.Listener, serve func(net.Conn)) {

@@ -1,12 +1,11 @@
 package dataplane_test
 
 import (
-	"context"
+	"bytes"
 	"io"
 	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -29,33 +28,21 @@ func limitFiles(t *testing.T, limit uint64) (restore func()) {
 	return restore
 }
 
-// countingHandler sends on a channel for each message with a text.
-type countingHandler struct {
-	slog.Handler
-	text string
-	seen chan struct{}
-}
+// logWriter gets each message of a log.
+type logWriter func(message []byte) (int, error)
 
-func (h countingHandler) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h countingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
-
-func (h countingHandler) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, h.text) {
-		select {
-		case h.seen <- struct{}{}:
-		default:
-		}
-	}
-	return nil
-}
+func (w logWriter) Write(message []byte) (int, error) { return w(message) }
 
 func TestOurShortageOfFilesIsNoTargetsFault(t *testing.T) {
 	for _, protocol := range []cloud.HealthCheckProtocol{cloud.CheckTCP, cloud.CheckHTTP} {
 		seen := make(chan struct{}, 100)
-		p := dataplane.New(dataplane.Options{
-			Logger: slog.New(countingHandler{slog.DiscardHandler, "cannot be checked", seen}),
-		})
+		log := slog.NewTextHandler(logWriter(func(message []byte) (int, error) {
+			if bytes.Contains(message, []byte("cannot be checked")) {
+				seen <- struct{}{}
+			}
+			return len(message), nil
+		}), &slog.HandlerOptions{Level: slog.LevelDebug})
+		p := dataplane.New(dataplane.Options{Logger: slog.New(log)})
 		t.Cleanup(p.Close)
 		target := startTarget(t, two, 0, func(c net.Conn) {
 			_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\n")

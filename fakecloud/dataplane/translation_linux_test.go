@@ -1,7 +1,6 @@
 package dataplane_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -26,21 +25,7 @@ func setForwarding(t *testing.T, on string) {
 func (n *testNetwork) addInstance(index int) cloud.Backend {
 	in := n.addClient(netip.AddrFrom4([4]byte{10, 9, 2, byte(index)}))
 	name := fmt.Sprintf("i-%d", index)
-	in.Do(func() {
-		at := netip.AddrPortFrom(in.address, networkPort).String()
-		l, err := net.Listen("tcp4", at)
-		require.NoError(n.t, err)
-		n.t.Cleanup(func() { _ = l.Close() })
-		go acceptAll(l, func(c net.Conn) {
-			defer context.AfterFunc(n.t.Context(), func() { _ = c.Close() })()
-			_, _ = fmt.Fprintf(c, "%s %s\n", name, c.RemoteAddr())
-			echo(c)
-		})
-		u, err := net.ListenPacket("udp4", at)
-		require.NoError(n.t, err)
-		n.t.Cleanup(func() { _ = u.Close() })
-		go answerDatagrams(u, name)
-	})
+	in.answerAt(n.t, in.address, name)
 	return cloud.Backend{Target: name, Address: in.address}
 }
 
