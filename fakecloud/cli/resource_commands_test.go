@@ -1,12 +1,9 @@
 package cli_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -298,17 +295,9 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 
 func TestFollowEndsWithCtrlC(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--profile", "instant")
-	binary := must(buildBinary())(t)
-	cmd := exec.Command(binary, "events", "--follow", "--url", p.url, "--token-file", p.token)
-	stdout := must(cmd.StdoutPipe())(t)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	_, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
-	require.NoError(t, err)
-	line := must(bufio.NewReader(stdout).ReadString('\n'))(t)
-	assert.Contains(t, line, "-> pending")
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	_, err = io.Copy(io.Discard, stdout)
-	require.NoError(t, err)
-	require.NoError(t, cmd.Wait())
+	lines, end := p.startWatch(t, "events", "--follow")
+	must(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+	require.True(t, lines.Scan(), lines.Err())
+	assert.Contains(t, lines.Text(), "-> pending")
+	end()
 }
