@@ -90,7 +90,7 @@ func (v pageVisit) await(t *testing.T, things map[string]string, operations ...s
 			return
 		}
 	}
-	require.Fail(t, "the stream ended", "%v; %v", stream.Err(), seen.Things())
+	require.Fail(t, "the stream ended", "%v; %v", stream.Err(), seen.Objects())
 }
 
 // act posts an act, as the page does unless origin is another's.

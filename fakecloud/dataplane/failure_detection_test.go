@@ -142,3 +142,23 @@ func TestRefusalsArePerPort(t *testing.T) {
 		assert.Equal(t, "two", greetingFrom(t, host, good))
 	}
 }
+
+// Clients whose connections break cause more checks of the target, and these extra checks
+// do not count towards the thresholds.
+func TestClientFailuresDoNotHastenUnhealthy(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := startTarget(t, two, 0, resetConn)
+	sick := newHealthEndpoint(t, two, 0)
+	f := forwarding(target, []string{two}, port)
+	f.HealthCheck = httpCheck(sick.port)
+	f.HealthCheck.Interval, f.HealthCheck.Timeout, f.HealthCheck.UnhealthyThreshold = time.Hour, testTimeout, 1
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, 0, cloud.Healthy)
+	sick.status.Store(http.StatusServiceUnavailable)
+	asked := sick.checks.Load()
+	require.Eventually(t, func() bool {
+		requireReset(t, four, port)
+		return sick.checks.Load() >= asked+2
+	}, testTimeout, time.Millisecond)
+	assert.Equal(t, cloud.Healthy, p.Health("lb-1")[0].Health)
+}
