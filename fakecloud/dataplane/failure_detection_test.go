@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"testing"
 	"time"
 
@@ -147,7 +148,7 @@ func TestRefusalsArePerPort(t *testing.T) {
 // do not count towards the thresholds.
 func TestClientFailuresDoNotHastenUnhealthy(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := startTarget(t, two, 0, resetConn)
+	target := startTarget(t, two, 0, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) })
 	sick := newHealthEndpoint(t, two, 0)
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = httpCheck(sick.port)
