@@ -144,42 +144,28 @@ func (e *estate) rename(t *rapid.T) {
 	}
 }
 
-func (e *estate) attach(t *rapid.T) {
-	id, instance := drawKey(t, e.addresses), drawKey(t, e.instances)
-	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, AddressHolder{InstanceResource, instance})
-	m, in := e.addresses[id], e.instances[instance]
-	switch {
-	case e.ended(in):
-		requireCode(t, UnknownInstance, err)
-	case !in.end.IsZero():
-		requireCode(t, WrongState, err)
-	case m.holder == instance:
-		require.NoError(t, err)
-	case m.holder != "":
-		requireCode(t, InUse, err)
-	default:
-		require.NoError(t, err)
-		m.holder = instance
-		e.versions[id]++
-	}
-}
+func (e *estate) attach(t *rapid.T) { e.attachTo(t, InstanceResource, e.instances, UnknownInstance) }
 
 func (e *estate) attachToBalancer(t *rapid.T) {
-	id, balancer := drawKey(t, e.addresses), drawKey(t, e.balancers)
-	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, AddressHolder{LoadBalancerResource, balancer})
-	m, lb := e.addresses[id], e.balancers[balancer]
+	e.attachTo(t, LoadBalancerResource, e.balancers, InvalidRequest)
+}
+
+func (e *estate) attachTo(t *rapid.T, kind Resource, holders map[string]*modelHolder, ended Code) {
+	id, holder := drawKey(t, e.addresses), drawKey(t, holders)
+	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, AddressHolder{kind, holder})
+	m, h := e.addresses[id], holders[holder]
 	switch {
-	case e.ended(lb):
-		requireCode(t, InvalidRequest, err)
-	case m.holder == balancer:
+	case e.ended(h):
+		requireCode(t, ended, err)
+	case m.holder == holder && (h.end.IsZero() || kind == LoadBalancerResource):
 		require.NoError(t, err)
-	case !lb.end.IsZero():
+	case !h.end.IsZero():
 		requireCode(t, WrongState, err)
 	case m.holder != "":
 		requireCode(t, InUse, err)
 	default:
 		require.NoError(t, err)
-		m.holder = balancer
+		m.holder = holder
 		e.versions[id]++
 	}
 }

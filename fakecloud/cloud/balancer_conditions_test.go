@@ -32,8 +32,7 @@ func balancerNow(t *testing.T, c *Cloud, p Project, lb LoadBalancer) LoadBalance
 }
 
 func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, in := activeBalancer(t, c, p)
 	assert.Equal(t, LoadBalancerActive, lb.State)
 	assert.Empty(t, lb.StateReason)
@@ -78,8 +77,7 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 }
 
 func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, _ := activeBalancer(t, c, p)
 	start := c.now()
 	for range 301 { // 3 s
@@ -100,38 +98,13 @@ func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
 }
 
 func TestAConditionThatIsNoOtherIsNotWritten(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, _ := activeBalancer(t, c, p)
 	plane.toggleSick(lb.ID)
 	plane.toggleSick(lb.ID)
 	plane.changed("lb-of-which-nobody-knows")
 	advance(t, c, conditionPause)
 	assert.Equal(t, lb, balancerNow(t, c, p, lb))
-}
-
-// What a crash leaves behind is put right.
-func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
-	clock, s := clockwork.NewFakeClockAt(epoch), openStore(t, filepath.Join(t.TempDir(), "cloud.db"))
-	start := func(plane *fakePlane) (*Cloud, Project) {
-		c, p := newCloud(t, func(cfg *Config) {
-			cfg.Store, cfg.Clock, cfg.DataPlane = s, clock, plane
-		})
-		require.NoError(t, c.restoreBalancers(t.Context()))
-		advance(t, c, 0)
-		return c, p
-	}
-	plane := newFakePlane()
-	c, p := start(plane)
-	lb, _ := activeBalancer(t, c, p)
-	plane.toggleSick(lb.ID)
-	advance(t, c, 0)
-	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
-
-	c, p = start(newFakePlane())
-	assert.Empty(t, balancerNow(t, c, p, lb).StateReason, "all are well now")
-	c, p = start(plane)
-	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
 }
 
 // A restart is no news of a balancer that was unserved, and is.
@@ -171,8 +144,7 @@ func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
 }
 
 func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, _ := newBalancer(t, c, p)
 	plane.makeUnknown(lb.ID)
 	plane.toggleSick(lb.ID)
@@ -205,8 +177,7 @@ func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 // The data plane may take its time to answer, and whoever writes waits for a
 // write that is under way.
 func TestNoWriteWaitsForACondition(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	asked := 0
 	plane.onCondition = func() {
 		asked++
@@ -230,8 +201,7 @@ func TestNoWriteWaitsForACondition(t *testing.T) {
 }
 
 func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, _ := activeBalancer(t, c, p)
 	other, _ := newBalancer(t, c, p)
 	advance(t, c, time.Second)

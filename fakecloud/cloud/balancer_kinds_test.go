@@ -20,8 +20,7 @@ func (onlyProxies) CanForward(kind LoadBalancerKind) error {
 }
 
 func TestNetworkBalancersHaveNotWhatProxiesHave(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	listener := Listener{Protocol: TCP, Port: 80, TargetPort: 80}
 	spec := func(change func(*LoadBalancerSpec)) LoadBalancerSpec {
 		s := LoadBalancerSpec{Name: "web", Kind: NetworkBalancer, Listeners: []Listener{listener}}

@@ -12,8 +12,7 @@ import (
 )
 
 func TestBalancerOfNetwork(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	n := mustFirst(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: "pods", CIDR: "10.9.0.0/29"}))(t)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", NetworkID: n.ID, PrivateAddress: "10.9.0.3"})
 	public, private := lb.Address, lb.PrivateAddress

@@ -65,8 +65,7 @@ func TestAllThatIsWrongWithABalancerIsToldAtOnce(t *testing.T) {
 }
 
 func TestOptionsReachTheDataPlane(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, _ := newBalancer(t, c, p)
 	assert.Equal(
 		t, balancerOptions{balancerType: UnlimitedBalancer, kind: ProxyBalancer, scheme: Public, algorithm: RoundRobin}, lb.currentOptions(),
@@ -130,8 +129,7 @@ func TestBalancerTypesLimitListenersAndTargets(t *testing.T) {
 }
 
 func TestListenersHaveHealthChecks(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	listeners := []Listener{
 		{Protocol: TCP, Port: 80, TargetPort: 81, HealthCheck: HealthCheck{Protocol: CheckHTTP, Port: 82}},
 		{Protocol: TCP, Port: 81, TargetPort: 81, HealthCheck: HealthCheck{Protocol: CheckNone}},

@@ -31,6 +31,14 @@ func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	return c, must(c.EnsureProject(t.Context(), "default", nil))(t)
 }
 
+// newCloudWithPlane gives the data plane as well.
+func newCloudWithPlane(t *testing.T) (*Cloud, Project, *fakePlane) {
+	t.Helper()
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	return c, p, plane
+}
+
 // must returns what a call answers, and wants the call to succeed.
 func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
 	return func(t require.TestingT, about ...any) A {
@@ -110,15 +118,6 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		_, err := New(cfg)
 		require.ErrorContains(t, err, want)
 	}
-}
-
-func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
-	pool := netip.MustParsePrefix("127.9.0.0/30")
-	s := newUsedAddresses(everyIPv4)
-	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
-		assert.Equal(t, want, must(s.takeLowestFree(new(store.Tx), pool))(t).String())
-	}
-	requireRefused(t, AddressPoolExhausted)(s.takeLowestFree(new(store.Tx), pool))
 }
 
 func TestOnlyTheTokensSetAreValid(t *testing.T) {
@@ -220,26 +219,6 @@ func balancerState(t *testing.T, c *Cloud, p Project, id string) LoadBalancerSta
 	return must(c.GetLoadBalancer(t.Context(), p, id))(t).State
 }
 
-func TestUpdatesDoNotPutABalancerOff(t *testing.T) {
-	c, p := newCloud(t, nil)
-	lb, _ := newBalancer(t, c, p)
-	change := func(n int) {
-		updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Tags: &map[string]string{"n": fmt.Sprint(n)}})
-	}
-	for n := range 3 {
-		advance(t, c, 100*time.Millisecond)
-		assert.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID))
-		change(n)
-	}
-	advance(t, c, 100*time.Millisecond)
-	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
-	for n := range 2 {
-		change(10 + n)
-		advance(t, c, 25*time.Millisecond)
-	}
-	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
-}
-
 // What the worker found due may have been changed before it comes to it.
 func TestWhatIsNotDueIsLeftAlone(t *testing.T) {
 	c, p := newCloud(t, nil)
@@ -252,8 +231,7 @@ func TestWhatIsNotDueIsLeftAlone(t *testing.T) {
 }
 
 func TestTargetsThatCouldNotBeRefreshedAreTriedAgain(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, in := newBalancer(t, c, p)
 	advance(t, c, 400*time.Millisecond)
 	require.Len(t, plane.applied[lb.ID].Backends, 1)
@@ -342,8 +320,7 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 // What is in force is what was built last: an update that is not built yet does
 // not reach the data plane because a target has stopped.
 func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, in := newBalancer(t, c, p)
 	advance(t, c, 400*time.Millisecond)
 	before := plane.applied[lb.ID]
@@ -466,8 +443,7 @@ func requireRefusedAt(t *testing.T, code Code, field string) func(results ...any
 }
 
 func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	lb, in := newBalancer(t, c, p)
 	other := newInstance(t, c, p, InstanceSpec{})
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})

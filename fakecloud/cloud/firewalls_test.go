@@ -27,8 +27,7 @@ func TestLetIn(t *testing.T) {
 }
 
 func TestFirewallsDecideWhatBackendsLetIn(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	in := mustFirst(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"}))(t)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener, Targets: []string{in.ID}})
 	advance(t, c, time.Minute)

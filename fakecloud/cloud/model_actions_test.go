@@ -17,7 +17,7 @@ import (
 const outageID = "f-outage"
 
 // modelKey is what an idempotency key was used for.
-type modelKey struct{ name, instance string }
+type modelKey struct{ name, instance, operation string }
 
 // createOnce creates with a key that may have been used, before a crash perhaps.
 func (w *world) createOnce(t *rapid.T) {
@@ -33,7 +33,7 @@ func (w *world) createOnce(t *rapid.T) {
 	switch {
 	case outcome.Replayed:
 		require.NoError(t, err)
-		require.Equal(t, first.instance, in.ID)
+		require.Equal(t, first, modelKey{name, in.ID, outcome.Operation})
 		require.Equal(t, InstancePending, in.State, "it is told what the first was")
 	case used:
 		requireCode(t, IdempotencyKeyReused, err)
@@ -43,8 +43,9 @@ func (w *world) createOnce(t *rapid.T) {
 		requireCode(t, AddressPoolExhausted, err)
 	default:
 		require.NoError(t, err)
+		require.NotEmpty(t, outcome.Operation)
 		w.instances[in.ID] = w.newInstance(name, in)
-		w.keys[r.Key] = modelKey{name, in.ID}
+		w.keys[r.Key] = modelKey{name, in.ID, outcome.Operation}
 	}
 }
 

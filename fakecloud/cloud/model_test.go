@@ -162,7 +162,7 @@ func (w *world) open() {
 	profile := must(ProfileNamed("fast"))(w.t)
 	w.cloud = must(New(Config{
 		Store: w.store, DataPlane: w.plane, Profile: profile, Clock: w.clock,
-		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/29"), Retention: 3 * time.Second,
+		InstanceCIDR: modelNetwork, Retention: 3 * time.Second,
 		Seed:        w.opens, // Repeatable, and no ID twice though the clock stands still.
 		SnapshotDir: filepath.Join(w.dir, "snapshots"),
 	}))(w.t)
@@ -656,16 +656,25 @@ func (w *world) deleteBalancer(t *rapid.T) {
 	}
 }
 
+// modelNetwork is where the instances are. modelDestinations are in it, around it, next to it, and elsewhere.
+var (
+	modelNetwork      = netip.MustParsePrefix("127.50.0.0/29")
+	modelDestinations = []string{
+		"10.1.0.0/24", "10.1.1.0/24", "10.1.0.0/23", "10.2.0.0/16", "10.0.0.0/8", "10.1.1.255/32",
+		"127.50.0.4/30", "127.0.0.0/8", "127.50.0.8/29", "0.0.0.0/0", "255.255.255.255/32",
+	}
+)
+
 func (w *world) createRoute(t *rapid.T) {
 	m := modelRoute{
-		name: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name"),
-		destination: rapid.SampledFrom([]string{"10.1.0.0/24", "10.1.1.0/24", "10.1.0.0/23", "10.2.0.0/16"}).
-			Draw(t, "destination"),
-		instance: drawKey(t, w.instances),
+		name:        rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name"),
+		destination: rapid.SampledFrom(modelDestinations).Draw(t, "destination"),
+		instance:    drawKey(t, w.instances),
 	}
 	has := func(with func(modelRoute) bool) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Values(w.routes)), with)
 	}
+	want := netip.MustParsePrefix(m.destination)
 	r, _, err := w.cloud.CreateRoute(
 		t.Context(), w.proj, RouteSpec{Name: m.name, Destination: m.destination, Instance: m.instance},
 	)
@@ -674,10 +683,8 @@ func (w *world) createRoute(t *rapid.T) {
 		requireCode(t, NameTaken, err)
 	case w.instances[m.instance].state == "terminated":
 		requireCode(t, UnknownInstance, err)
-	case has(func(o modelRoute) bool {
-		return o.destination == m.destination || m.destination == "10.1.0.0/23" && o.destination < "10.2" ||
-			o.destination == "10.1.0.0/23" && m.destination < "10.2"
-	}):
+	case want.Overlaps(modelNetwork),
+		has(func(o modelRoute) bool { return want.Overlaps(netip.MustParsePrefix(o.destination)) }):
 		requireCode(t, RouteConflict, err)
 	default:
 		require.NoError(t, err)

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jonboulle/clockwork"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -81,8 +79,7 @@ func TestOperationsOfAnInstance(t *testing.T) {
 }
 
 func TestOperationsOfABalancer(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	var lb LoadBalancer
 	create := runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
 		lb, outcome, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
@@ -174,40 +171,6 @@ func TestEveryChangeThatTakesTimeHasAnOperation(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestARepeatedCreateHasTheOperationOfTheFirst(t *testing.T) {
-	c, p := newCloud(t, nil)
-	var ops []string
-	for range 2 {
-		r := Request{Key: "k", Fingerprint: []byte("f")}
-		outcome := mustSecond(c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{}))(t)
-		assert.Equal(t, len(ops) == 1, outcome.Replayed)
-		ops = append(ops, outcome.Operation)
-	}
-	assert.NotEmpty(t, ops[0])
-	assert.Equal(t, ops[0], ops[1])
-}
-
-func TestOperationsEndAfterARestart(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "cloud.db")
-	clock := clockwork.NewFakeClockAt(epoch)
-	open := func() (*Cloud, Project, *store.Store) {
-		s := must(store.Open(t.Context(), file))(t)
-		c, p := newCloud(t, func(cfg *Config) { cfg.Store, cfg.Clock = s, clock })
-		return c, p, s
-	}
-	c, p, s := open()
-	create := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
-		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
-		return outcome, err
-	})
-	require.NoError(t, s.Close())
-	c, p, s = open()
-	requireEnd(t, c, p, create.ID, OperationRunning, "")
-	advance(t, c, time.Second)
-	requireEnd(t, c, p, create.ID, OperationDone, "")
-	require.NoError(t, s.Close())
 }
 
 func TestWaitingForOperations(t *testing.T) {

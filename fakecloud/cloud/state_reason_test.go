@@ -9,8 +9,7 @@ import (
 )
 
 func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	sentence := errors.New("cannot listen on 127.30.64.1:80")
 	plane.broken = &ListenError{Err: sentence}
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener})

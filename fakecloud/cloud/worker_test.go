@@ -15,8 +15,7 @@ import (
 
 // What cannot be written holds up nothing else that is due.
 func TestABadRowHoldsUpNoOther(t *testing.T) {
-	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	c, p, plane := newCloudWithPlane(t)
 	var ids []string
 	for i := range 5 {
 		in := newInstance(t, c, p, InstanceSpec{Name: fmt.Sprint(i)})
