@@ -74,7 +74,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	for _, u := range []LoadBalancerUpdate{
 		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)},
 		{Drain: orNil(time.Hour)}, {Listeners: &listeners}, {DeletionProtection: orNil(true)},
-		{Type: orNil(LargeBalancer)},
+		{Type: orNil(LargeBalancer)}, {Tags: &map[string]string{"a": "b"}},
 		{HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 1, ExpectedCodes: "204"}},
 	} {
 		before := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
@@ -92,6 +92,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, 40_000, f.ConnectionLimit)
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
 	stored := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
+	assert.Equal(t, map[string]string{"a": "b"}, stored.Tags)
 	assert.Equal(
 		t, balancerOptions{LargeBalancer, ProxyBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions(),
 	)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -54,48 +53,26 @@ type world struct {
 	*faults.Rules
 	cloud   *cloud.Cloud
 	clock   *clockwork.FakeClock
-	plane   *fakePlane
 	end     func()
 	project string // the ID of the one
 	other   string
 }
 
-// fakePlane forwards nothing, and knows what it would.
-type fakePlane struct {
-	mu      sync.Mutex
-	applied map[string]bool
-}
+// fakePlane forwards nothing.
+type fakePlane struct{}
 
-func (p *fakePlane) Apply(f cloud.Forwarding) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.applied[f.ID] = true
-	return nil
-}
-
-func (p *fakePlane) CanForward(cloud.LoadBalancerKind) error { return nil }
-
-func (p *fakePlane) Remove(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.applied, id)
-}
-
-func (p *fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
-func (p *fakePlane) Health(string) []cloud.TargetHealth   { return nil }
-func (p *fakePlane) Condition(string) (string, bool)      { return "", true }
-func (p *fakePlane) Notify(func(string))                  {}
-
-func (p *fakePlane) forwarding() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.applied))
-}
+func (fakePlane) Apply(cloud.Forwarding) error            { return nil }
+func (fakePlane) CanForward(cloud.LoadBalancerKind) error { return nil }
+func (fakePlane) Remove(string)                           {}
+func (fakePlane) Stats(string) cloud.LoadBalancerStats    { return cloud.LoadBalancerStats{} }
+func (fakePlane) Health(string) []cloud.TargetHealth      { return nil }
+func (fakePlane) Condition(string) (string, bool)         { return "", true }
+func (fakePlane) Notify(func(string))                     {}
 
 func openWorld(t *testing.T, path string, clock *clockwork.FakeClock) *world {
 	st := must(store.Open(context.Background(), path))(t)
-	w := &world{clock: clock, plane: &fakePlane{applied: map[string]bool{}}}
-	cfg := cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Clock: w.clock}
+	w := &world{clock: clock}
+	cfg := cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Clock: w.clock}
 	w.cloud = must(cloud.New(cfg))(t)
 	for i, id := range []*string{&w.project, &w.other} {
 		p := must(w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", i), nil))(t)
@@ -163,63 +140,65 @@ func unavailable(m faults.Match) faults.Spec {
 }
 
 func TestWhatARuleMatches(t *testing.T) {
+	type (
+		spec   = faults.Spec
+		effect = faults.Effect
+		match  = faults.Match
+		call   = faults.Call
+	)
 	w := newWorld(t)
 	project := w.project
-	get := faults.Call{Project: project, Token: "ccm", Operation: "getThing", Resource: "t-1"}
-	list := faults.Call{Project: project, Token: "ccm", Operation: "listThings"}
-	make := faults.Call{Project: project, Operation: "makeThing"}
-	follow := faults.Call{Project: project, Operation: "follow"}
-	event := faults.Call{Project: project, Operation: "follow", Has: func(path string) bool { return path == "colour" }}
-	colourless := faults.Call{Project: project, Operation: "follow", Has: func(string) bool { return false }}
+	get := call{Project: project, Token: "ccm", Operation: "getThing", Resource: "t-1"}
+	list := call{Project: project, Token: "ccm", Operation: "listThings"}
+	make := call{Project: project, Operation: "makeThing"}
+	follow := call{Project: project, Operation: "follow"}
+	event := call{Project: project, Operation: "follow", Has: func(path string) bool { return path == "colour" }}
+	colourless := call{Project: project, Operation: "follow", Has: func(string) bool { return false }}
 	tagged := get
 	tagged.Tags = func() (map[string]string, error) { return map[string]string{"role": "worker"}, nil }
-	empty := faults.Spec{Effect: faults.Effect{EmptyList: true}}
+	empty := spec{Effect: effect{EmptyList: true}}
 	for name, tc := range map[string]struct {
-		spec faults.Spec
-		call faults.Call
+		spec spec
+		call call
 		hit  bool
 	}{
-		"everything":       {unavailable(faults.Match{}), get, true},
-		"the token":        {unavailable(faults.Match{Token: "ccm"}), get, true},
-		"another token":    {unavailable(faults.Match{Token: "cc"}), get, false},
+		"everything":       {unavailable(match{}), get, true},
+		"the token":        {unavailable(match{Token: "ccm"}), get, true},
+		"another token":    {unavailable(match{Token: "cc"}), get, false},
 		"the operation":    {unavailable(callsOf("makeThing", "getThing")), get, true},
 		"other operations": {unavailable(callsOf("makeThing", "listThings")), get, false},
-		"the resource":     {unavailable(faults.Match{Resource: "t-1"}), get, true},
-		"another resource": {unavailable(faults.Match{Resource: "t-2"}), get, false},
-		"no resource":      {unavailable(faults.Match{Resource: "t-1"}), list, false},
+		"the resource":     {unavailable(match{Resource: "t-1"}), get, true},
+		"another resource": {unavailable(match{Resource: "t-2"}), get, false},
+		"no resource":      {unavailable(match{Resource: "t-1"}), list, false},
 		"all that is given": {
-			unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-1"}), get, true,
+			unavailable(match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-1"}), get, true,
 		},
-		"not all": {
-			unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-2"}), get, false,
-		},
-		"another project": {
-			unavailable(faults.Match{}), faults.Call{Project: w.other, Token: "ccm", Operation: "getThing"}, false,
-		},
+		"not all":         {unavailable(match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-2"}), get, false},
+		"another project": {unavailable(match{}), call{Project: w.other, Token: "ccm", Operation: "getThing"}, false},
 		"the project named": {
-			unavailable(faults.Match{Project: w.other}), faults.Call{Project: w.other, Operation: "getThing"}, true,
+			unavailable(match{Project: w.other}), call{Project: w.other, Operation: "getThing"}, true,
 		},
-		"its own no more":      {unavailable(faults.Match{Project: w.other}), get, false},
-		"the tag":              {unavailable(faults.Match{Tag: "role=worker"}), tagged, true},
-		"the tag's key":        {unavailable(faults.Match{Tag: "role"}), tagged, true},
-		"another value":        {unavailable(faults.Match{Tag: "role=work"}), tagged, false},
-		"another key":          {unavailable(faults.Match{Tag: "rol"}), tagged, false},
-		"a tag, and a list":    {unavailable(faults.Match{Tag: "role"}), list, false},
-		"part of a list":       {faults.Spec{Effect: faults.Effect{PartialList: 1}}, list, true},
-		"part of no list":      {faults.Spec{Effect: faults.Effect{PartialList: 1}}, get, false},
-		"an old read":          {faults.Spec{Effect: faults.Effect{Stale: true}}, get, true},
-		"no read":              {faults.Spec{Effect: faults.Effect{Stale: true}}, make, false},
-		"an old stream":        {faults.Spec{Effect: faults.Effect{Stale: true}}, follow, false},
-		"a change carried out": {faults.Spec{Effect: faults.Effect{CarryOut: true, Drop: true}}, make, true},
-		"a read carried out":   {faults.Spec{Effect: faults.Effect{CarryOut: true, Drop: true}}, get, false},
-		"a field":              {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, get, true},
-		"a stream's field":     {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, follow, false},
-		"an event's field":     {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, event, true},
-		"another field":        {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, colourless, false},
-		"a stream, not events": {unavailable(faults.Match{}), event, false},
-		"a life cycle":         {faults.Spec{Effect: faults.Effect{Crash: true}}, get, false},
+		"its own no more":      {unavailable(match{Project: w.other}), get, false},
+		"the tag":              {unavailable(match{Tag: "role=worker"}), tagged, true},
+		"the tag's key":        {unavailable(match{Tag: "role"}), tagged, true},
+		"another value":        {unavailable(match{Tag: "role=work"}), tagged, false},
+		"another key":          {unavailable(match{Tag: "rol"}), tagged, false},
+		"a tag, and a list":    {unavailable(match{Tag: "role"}), list, false},
+		"part of a list":       {spec{Effect: effect{PartialList: 1}}, list, true},
+		"part of no list":      {spec{Effect: effect{PartialList: 1}}, get, false},
+		"an old read":          {spec{Effect: effect{Stale: true}}, get, true},
+		"no read":              {spec{Effect: effect{Stale: true}}, make, false},
+		"an old stream":        {spec{Effect: effect{Stale: true}}, follow, false},
+		"a change carried out": {spec{Effect: effect{CarryOut: true, Drop: true}}, make, true},
+		"a read carried out":   {spec{Effect: effect{CarryOut: true, Drop: true}}, get, false},
+		"a field":              {spec{Effect: effect{OmitFields: []string{"colour"}}}, get, true},
+		"a stream's field":     {spec{Effect: effect{OmitFields: []string{"colour"}}}, follow, false},
+		"an event's field":     {spec{Effect: effect{OmitFields: []string{"colour"}}}, event, true},
+		"another field":        {spec{Effect: effect{OmitFields: []string{"colour"}}}, colourless, false},
+		"a stream, not events": {unavailable(match{}), event, false},
+		"a life cycle":         {spec{Effect: effect{Crash: true}}, get, false},
 		"what is not touched": {
-			unavailable(faults.Match{}), faults.Call{Project: project, Token: "ccm", Operation: "deleteFault"}, false,
+			unavailable(match{}), call{Project: project, Token: "ccm", Operation: "deleteFault"}, false,
 		},
 		"a list":  {empty, list, true},
 		"no list": {empty, get, false},
@@ -235,111 +214,102 @@ func TestWhatARuleMatches(t *testing.T) {
 }
 
 func TestWhatMakesNoSense(t *testing.T) {
+	type (
+		spec     = faults.Spec
+		effect   = faults.Effect
+		match    = faults.Match
+		when     = faults.When
+		throttle = faults.Throttle
+	)
 	w := newWorld(t)
 	garbage := ""
 	past, soon, later := epoch.Add(-time.Second), epoch.Add(time.Second), epoch.Add(time.Minute)
-	crash := faults.Effect{Crash: true}
+	crash := effect{Crash: true}
+	instances, balancers := []cloud.Resource{cloud.InstanceResource}, []cloud.Resource{cloud.LoadBalancerResource}
 	get, list := callsOf("getThing"), callsOf("listThings")
-	drop := faults.Effect{Drop: true}
+	drop := effect{Drop: true}
 	for _, tc := range []struct {
-		spec  faults.Spec
+		spec  spec
 		field string // "" makes sense
 	}{
-		{faults.Spec{}, "effect"},
-		{faults.Spec{Effect: faults.Effect{Delay: time.Second}}, ""},
-		{faults.Spec{Effect: faults.Effect{Delay: -1}}, "effect.delayMilliseconds"},
-		{faults.Spec{Effect: faults.Effect{Delay: time.Second, Hang: true}}, ""},
-		{faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: 1}}, ""},
-		{faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: -1}}, "times"},
-		{faults.Spec{Effect: faults.Effect{Hang: true, Drop: true}}, "effect.drop"},
-		{faults.Spec{Effect: faults.Effect{Status: 503, EmptyList: true}}, "effect.emptyList"},
-		{faults.Spec{Effect: faults.Effect{Status: 200}}, "effect.status"},
-		{faults.Spec{Effect: faults.Effect{Status: 404, Project: "p", RetryAfter: time.Second}}, ""},
-		{faults.Spec{Effect: faults.Effect{Status: 403, Project: "p"}}, "effect.project"},
-		{faults.Spec{Effect: faults.Effect{Project: "p"}}, "effect.project"},
-		{faults.Spec{Effect: faults.Effect{Hang: true, RetryAfter: time.Second}}, "effect.retryAfterSeconds"},
-		{faults.Spec{Effect: faults.Effect{Body: &garbage, ContentType: "x"}}, ""},
-		{faults.Spec{Effect: faults.Effect{Hang: true, Body: &garbage}}, "effect.body"},
-		{faults.Spec{Effect: faults.Effect{Hang: true, ContentType: "x"}}, "effect.contentType"},
-		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: callsOf("listThings")}, ""},
-		{faults.Spec{
-			Effect: faults.Effect{EmptyList: true}, Match: callsOf("listThings", "getThing"),
-		}, "match.operations.1"},
-		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Resource: "t-1"}}, "match.resource"},
-		{faults.Spec{Effect: faults.Effect{Hang: true}, Match: callsOf("deleteFault")}, "match.operations.0"},
+		{spec{}, "effect"},
+		{spec{Effect: effect{Delay: time.Second}}, ""},
+		{spec{Effect: effect{Delay: -1}}, "effect.delayMilliseconds"},
+		{spec{Effect: effect{Delay: time.Second, Hang: true}}, ""},
+		{spec{Effect: effect{Drop: true}, When: when{Times: 1}}, ""},
+		{spec{Effect: effect{Drop: true}, When: when{Times: -1}}, "times"},
+		{spec{Effect: effect{Hang: true, Drop: true}}, "effect.drop"},
+		{spec{Effect: effect{Status: 503, EmptyList: true}}, "effect.emptyList"},
+		{spec{Effect: effect{Status: 200}}, "effect.status"},
+		{spec{Effect: effect{Status: 404, Project: "p", RetryAfter: time.Second}}, ""},
+		{spec{Effect: effect{Status: 403, Project: "p"}}, "effect.project"},
+		{spec{Effect: effect{Project: "p"}}, "effect.project"},
+		{spec{Effect: effect{Hang: true, RetryAfter: time.Second}}, "effect.retryAfterSeconds"},
+		{spec{Effect: effect{Body: &garbage, ContentType: "x"}}, ""},
+		{spec{Effect: effect{Hang: true, Body: &garbage}}, "effect.body"},
+		{spec{Effect: effect{Hang: true, ContentType: "x"}}, "effect.contentType"},
+		{spec{Effect: effect{EmptyList: true}, Match: callsOf("listThings")}, ""},
+		{spec{Effect: effect{EmptyList: true}, Match: callsOf("listThings", "getThing")}, "match.operations.1"},
+		{spec{Effect: effect{EmptyList: true}, Match: match{Resource: "t-1"}}, "match.resource"},
+		{spec{Effect: effect{Hang: true}, Match: callsOf("deleteFault")}, "match.operations.0"},
 
-		{faults.Spec{Effect: drop, When: faults.When{Skip: -1}}, "skip"},
-		{faults.Spec{Effect: drop, When: faults.When{Every: 1}}, "every"},
-		{faults.Spec{Effect: drop, When: faults.When{Every: 2, Skip: 3, Times: 4, Probability: 1, Seed: 5}}, ""},
-		{faults.Spec{Effect: drop, When: faults.When{Probability: 1.5}}, "probability"},
-		{faults.Spec{Effect: drop, When: faults.When{Probability: -1}}, "probability"},
-		{faults.Spec{Effect: drop, When: faults.When{Probability: math.NaN()}}, "probability"},
-		{faults.Spec{Effect: drop, When: faults.When{Seed: 5}}, "seed"},
-		{faults.Spec{Effect: faults.Effect{Jitter: time.Second}, When: faults.When{Seed: 5}}, ""},
-		{faults.Spec{Effect: drop, When: faults.When{Until: &past}}, "until"},
-		{faults.Spec{Effect: drop, When: faults.When{From: &later, Until: &soon}}, "until"},
-		{faults.Spec{Effect: drop, When: faults.When{From: &past, For: time.Second}}, "until"},
-		{faults.Spec{Effect: drop, When: faults.When{From: &soon, Until: &later}}, ""},
-		{faults.Spec{Effect: drop, When: faults.When{From: &soon, After: time.Second}}, "afterSeconds"},
-		{faults.Spec{Effect: drop, When: faults.When{Until: &later, For: time.Second}}, "forSeconds"},
+		{spec{Effect: drop, When: when{Skip: -1}}, "skip"},
+		{spec{Effect: drop, When: when{Every: 1}}, "every"},
+		{spec{Effect: drop, When: when{Every: 2, Skip: 3, Times: 4, Probability: 1, Seed: 5}}, ""},
+		{spec{Effect: drop, When: when{Probability: 1.5}}, "probability"},
+		{spec{Effect: drop, When: when{Probability: -1}}, "probability"},
+		{spec{Effect: drop, When: when{Probability: math.NaN()}}, "probability"},
+		{spec{Effect: drop, When: when{Seed: 5}}, "seed"},
+		{spec{Effect: effect{Jitter: time.Second}, When: when{Seed: 5}}, ""},
+		{spec{Effect: drop, When: when{Until: &past}}, "until"},
+		{spec{Effect: drop, When: when{From: &later, Until: &soon}}, "until"},
+		{spec{Effect: drop, When: when{From: &past, For: time.Second}}, "until"},
+		{spec{Effect: drop, When: when{From: &soon, Until: &later}}, ""},
+		{spec{Effect: drop, When: when{From: &soon, After: time.Second}}, "afterSeconds"},
+		{spec{Effect: drop, When: when{Until: &later, For: time.Second}}, "forSeconds"},
 
-		{faults.Spec{Effect: drop, Match: faults.Match{Project: "p-none"}}, "match.project"},
-		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "=x"}}, "match.tag"},
-		{
-			faults.Spec{Effect: drop, Match: faults.Match{Tag: "x", Operations: []string{"listThings", "makeThing"}}},
-			"match.tag",
-		},
-		{
-			faults.Spec{Effect: drop, Match: faults.Match{Resource: "x", Operations: []string{"listThings"}}},
-			"match.resource",
-		},
-		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "x", Operations: []string{"listThings", "getThing"}}}, ""},
-		{
-			faults.Spec{Effect: drop, Match: faults.Match{Kinds: []cloud.Resource{cloud.InstanceResource}}},
-			"match.kinds",
-		},
-		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Tag: "x"}}, "match.tag"},
-		{faults.Spec{Effect: faults.Effect{PartialList: 1}, Match: faults.Match{Tag: "x"}}, "match.tag"},
-		{faults.Spec{Effect: faults.Effect{PartialList: 1}, Match: get}, "match.operations.0"},
-		{faults.Spec{Effect: faults.Effect{PartialList: -1}}, "effect.partialList"},
-		{faults.Spec{Effect: faults.Effect{PartialList: 1, OmitFields: []string{"colour"}}, Match: list}, ""},
-		{faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour", "smell"}}}, "effect.omitFields.1"},
-		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: callsOf("makeThing")}, "match.operations.0"},
-		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: callsOf("follow")}, "match.operations.0"},
-		{faults.Spec{Effect: faults.Effect{Stale: true, EmptyList: true}}, "effect.stale"},
-		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1}}}, ""},
-		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{}}}, "effect.throttle.perSecond"},
-		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1}, Status: 429}}, "effect.throttle"},
-		{faults.Spec{Effect: faults.Effect{CarryOut: true}}, "effect.carryOut"},
-		{faults.Spec{Effect: faults.Effect{CarryOut: true, Delay: 1}}, "effect.carryOut"},
-		{faults.Spec{Effect: faults.Effect{CarryOut: true, EmptyList: true}}, "effect.carryOut"},
-		{faults.Spec{Effect: faults.Effect{CarryOut: true, Hang: true}, Match: get}, "match.operations.0"},
-		{faults.Spec{Effect: faults.Effect{CarryOut: true, Hang: true}}, ""},
+		{spec{Effect: drop, Match: match{Project: "p-none"}}, "match.project"},
+		{spec{Effect: drop, Match: match{Tag: "=x"}}, "match.tag"},
+		{spec{Effect: drop, Match: match{Tag: "x", Operations: []string{"listThings", "makeThing"}}}, "match.tag"},
+		{spec{Effect: drop, Match: match{Resource: "x", Operations: []string{"listThings"}}}, "match.resource"},
+		{spec{Effect: drop, Match: match{Tag: "x", Operations: []string{"listThings", "getThing"}}}, ""},
+		{spec{Effect: drop, Match: match{Kinds: instances}}, "match.kinds"},
+		{spec{Effect: effect{EmptyList: true}, Match: match{Tag: "x"}}, "match.tag"},
+		{spec{Effect: effect{PartialList: 1}, Match: match{Tag: "x"}}, "match.tag"},
+		{spec{Effect: effect{PartialList: 1}, Match: get}, "match.operations.0"},
+		{spec{Effect: effect{PartialList: -1}}, "effect.partialList"},
+		{spec{Effect: effect{PartialList: 1, OmitFields: []string{"colour"}}, Match: list}, ""},
+		{spec{Effect: effect{OmitFields: []string{"colour", "smell"}}}, "effect.omitFields.1"},
+		{spec{Effect: effect{Stale: true}, Match: callsOf("makeThing")}, "match.operations.0"},
+		{spec{Effect: effect{Stale: true}, Match: callsOf("follow")}, "match.operations.0"},
+		{spec{Effect: effect{Stale: true, EmptyList: true}}, "effect.stale"},
+		{spec{Effect: effect{Throttle: &throttle{PerSecond: 1}}}, ""},
+		{spec{Effect: effect{Throttle: &throttle{}}}, "effect.throttle.perSecond"},
+		{spec{Effect: effect{Throttle: &throttle{PerSecond: 1}, Status: 429}}, "effect.throttle"},
+		{spec{Effect: effect{CarryOut: true}}, "effect.carryOut"},
+		{spec{Effect: effect{CarryOut: true, Delay: 1}}, "effect.carryOut"},
+		{spec{Effect: effect{CarryOut: true, EmptyList: true}}, "effect.carryOut"},
+		{spec{Effect: effect{CarryOut: true, Hang: true}, Match: get}, "match.operations.0"},
+		{spec{Effect: effect{CarryOut: true, Hang: true}}, ""},
 
-		{faults.Spec{Effect: crash}, ""},
-		{faults.Spec{Effect: crash, Match: faults.Match{Token: "x"}}, "match.token"},
-		{faults.Spec{Effect: crash, Match: get}, "match.operations"},
-		{faults.Spec{Effect: crash, Match: faults.Match{Resource: "lb-1"}}, "match.resource"},
-		{faults.Spec{Effect: crash, Match: faults.Match{Resource: "i-1"}}, ""},
-		{
-			faults.Spec{Effect: crash, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}}},
-			"match.kinds",
-		},
-		{faults.Spec{Effect: faults.Effect{Crash: true, Stuck: true}}, "effect.crash"},
-		{faults.Spec{Effect: faults.Effect{Crash: true, Status: 503}}, "effect.status"},
-		{faults.Spec{Effect: faults.Effect{Crash: true, Delay: 1}}, "effect.delayMilliseconds"},
-		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "lb-1"}}, ""},
-		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "r-1"}}, "match.resource"},
-		{faults.Spec{
-			Effect: faults.Effect{Stuck: true},
-			Match:  faults.Match{Resource: "lb-1", Kinds: []cloud.Resource{cloud.InstanceResource}},
-		}, "match.resource"},
-		{faults.Spec{Effect: faults.Effect{Stuck: true}, When: faults.When{Times: 1}}, "times"},
-		{faults.Spec{Effect: faults.Effect{Stuck: true}, When: faults.When{Probability: 0.5}}, "probability"},
-		{faults.Spec{Effect: faults.Effect{Fail: "no disk"}, When: faults.When{Times: 1}}, ""},
-		{faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}}, ""},
-		{faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1z"}}, "effect.zoneOutage"},
-		{faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Match: faults.Match{Tag: "x"}}, "match.tag"},
+		{spec{Effect: crash}, ""},
+		{spec{Effect: crash, Match: match{Token: "x"}}, "match.token"},
+		{spec{Effect: crash, Match: get}, "match.operations"},
+		{spec{Effect: crash, Match: match{Resource: "lb-1"}}, "match.resource"},
+		{spec{Effect: crash, Match: match{Resource: "i-1"}}, ""},
+		{spec{Effect: crash, Match: match{Kinds: balancers}}, "match.kinds"},
+		{spec{Effect: effect{Crash: true, Stuck: true}}, "effect.crash"},
+		{spec{Effect: effect{Crash: true, Status: 503}}, "effect.status"},
+		{spec{Effect: effect{Crash: true, Delay: 1}}, "effect.delayMilliseconds"},
+		{spec{Effect: effect{Stuck: true}, Match: match{Resource: "lb-1"}}, ""},
+		{spec{Effect: effect{Stuck: true}, Match: match{Resource: "r-1"}}, "match.resource"},
+		{spec{Effect: effect{Stuck: true}, Match: match{Resource: "lb-1", Kinds: instances}}, "match.resource"},
+		{spec{Effect: effect{Stuck: true}, When: when{Times: 1}}, "times"},
+		{spec{Effect: effect{Stuck: true}, When: when{Probability: 0.5}}, "probability"},
+		{spec{Effect: effect{Fail: "no disk"}, When: when{Times: 1}}, ""},
+		{spec{Effect: effect{ZoneOutage: "nebula-1a"}}, ""},
+		{spec{Effect: effect{ZoneOutage: "nebula-1z"}}, "effect.zoneOutage"},
+		{spec{Effect: effect{ZoneOutage: "nebula-1a"}, Match: match{Tag: "x"}}, "match.tag"},
 	} {
 		_, err := w.Create(t.Context(), w.project, tc.spec)
 		w.withoutRules(t)

@@ -2,12 +2,9 @@ package faults_test
 
 import (
 	"context"
-	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/jonboulle/clockwork"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -283,61 +280,13 @@ func TestReboot(t *testing.T) {
 	w.state(t, a, "running", "")
 }
 
-// A process that starts puts back into force what forwarded, whatever is stuck.
-func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cloud.db")
-	clock := clockwork.NewFakeClockAt(epoch)
-	const reason = "no capacity"
-	var ids []string
-	for process := range 2 {
-		w := openWorld(t, path, clock)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.cloud.Run(ctx) }()
-		<-w.cloud.Ready()
-		if process == 0 {
-			ids = []string{w.balancer(t, "stuck"), w.balancer(t, "fails"), w.balancer(t, "fine")}
-			w.pass(t, time.Second)
-			for _, id := range ids {
-				w.state(t, id, "active", "")
-			}
-			w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: ids[0]}})
-			w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: ids[1]}})
-			for i, id := range ids {
-				name := fmt.Sprintf("new-%d", i)
-				mustFirst(w.cloud.UpdateLoadBalancer(
-					t.Context(), w.proj(), id, cloud.LoadBalancerUpdate{Name: &name},
-				))(t)
-			}
-			w.pass(t, time.Second)
-		}
-		w.state(t, ids[0], "updating", "")
-		w.state(t, ids[1], "error", reason)
-		w.state(t, ids[2], "active", "")
-		assert.Equal(
-			t, process == 0, len(w.plane.forwarding()) == 3,
-			"one that fails is not put back into force by another process",
-		)
-		assert.Contains(t, w.plane.forwarding(), ids[0])
-		if process == 1 {
-			require.NoError(t, w.DeleteAll(t.Context(), w.project))
-			w.state(t, ids[0], "active", "")
-			w.pass(t, 3*time.Second)
-			w.state(t, ids[1], "active", "")
-		}
-		cancel()
-		require.NoError(t, <-done)
-		w.end()
-	}
-}
-
 // A virtual clock that is moved past the begin and the end of windows brings both,
 // though nothing else is due then.
 func TestWindowsOnAVirtualClock(t *testing.T) {
 	st := must(store.Open(t.Context(), store.Memory))(t)
 	virtual := must(cloud.StartVirtualTime(t.Context(), st, epoch))(t)
-	w := &world{plane: &fakePlane{applied: map[string]bool{}}}
-	cfg := cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Virtual: virtual}
+	w := &world{}
+	cfg := cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Virtual: virtual}
 	w.cloud = must(cloud.New(cfg))(t)
 	p := must(w.cloud.EnsureProject(t.Context(), "p0", nil))(t)
 	w.project = p.ID
