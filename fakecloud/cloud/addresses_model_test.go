@@ -199,9 +199,7 @@ func (e *estate) release(t *rapid.T) {
 }
 
 func (e *estate) createBalancer(t *rapid.T) {
-	spec := LoadBalancerSpec{
-		Name: "lb-" + e.cloud.random.letters(8), Listeners: oneListener,
-	}
+	spec := LoadBalancerSpec{Name: "lb-" + e.cloud.random.letters(8), Listeners: oneListener}
 	var m *modelAddress
 	if len(e.addresses) > 0 && rapid.Bool().Draw(t, "reserved") {
 		spec.AddressID = drawKey(t, e.addresses)

@@ -19,9 +19,7 @@ import (
 func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
 	in := newInstance(t, c, p, InstanceSpec{})
-	lb := createBalancer(t, c, p, LoadBalancerSpec{
-		Name: "web", Listeners: oneListener, Targets: []string{in.ID},
-	})
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener, Targets: []string{in.ID}})
 	advance(t, c, 500*time.Millisecond)
 	return balancerNow(t, c, p, lb), in
 }

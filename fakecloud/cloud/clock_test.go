@@ -107,16 +107,12 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	s := must(store.Open(t.Context(), file))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
-	spec := LoadBalancerSpec{
-		Name: "checked", Listeners: oneListener, HealthCheck: check,
-	}
+	spec := LoadBalancerSpec{Name: "checked", Listeners: oneListener, HealthCheck: check}
 	lb := createBalancer(t, c, p, spec)
 	_, err := StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
 	own := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
-	updateBalancer(
-		t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own, HealthCheck: &HealthCheck{Protocol: CheckNone}},
-	)
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own, HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	_, err = StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
 	own[0].HealthCheck = HealthCheck{Protocol: CheckNone}

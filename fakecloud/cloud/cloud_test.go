@@ -201,9 +201,7 @@ func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
 	in := newInstance(t, c, p, InstanceSpec{})
 	advance(t, c, c.cfg.Profile.Delays[DelayPending])
-	lb := createBalancer(t, c, p, LoadBalancerSpec{
-		Name: "lb", Listeners: oneListener, Targets: []string{in.ID},
-	})
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Targets: []string{in.ID}})
 	return lb, in
 }
 

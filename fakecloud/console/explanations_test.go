@@ -20,22 +20,17 @@ func TestExplanationsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		computed := map[string]int{}
-		page := newVisitor(t).Page
-		page.Explain = func(_ context.Context, subject string) (any, error) {
+		v := newVisitor(t)
+		v.Explain = func(_ context.Context, subject string) (any, error) {
 			mu.Lock()
 			computed[subject]++
 			mu.Unlock()
 			time.Sleep(time.Second) // Of the bubble's clock: what it takes to ask a cluster.
 			return map[string]string{"verdict": subject}, nil
 		}
-		handler := page.Handler()
-		ask := func(token, subject string) *httptest.ResponseRecorder {
-			path := "http://page.test/explain.json?subject=" + url.QueryEscape(subject)
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-			r.Header.Set("Authorization", "Bearer "+token)
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, r)
-			return w
+		v.Handler = v.Page.Handler()
+		ask := func(secret, subject string) *httptest.ResponseRecorder {
+			return v.send(http.MethodGet, "http://page.test/explain.json?subject="+url.QueryEscape(subject), secret, "")
 		}
 		var asking sync.WaitGroup
 		for range 100 {

@@ -25,9 +25,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 		must(w.Create(ctx, w.other, s))(t)
 	}
 	about := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.other}})
-	own := w.make(
-		t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: callsOf("makeThing")},
-	)
+	own := w.make(t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: callsOf("makeThing")})
 	stuck := w.instance(t, "stuck", "nebula-1b")
 	w.pass(t, time.Minute)
 	w.state(t, lost, "error", "zone nebula-1a has an outage")

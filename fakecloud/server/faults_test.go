@@ -310,9 +310,7 @@ func (r *rig) serveTLS(t *testing.T, cfg server.Config) (url string, byMajor map
 		// Each call on a connection of its own: one dialled in vain would be waited
 		// for at the end, as it might bring a call yet.
 		1: {
-			TLSClientConfig: &tls.Config{
-				RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
-			},
+			TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 			DisableKeepAlives: true,
 		},
 		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},

@@ -85,9 +85,7 @@ func (c signedCall) request(t testing.TB) *http.Request {
 	}
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	signature := must(rsa.SignPKCS1v15(nil, c.key, crypto.SHA256, sum[:]))(t)
-	r.Header.Set(
-		"Authorization", fmt.Sprintf(c.form, c.headers, c.keyID, base64.StdEncoding.EncodeToString(signature)),
-	)
+	r.Header.Set("Authorization", fmt.Sprintf(c.form, c.headers, c.keyID, base64.StdEncoding.EncodeToString(signature)))
 	return r
 }
 

@@ -44,12 +44,15 @@ func crashed(t *testing.T, changes int) string {
 			return addProject(t.Context(), tx, fmt.Sprintf("p%d", n))
 		}))
 	}
-	for _, beside := range []string{"", "-wal"} {
-		edit(t, filepath.Join(dir, "live.db"+beside), filepath.Join(dir, "cloud.db"+beside), func(b []byte) []byte {
-			return b
-		})
-	}
+	copyWithLog(t, filepath.Join(dir, "live.db"), filepath.Join(dir, "cloud.db"))
 	return filepath.Join(dir, "cloud.db")
+}
+
+func copyWithLog(t *testing.T, from, to string) {
+	t.Helper()
+	for _, beside := range []string{"", "-wal"} {
+		edit(t, from+beside, to+beside, func(b []byte) []byte { return b })
+	}
 }
 
 func edit(t *testing.T, from, to string, change func([]byte) []byte) {
@@ -170,16 +173,12 @@ func TestDamagedLogs(t *testing.T) {
 		want   string // or how many changes are there afterwards:
 		left   int
 	}{
-		"whole":             {func(b []byte) []byte { return b }, "", 6},
-		"header":            {flip(4, 20), "damaged header", 0},
-		"header's checksum": {flip(24, 8), "damaged header", 0},
-		"first page":        {flip(500, 1), "damaged before page", 0},
-		"page in the middle": {
-			func(b []byte) []byte { return flip(pages(b)[2]+1000, 5)(b) }, "damaged before page", 0,
-		},
-		"head of one": {
-			func(b []byte) []byte { return flip(pages(b)[2], 24)(b) }, "damaged before page", 0,
-		},
+		"whole":              {func(b []byte) []byte { return b }, "", 6},
+		"header":             {flip(4, 20), "damaged header", 0},
+		"header's checksum":  {flip(24, 8), "damaged header", 0},
+		"first page":         {flip(500, 1), "damaged before page", 0},
+		"page in the middle": {func(b []byte) []byte { return flip(pages(b)[2]+1000, 5)(b) }, "damaged before page", 0},
+		"head of one":        {func(b []byte) []byte { return flip(pages(b)[2], 24)(b) }, "damaged before page", 0},
 		"zeros in the middle": {
 			func(b []byte) []byte { clear(b[pages(b)[1]:pages(b)[3]]); return b }, "damaged before page", 0,
 		},
@@ -255,9 +254,7 @@ func TestLogsThatBeganAnewAreSound(t *testing.T) {
 	}
 	sound := func() {
 		t.Helper()
-		for _, beside := range []string{"", "-wal"} {
-			edit(t, filepath.Join(dir, "live.db"+beside), copied+beside, func(b []byte) []byte { return b })
-		}
+		copyWithLog(t, filepath.Join(dir, "live.db"), copied)
 		require.NoError(t, store.CheckFile(t.Context(), copied))
 	}
 	for s.Stats().Checkpoints == 0 {

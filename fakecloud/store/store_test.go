@@ -135,8 +135,7 @@ func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
 
 	// A log is as old as its millisecond.
 	require.Eventually(t, func() bool {
-		return time.Now().
-			UnixMilli() > last.Through
+		return time.Now().UnixMilli() > last.Through
 	}, 10*time.Second, time.Millisecond)
 	newer := open(t, store.Memory)
 	expired := func(when string) {
@@ -185,55 +184,39 @@ func TestALogIsCheckedByWhateverName(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrUnusable)
 }
 
-func TestEventsArePrunedAndResumable(t *testing.T) {
-	s := open(t, store.Memory, store.KeepEvents(5))
-	ctx := t.Context()
-	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
-		return errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"))
-	}))
-	b := must(s.EventsAfter(ctx, "p", -1, 10))(t)
-	assert.Empty(t, b.Events)
-	before := b.Through
-	for range 8 {
-		require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
-	}
-	b = must(s.EventsAfter(ctx, "p", -1, 10))(t)
-	assert.Equal(t, []int64{4, 5, 6, 7, 8}, seqs(b, before))
-	b = must(s.EventsAfter(ctx, "p", before+3, 2))(t)
-	assert.Equal(t, []int64{4, 5}, seqs(b, before))
-	assert.Equal(t, before+5, b.Through)
-	for _, gone := range []int64{2, 9} {
-		_, err := s.EventsAfter(ctx, "p", before+gone, 10)
-		require.ErrorIs(t, err, store.ErrEventsExpired, "after %d", gone)
-	}
-	b = must(s.EventsAfter(ctx, "q", before+3, 10))(t)
-	assert.Empty(t, b.Events, "another project's events")
-	assert.Equal(t, before+8, b.Through, "moves past them all the same")
-}
-
 // A project that has many events removes none of another's, nor its reader's place.
-func TestEventsAreKeptByProject(t *testing.T) {
+func TestEventsArePrunedByProject(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
 	s, ctx := open(t, path, store.KeepEvents(5)), t.Context()
-	before := must(s.LastEvent(ctx))(t)
+	before := must(s.EventsAfter(ctx, "q", -1, 10))(t).Through
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
-		err := errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
-		for range 8 {
-			err = errors.Join(err, addEvent(ctx, tx, "q"))
-		}
-		return err
+		return errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
 	}))
+	for range 8 {
+		require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "q") }))
+	}
 	for range 2 {
-		b := must(s.EventsAfter(ctx, "p", before, 10))(t)
-		assert.Equal(t, []int64{1}, seqs(b, before))
-		b = must(s.EventsAfter(ctx, "q", before+4, 10))(t)
-		assert.Equal(t, []int64{5, 6, 7, 8, 9}, seqs(b, before))
-		for _, project := range []string{"q", ""} {
-			_, err := s.EventsAfter(ctx, project, before+3, 10)
-			require.ErrorIs(t, err, store.ErrEventsExpired, "project %q", project)
+		for _, read := range []struct {
+			project      string
+			after, limit int64
+			want         []int64
+			through      int64
+		}{
+			{"p", 0, 10, []int64{1}, 9}, {"p", 4, 10, nil, 9}, // Its reader moves past the other's all the same.
+			{"q", 4, 10, []int64{5, 6, 7, 8, 9}, 9}, {"q", 4, 2, []int64{5, 6}, 6},
+			{"q", -before - 1, 10, []int64{5, 6, 7, 8, 9}, 9}, // From the oldest on.
+			{"", 4, 10, []int64{5, 6, 7, 8, 9}, 9},
+		} {
+			b := must(s.EventsAfter(ctx, read.project, before+read.after, read.limit))(t)
+			assert.Equal(t, read.want, seqs(b, before), read)
+			assert.Equal(t, before+read.through, b.Through, read)
 		}
-		b = must(s.EventsAfter(ctx, "", before+4, 10))(t)
-		assert.Equal(t, []int64{5, 6, 7, 8, 9}, seqs(b, before), "a reader of everything")
+		for project, gone := range map[string][]int64{"q": {3, 10}, "": {3, 10}, "p": {10}} {
+			for _, after := range gone {
+				_, err := s.EventsAfter(ctx, project, before+after, 10)
+				require.ErrorIs(t, err, store.ErrEventsExpired, "project %q after %d", project, after)
+			}
+		}
 		require.NoError(t, s.Close()) // What was removed is known after a restart, too.
 		s = open(t, path, store.KeepEvents(5))
 	}

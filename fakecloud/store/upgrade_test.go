@@ -27,16 +27,21 @@ var releases = []string{"00002", "00013"}
 // changed are the tables whose content a migration, or the test itself, changes on purpose.
 var changed = []string{"sqlite_sequence", "goose_db_version", "serials"}
 
+// So is a backup of any release, when it is restored.
 func TestEveryReleaseIsUpgraded(t *testing.T) {
+	restored := filepath.Join(t.TempDir(), "restored.db")
 	for _, release := range releases {
 		path := filepath.Join(t.TempDir(), "cloud.db")
 		conn := load(t, path, release)
 		before := content(t, conn)
 		require.NoError(t, conn.Close())
 
-		s := must(store.Open(t.Context(), path))(t)
-		assertUsable(t, s)
-		require.NoError(t, s.Close())
+		require.NoError(t, store.Restore(t.Context(), restored, path))
+		for _, file := range []string{restored, path} {
+			s := open(t, file)
+			assertUsable(t, s)
+			require.NoError(t, s.Close())
+		}
 		require.NoError(t, store.CheckFile(t.Context(), path))
 		upgraded := raw(t, path)
 		assertKept(t, before, content(t, upgraded))
@@ -99,19 +104,6 @@ func TestEventsRemovedBeforeAnUpgradeAreMissed(t *testing.T) {
 		_, err := s.EventsAfter(t.Context(), project, first-2, 10)
 		require.ErrorIs(t, err, store.ErrEventsExpired, "project %q", project)
 		must(s.EventsAfter(t.Context(), project, first-1, 10))(t, "project %q", project)
-	}
-}
-
-// A backup of any release can be restored.
-func TestEveryReleaseIsRestored(t *testing.T) {
-	data := filepath.Join(t.TempDir(), "cloud.db")
-	for _, release := range releases {
-		path := filepath.Join(t.TempDir(), "backup.db")
-		require.NoError(t, load(t, path, release).Close())
-		require.NoError(t, store.Restore(t.Context(), data, path))
-		s := open(t, data)
-		assertUsable(t, s)
-		require.NoError(t, s.Close())
 	}
 }
 
@@ -216,9 +208,7 @@ func content(t *testing.T, conn *sql.DB) map[string]table {
 		if len(query(t, conn, "SELECT 1 FROM sqlite_schema WHERE type = 'view' AND name = '"+name+"'")) > 0 {
 			// Views show the times of a document, and tables have Unix milliseconds.
 			for _, c := range []string{"created_at", "updated_at"} {
-				quoted = strings.Replace(
-					quoted, c, "CAST(round(unixepoch("+c+", 'subsec') * 1000) AS INTEGER)", 1,
-				)
+				quoted = strings.Replace(quoted, c, "CAST(round(unixepoch("+c+", 'subsec') * 1000) AS INTEGER)", 1)
 			}
 		}
 		for _, row := range query(t, conn, "SELECT "+quoted+" FROM "+name+" ORDER BY 1") {
