@@ -253,9 +253,7 @@ func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
 	c.clock.(*clockwork.FakeClock).Advance(time.Second)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	state := func() InstanceState {
-		return getInstance(t, c, p, in.ID).State
-	}
+	state := func() InstanceState { return getInstance(t, c, p, in.ID).State }
 	requireOK(t)(c.runDueTransitions(ended))
 	assert.Equal(t, InstancePending, state())
 	advance(t, c, 0)
@@ -300,9 +298,7 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 			}
 		}
 	}
-	state := func(id string) InstanceState {
-		return getInstance(t, c, p, id).State
-	}
+	state := func(id string) InstanceState { return getInstance(t, c, p, id).State }
 	sleeps(time.Hour)
 	sleeps(time.Hour) // The project's making has woken it once.
 	in := newInstance(t, c, p, InstanceSpec{})
@@ -373,9 +369,7 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		"listeners.1.proxyProtocol": func(s *LoadBalancerSpec) {
 			s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}}
 		},
-		"sourceRanges.1": func(s *LoadBalancerSpec) {
-			s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"}
-		},
+		"sourceRanges.1":              func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
 		"sourceRanges.0":              func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/129"} },
 		"sourceRanges":                func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
 		"clientAffinitySeconds":       func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
@@ -445,9 +439,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	lb, in := newBalancer(t, c, p)
 	other := newInstance(t, c, p, InstanceSpec{})
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
-	health := func() []TargetHealth {
-		return must(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t)
-	}
+	health := func() []TargetHealth { return must(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t) }
 	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
 	assert.Equal(
 		t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}},
@@ -552,10 +544,8 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
 	requireRefused(t, NotFound)(c.GetRoute(t.Context(), q, r.ID))
 	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))
-	for destination, field := range map[string]string{
-		"10.0.0.1/24": "destination", "fd00::/64": "destination", "10.1.0.0": "destination",
-	} {
+	for _, destination := range []string{"10.0.0.1/24", "fd00::/64", "10.1.0.0"} {
 		spec := RouteSpec{Name: "b", Destination: destination, Instance: in.ID}
-		requireRefusedAt(t, InvalidRequest, field)(c.CreateRoute(t.Context(), p, spec))
+		requireRefusedAt(t, InvalidRequest, "destination")(c.CreateRoute(t.Context(), p, spec))
 	}
 }

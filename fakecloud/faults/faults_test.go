@@ -401,9 +401,7 @@ func TestOldestLiveRuleWins(t *testing.T) {
 				require.Equal(t, want, got)
 			},
 			"restart": func(t *rapid.T) { r.reopen(t) },
-			"": func(t *rapid.T) {
-				require.Equal(t, append([]faults.Fault{}, model...), r.List(project))
-			},
+			"":        func(t *rapid.T) { require.Equal(t, append([]faults.Fault{}, model...), r.List(project)) },
 		})
 	})
 }

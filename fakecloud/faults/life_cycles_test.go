@@ -269,17 +269,6 @@ func TestAnOutageOfAScenarioEndsAtTheStart(t *testing.T) {
 	w.state(t, a, "running", "")
 }
 
-func TestReboot(t *testing.T) {
-	w := living(t)
-	a := w.runs(t, "a", "")
-	for range 2 {
-		in := mustFirst(w.cloud.RebootInstance(t.Context(), w.proj(), a))(t)
-		assert.Equal(t, "pending rebooting", string(in.State)+" "+in.StateReason)
-	}
-	w.pass(t, time.Second)
-	w.state(t, a, "running", "")
-}
-
 // A virtual clock that is moved past the begin and the end of windows brings both,
 // though nothing else is due then.
 func TestWindowsOnAVirtualClock(t *testing.T) {

@@ -266,6 +266,14 @@ func (r *rig) awaitCalls(t *testing.T, operation string, want int64) {
 	}, patience, 2*time.Millisecond)
 }
 
+// requireBroken wants a call to have failed without an answer.
+func requireBroken(t *testing.T, err error) {
+	t.Helper()
+	require.Error(t, err)
+	var refused *client.Error
+	require.False(t, errors.As(err, &refused), err)
+}
+
 func TestHangingCallsAreHeld(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	done := make(chan error, 1)
@@ -279,10 +287,7 @@ func TestHangingCallsAreHeld(t *testing.T) {
 	r.awaitHits(t, f.ID, 1)
 	assert.Empty(t, done)
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
-	err := <-done
-	require.Error(t, err, "the connection is broken, not answered")
-	var refused *client.Error
-	require.False(t, errors.As(err, &refused), err)
+	requireBroken(t, <-done)
 	r.awaitCalls(t, "createInstance", 1)
 
 	f = r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Hang: true, DelayMilliseconds: 1}})
@@ -339,9 +344,7 @@ func TestDroppedCalls(t *testing.T) {
 			Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true},
 		}))(t)
 		_, err = c.CreateInstance(ctx, api.InstanceCreate{})
-		require.Error(t, err)
-		var refused *client.Error
-		require.False(t, errors.As(err, &refused), err)
+		requireBroken(t, err)
 		if major == 1 {
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 		} else {
@@ -384,10 +387,7 @@ func TestShutdownBreaksHeldCalls(t *testing.T) {
 	}
 	shutdown()
 	for range cap(done) {
-		err := <-done
-		require.Error(t, err)
-		var refused *client.Error
-		require.False(t, errors.As(err, &refused), err)
+		requireBroken(t, <-done)
 	}
 	assert.Empty(t, r.names(t))
 }

@@ -37,12 +37,6 @@ func TestRateLimits(t *testing.T) {
 	assert.Equal(t, r.project.ID, *p.Project)
 	resp, _ = r.asCCM(t, "GET", "/v1/zones", "")
 	assert.Equal(t, 200, resp.StatusCode, "another token's bucket is its own")
-	sums := must(newClient(t, r.url, ccmSecret).
-		SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
-	require.Len(t, sums, 1)
-	assert.EqualValues(t, ok+1, sums[0].Calls)
-	assert.EqualValues(t, 1, sums[0].Throttled)
-
 	ok, resp, p = until429("Authorization", "Bearer nonsense")
 	assert.GreaterOrEqual(t, ok, 100)
 	assert.Equal(t, 429, resp.StatusCode)
@@ -84,31 +78,34 @@ func TestAuditListsFewRefusedCalls(t *testing.T) {
 	assert.LessOrEqual(t, listed, atMost)
 }
 
+// callFrom calls a handler from a remote address.
+func callFrom(t *testing.T, h http.Handler, address, method, path, bearer string) (status int, p api.Problem) {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+	req.RemoteAddr = address
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	if w.Header().Get("Content-Type") == "application/problem+json" {
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
+	}
+	return w.Code, p
+}
+
 // What is no operation, and what needs no token, is limited as well.
 func TestNothingButHealthIsUnlimited(t *testing.T) {
 	r := newRig(t)
-	limited := func(address, method, path, bearer string) (status int, p api.Problem) {
-		req := httptest.NewRequestWithContext(t.Context(), method, path, nil)
-		req.RemoteAddr = address
-		if bearer != "" {
-			req.Header.Set("Authorization", "Bearer "+bearer)
-		}
-		w := httptest.NewRecorder()
-		r.srv.ServeHTTP(w, req)
-		if w.Header().Get("Content-Type") == "application/problem+json" {
-			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
-		}
-		return w.Code, p
-	}
 	until429 := func(address, method, path, bearer string) bool {
 		for range 300 {
-			if status, _ := limited(address, method, path, bearer); status == http.StatusTooManyRequests {
+			if status, _ := callFrom(t, r.srv, address, method, path, bearer); status == http.StatusTooManyRequests {
 				return true
 			}
 		}
 		return false
 	}
-	_, p := limited("192.0.2.1:1", "PUT", "/v1/zones", secret)
+	_, p := callFrom(t, r.srv, "192.0.2.1:1", "PUT", "/v1/zones", secret)
 	assert.Equal(t, api.MethodNotAllowed, p.Code)
 	assert.Nil(t, p.Project, "it would tell that the token is valid")
 	require.False(t, until429("192.0.2.1:1", "GET", "/metrics", ""), "no limit is set")
@@ -125,9 +122,9 @@ func TestNothingButHealthIsUnlimited(t *testing.T) {
 		assert.False(t, until429("192.0.2.21:1", "GET", "/readyz", bearer))
 	}
 	require.True(t, until429("192.0.2.21:2", "GET", "/nonsense", "guess"))
-	status, p := limited("192.0.2.21:3", "GET", "/v1/zones", otherSecret)
+	status, p := callFrom(t, r.srv, "192.0.2.21:3", "GET", "/v1/zones", otherSecret)
 	require.NotEqual(t, http.StatusUnauthorized, status, p.Detail)
-	status, p = limited("192.0.2.30:3", "GET", "/v1/zones", otherSecret)
+	status, p = callFrom(t, r.srv, "192.0.2.30:3", "GET", "/v1/zones", otherSecret)
 	require.Contains(t, []int{200, 429}, status)
 	if status == 429 {
 		assert.Contains(t, p.Detail, `token "stranger"`)
@@ -139,12 +136,8 @@ func TestAFloodOfWrongTokensDoesNotKeepOutAValidOne(t *testing.T) {
 	r := newRig(t)
 	srv := r.newAPI(t, server.Config{RateLimit: 1000, RateBurst: 1000})
 	status := func(bearer string) int {
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/zones", nil)
-		req.RemoteAddr = "192.0.2.1:1"
-		req.Header.Set("Authorization", "Bearer "+bearer)
-		w := httptest.NewRecorder()
-		srv.ServeHTTP(w, req)
-		return w.Code
+		status, _ := callFrom(t, srv, "192.0.2.1:1", "GET", "/v1/zones", bearer)
+		return status
 	}
 	made := must(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "late", Role: api.RoleEditor}))(t)
 	require.Eventually(t, func() bool {

@@ -108,9 +108,7 @@ func TestDamagedFilesAreRefusedAndUntouched(t *testing.T) {
 			return b
 		},
 		"the first page's schema": func(b []byte) []byte { return flip(100, page-100)(b) },
-		"not SQLite's": func(b []byte) []byte {
-			return append([]byte("a shopping list, no database\n"), b...)
-		},
+		"not SQLite's":            func(b []byte) []byte { return append([]byte("a shopping list, no database\n"), b...) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cloud.db")
