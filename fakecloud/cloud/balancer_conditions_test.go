@@ -63,9 +63,7 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
 
 	// An update is for another state, which has no condition.
-	updated := mustFirst(c.UpdateLoadBalancer(
-		t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}},
-	))(t)
+	updated := updateBalancer(t, c, p, lb.ID, listenOn(81))
 	assert.Empty(t, updated.StateReason)
 	plane.toggleSick(lb.ID)
 	require.NoError(t, c.reportConditions(t.Context()))

@@ -247,10 +247,7 @@ func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
 	case 4:
 		_, _, _ = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: name, Listeners: oneListener})
 	case 5:
-		port := 99 // It is blocked: the balancer is tried again and again.
-		_, _, _ = c.UpdateLoadBalancer(
-			ctx, p, lb, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}},
-		)
+		_, _, _ = c.UpdateLoadBalancer(ctx, p, lb, listenOn(99)) // It is blocked: the balancer is tried again and again.
 	case 6:
 		_, _, _ = c.DeleteLoadBalancer(ctx, p, lb)
 	}

@@ -59,6 +59,11 @@ func mustSecond[A, B any](_ A, answer B, err error) func(t require.TestingT, abo
 
 var oneListener = []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
 
+// listenOn replaces a balancer's listeners by one on that port.
+func listenOn(port int) LoadBalancerUpdate {
+	return LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}}
+}
+
 func newInstance(t *testing.T, c *Cloud, p Project, spec InstanceSpec) Instance {
 	t.Helper()
 	return mustFirst(c.CreateInstance(t.Context(), p, spec))(t)

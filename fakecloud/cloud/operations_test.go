@@ -16,16 +16,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// runForOperation runs a change and gives the operation it began, if any.
-func runForOperation(t *testing.T, c *Cloud, p Project, change func(ctx context.Context) (Outcome, error)) Operation {
-	t.Helper()
-	outcome := must(change(WithRequest(t.Context(), Request{Token: "operator"})))(t)
-	if outcome.Operation == "" {
-		return Operation{}
-	}
-	return operation(t, c, p, outcome.Operation)
-}
-
 func operation(t *testing.T, c *Cloud, p Project, id string) Operation {
 	t.Helper()
 	return must(c.GetOperation(t.Context(), p, id))(t)
@@ -41,84 +31,67 @@ func requireEnd(t *testing.T, c *Cloud, p Project, id string, want OperationStat
 
 func TestOperationsOfAnInstance(t *testing.T) {
 	c, p := newCloud(t, nil)
-	var in Instance
-	act := func(do func(context.Context, Project, string) (Instance, Outcome, error)) Operation {
-		return runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
-			in, outcome, err = do(ctx, p, in.ID)
-			return outcome, err
-		})
+	ctx := WithRequest(t.Context(), Request{Token: "operator"})
+	in, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{Name: "a"})
+	require.NoError(t, err)
+	act := func(do func(context.Context, Project, string) (Instance, Outcome, error)) (operation string) {
+		return mustSecond(do(t.Context(), p, in.ID))(t).Operation
 	}
-	create := runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
-		in, outcome, err = c.CreateInstance(ctx, p, InstanceSpec{Name: "a"})
-		return outcome, err
-	})
+	create := operation(t, c, p, outcome.Operation)
 	assert.Equal(t, Operation{
 		ID: create.ID, Serial: in.Serial + 1, Project: p.ID, Type: "createInstance",
 		Resource: InstanceResource, ResourceID: in.ID, State: OperationRunning, Token: "operator", CreatedAt: epoch,
 	}, create)
-	assert.Zero(t, act(c.StartInstance), "it is pending: nothing changes")
+	assert.Empty(t, act(c.StartInstance), "it is pending: nothing changes")
 	advance(t, c, 300*time.Millisecond)
 	done := operation(t, c, p, create.ID)
 	assert.Equal(t, OperationDone, done.State)
 	assert.Equal(t, epoch.Add(300*time.Millisecond), done.EndedAt)
 
 	stop := act(c.StopInstance)
-	assert.Equal(t, OperationType("stopInstance"), stop.Type)
-	assert.Zero(t, act(c.StopInstance))
+	assert.Equal(t, OperationType("stopInstance"), operation(t, c, p, stop).Type)
+	assert.Empty(t, act(c.StopInstance))
 	advance(t, c, 200*time.Millisecond)
-	requireEnd(t, c, p, stop.ID, OperationDone, "")
+	requireEnd(t, c, p, stop, OperationDone, "")
 	start := act(c.StartInstance)
 	terminate := act(c.TerminateInstance)
-	requireEnd(t, c, p, start.ID, OperationSuperseded, "the resource is terminating")
-	requireEnd(t, c, p, terminate.ID, OperationRunning, "")
+	requireEnd(t, c, p, start, OperationSuperseded, "the resource is terminating")
+	requireEnd(t, c, p, terminate, OperationRunning, "")
 	advance(t, c, 200*time.Millisecond)
-	requireEnd(t, c, p, terminate.ID, OperationDone, "")
+	requireEnd(t, c, p, terminate, OperationDone, "")
 	advance(t, c, time.Hour)
 	requireRefused(t, NotFound)(c.GetInstance(t.Context(), p, in.ID))
-	requireEnd(t, c, p, terminate.ID, OperationDone, "")
+	requireEnd(t, c, p, terminate, OperationDone, "")
 }
 
 func TestOperationsOfABalancer(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
-	var lb LoadBalancer
-	create := runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
-		lb, outcome, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
-		return outcome, err
-	})
-	update := func(port int) Operation {
-		return runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
-			_, outcome, err := c.UpdateLoadBalancer(
-				ctx, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}},
-			)
-			return outcome, err
-		})
+	lb, created, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
+	require.NoError(t, err)
+	create := created.Operation
+	update := func(port int) (operation string) {
+		return mustSecond(c.UpdateLoadBalancer(t.Context(), p, lb.ID, listenOn(port)))(t).Operation
 	}
 	early, later := update(81), update(82)
-	assert.Zero(t, update(82), "that is how it is already")
-	requireEnd(t, c, p, create.ID, OperationRunning, "")
-	requireEnd(t, c, p, early.ID, OperationSuperseded, "a later updateLoadBalancer took its place")
+	assert.Empty(t, update(82), "that is how it is already")
+	requireEnd(t, c, p, create, OperationRunning, "")
+	requireEnd(t, c, p, early, OperationSuperseded, "a later updateLoadBalancer took its place")
 	advance(t, c, 400*time.Millisecond)
-	requireEnd(t, c, p, create.ID, OperationDone, "")
-	requireEnd(t, c, p, later.ID, OperationDone, "")
+	requireEnd(t, c, p, create, OperationDone, "")
+	requireEnd(t, c, p, later, OperationDone, "")
 
 	plane.blocked[90] = true
 	blocked := update(90)
 	advance(t, c, 50*time.Millisecond)
-	requireEnd(t, c, p, blocked.ID, OperationFailed, "port 90 is blocked")
+	requireEnd(t, c, p, blocked, OperationFailed, "port 90 is blocked")
 	advance(t, c, retryAfter)
-	requireEnd(t, c, p, blocked.ID, OperationFailed, "port 90 is blocked")
+	requireEnd(t, c, p, blocked, OperationFailed, "port 90 is blocked")
 	last := update(91)
-	gone := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
-		_, outcome, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
-		return outcome, err
-	})
-	requireEnd(t, c, p, last.ID, OperationSuperseded, "the resource is deleting")
-	assert.Zero(t, runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
-		_, outcome, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
-		return outcome, err
-	}))
+	gone := mustSecond(c.DeleteLoadBalancer(t.Context(), p, lb.ID))(t).Operation
+	requireEnd(t, c, p, last, OperationSuperseded, "the resource is deleting")
+	assert.Empty(t, mustSecond(c.DeleteLoadBalancer(t.Context(), p, lb.ID))(t).Operation)
 	advance(t, c, 100*time.Millisecond)
-	requireEnd(t, c, p, gone.ID, OperationDone, "")
+	requireEnd(t, c, p, gone, OperationDone, "")
 
 	all, more, err := c.ListOperations(t.Context(), p, OperationFilter{Resource: lb.ID, Limit: 10})
 	require.NoError(t, err)
@@ -127,7 +100,7 @@ func TestOperationsOfABalancer(t *testing.T) {
 	for _, op := range all {
 		ids = append(ids, op.ID)
 	}
-	assert.Equal(t, []string{create.ID, early.ID, later.ID, blocked.ID, last.ID, gone.ID}, ids)
+	assert.Equal(t, []string{create, early, later, blocked, last, gone}, ids)
 	first, more, err := c.ListOperations(
 		t.Context(), p,
 		OperationFilter{Types: []string{"updateLoadBalancer"}, States: []string{"failed", "superseded"}, Limit: 2},
@@ -139,7 +112,7 @@ func TestOperationsOfABalancer(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.False(t, more)
-	assert.Equal(t, []string{early.ID, blocked.ID, last.ID}, []string{first[0].ID, first[1].ID, rest[0].ID})
+	assert.Equal(t, []string{early, blocked, last}, []string{first[0].ID, first[1].ID, rest[0].ID})
 }
 
 // Each state of each machine either leaves an operation running or ends it, and
@@ -175,13 +148,10 @@ func TestEveryChangeThatTakesTimeHasAnOperation(t *testing.T) {
 
 func TestWaitingForOperations(t *testing.T) {
 	c, p := newCloud(t, nil)
-	create := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
-		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
-		return outcome, err
-	})
+	create := mustSecond(c.CreateInstance(t.Context(), p, InstanceSpec{}))(t).Operation
 	over := make(chan struct{})
 	close(over)
-	op := must(c.AwaitOperation(t.Context(), p, create.ID, over))(t)
+	op := must(c.AwaitOperation(t.Context(), p, create, over))(t)
 	assert.Equal(t, OperationRunning, op.State, "the time is up")
 	assert.Empty(t, c.waiters.byID)
 
@@ -190,11 +160,11 @@ func TestWaitingForOperations(t *testing.T) {
 	for i := range got {
 		wg.Go(func() {
 			var err error
-			got[i], err = c.AwaitOperation(t.Context(), p, create.ID, nil)
+			got[i], err = c.AwaitOperation(t.Context(), p, create, nil)
 			assert.NoError(t, err)
 		})
 	}
-	require.Eventually(t, func() bool { return c.Waiting(create.ID) == len(got) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return c.Waiting(create) == len(got) }, 10*time.Second, time.Millisecond)
 	advance(t, c, time.Second)
 	wg.Wait()
 	for _, op := range got {
@@ -203,15 +173,12 @@ func TestWaitingForOperations(t *testing.T) {
 	assert.Empty(t, c.waiters.byID)
 	requireRefused(t, NotFound)(c.AwaitOperation(t.Context(), p, "op-none", nil))
 	other := must(c.EnsureProject(t.Context(), "other", nil))(t)
-	requireRefused(t, NotFound)(c.GetOperation(t.Context(), other, create.ID))
+	requireRefused(t, NotFound)(c.GetOperation(t.Context(), other, create))
 }
 
 func TestTheOldestOperationsAreDropped(t *testing.T) {
 	c, p := newCloud(t, nil)
-	running := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
-		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
-		return outcome, err
-	})
+	running := mustSecond(c.CreateInstance(t.Context(), p, InstanceSpec{}))(t).Operation
 	other := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	end := errors.New("enough")
 	const pruneEvery = keepOperations / 100
@@ -231,7 +198,7 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 		rows := must(tx.ListOperations(ctx, dbAllOperations(p)))(t)
 		assert.LessOrEqual(t, len(rows), keepOperations+pruneEvery)
 		assert.GreaterOrEqual(t, len(rows), keepOperations)
-		assert.Equal(t, running.ID, rows[0].ID, "it still runs")
+		assert.Equal(t, running, rows[0].ID, "it still runs")
 		assert.NotEqual(t, "i-1", rows[1].ResourceID)
 		rows = must(tx.ListOperations(ctx, dbAllOperations(other)))(t)
 		assert.Len(t, rows, 1, "another project's is kept")

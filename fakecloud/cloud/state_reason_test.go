@@ -35,9 +35,7 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	assert.Equal(t, ReasonCannotListen, again.StateReasonCode)
 	assert.Equal(t, uncoded.Version+1, again.Version, "whoever follows the events hears of the code")
 
-	updated := mustFirst(c.UpdateLoadBalancer(
-		t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}},
-	))(t)
+	updated := updateBalancer(t, c, p, lb.ID, listenOn(81))
 	assert.Empty(t, updated.StateReasonCode)
 	advance(t, c, time.Minute)
 	assert.Equal(t, ReasonCannotListen, balancerNow(t, c, p, lb).StateReasonCode)

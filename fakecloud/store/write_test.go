@@ -20,7 +20,7 @@ var errBoom = errors.New("boom")
 
 // together begins the writes while an earlier one is under way, so that all of
 // them share its commit, and gives what each returned; the earlier one's is
-// the last.
+// the last. What a write panics with is its error.
 func together(t *testing.T, s *store.Store, fns ...func(*store.Tx) error) []error {
 	t.Helper()
 	errs := make([]error, len(fns)+1)
@@ -35,7 +35,14 @@ func together(t *testing.T, s *store.Store, fns ...func(*store.Tx) error) []erro
 	})
 	<-began
 	for i, fn := range fns {
-		all.Go(func() { errs[i] = s.Write(t.Context(), fn) })
+		all.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					errs[i] = fmt.Errorf("panic: %v", p)
+				}
+			}()
+			errs[i] = s.Write(t.Context(), fn)
+		})
 	}
 	assert.Eventually(t, func() bool { return s.Waiting() == len(fns) }, 10*time.Second, time.Millisecond)
 	close(free)
@@ -105,27 +112,9 @@ func TestAWriteThatPanicsHarmsNoOther(t *testing.T) {
 			return nil
 		}
 	}
-	var recovered any
-	began, free := make(chan struct{}), make(chan struct{})
-	var all sync.WaitGroup
-	all.Go(func() {
-		assert.NoError(t, s.Write(t.Context(), func(*store.Tx) error {
-			close(began)
-			<-free
-			return nil
-		}))
-	})
-	<-began
-	all.Go(func() {
-		defer func() { recovered = recover() }()
-		_ = s.Write(t.Context(), bad("panics", func() { panic("oh") }))
-	})
-	all.Go(func() { _ = s.Write(t.Context(), bad("exits", runtime.Goexit)) })
-	all.Go(func() { assert.NoError(t, s.Write(t.Context(), fine)) })
-	assert.Eventually(t, func() bool { return s.Waiting() == 3 }, 10*time.Second, time.Millisecond)
-	close(free)
-	all.Wait()
-	assert.Equal(t, "oh", recovered)
+	errs := together(t, s, bad("panics", func() { panic("oh") }), bad("exits", runtime.Goexit), fine)
+	assert.EqualError(t, errs[0], "panic: oh")
+	require.NoError(t, errors.Join(errs[2:]...))
 	assert.ElementsMatch(t, []string{"panics", "exits"}, []string{<-undone, <-undone})
 	assert.Equal(t, []string{"fine"}, projects(t, s))
 	require.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error { return addProject(t.Context(), tx, "later") }))
