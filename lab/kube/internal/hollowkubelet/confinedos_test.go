@@ -1,11 +1,13 @@
 package hollowkubelet
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestNothingIsWrittenOutsideRoot(t *testing.T) {
@@ -22,9 +24,8 @@ func TestNothingIsWrittenOutsideRoot(t *testing.T) {
 			t.Errorf("a convenience was refused: %v", err)
 		}
 	}
-	if _, err := confined.Create(filepath.Join(parent, "file")); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("creating a file outside: %v", err)
-	}
+	_, err := confined.Create(filepath.Join(parent, "file"))
+	assert.ErrorIs(t, err, fs.ErrPermission, "creating a file outside")
 	if left, _ := os.ReadDir(parent); len(left) != 0 {
 		t.Errorf("outside the root there is now %v", left)
 	}
@@ -33,12 +34,8 @@ func TestNothingIsWrittenOutsideRoot(t *testing.T) {
 func TestFilesInsideRootAreReal(t *testing.T) {
 	root := t.TempDir()
 	confined := confinedOS{root: root}
-	if err := confined.MkdirAll(filepath.Join(root, "a", "b"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := confined.Symlink("b", filepath.Join(root, "a", "link")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, confined.MkdirAll(filepath.Join(root, "a", "b"), 0o755))
+	require.NoError(t, confined.Symlink("b", filepath.Join(root, "a", "link")))
 	if _, err := confined.Stat(filepath.Join(root, "a", "link")); err != nil {
 		t.Error(err)
 	}

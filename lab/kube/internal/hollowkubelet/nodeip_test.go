@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"k8s.io/kubernetes/pkg/kubelet"
 )
 
@@ -14,9 +15,7 @@ func TestOnlyMachineAddressIsValidNodeIP(t *testing.T) {
 	k := &kubelet.Kubelet{}
 	machineAddress(netip.MustParseAddr("127.30.16.1")).attachToKubelet(k)
 	var validate func(net.IP) error
-	if err := readField(k, nodeIPValidator, &validate); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, readField(k, nodeIPValidator, &validate))
 	if err := validate(net.ParseIP("127.30.16.1")); err != nil {
 		t.Errorf("the machine's own: %v", err)
 	}
