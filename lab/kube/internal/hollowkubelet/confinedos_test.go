@@ -20,15 +20,12 @@ func TestNothingIsWrittenOutsideRoot(t *testing.T) {
 		confined.Symlink(root, outside),
 		confined.MkdirAll(filepath.Join(root, "..", "sibling"), 0o755),
 	} {
-		if err != nil {
-			t.Errorf("a convenience was refused: %v", err)
-		}
+		assert.NoError(t, err, "a convenience was refused")
 	}
 	_, err := confined.Create(filepath.Join(parent, "file"))
 	assert.ErrorIs(t, err, fs.ErrPermission, "creating a file outside")
-	if left, _ := os.ReadDir(parent); len(left) != 0 {
-		t.Errorf("outside the root there is now %v", left)
-	}
+	left, _ := os.ReadDir(parent)
+	assert.Empty(t, left, "outside the root")
 }
 
 func TestFilesInsideRootAreReal(t *testing.T) {
@@ -39,10 +36,8 @@ func TestFilesInsideRootAreReal(t *testing.T) {
 	if _, err := confined.Stat(filepath.Join(root, "a", "link")); err != nil {
 		t.Error(err)
 	}
-	if found, _ := confined.Glob(filepath.Join(root, "a", "*")); len(found) != 2 {
-		t.Errorf("found %v", found)
-	}
-	if found, _ := confined.Glob("/*"); found != nil {
-		t.Errorf("found %v outside", found)
-	}
+	found, _ := confined.Glob(filepath.Join(root, "a", "*"))
+	assert.Len(t, found, 2)
+	found, _ = confined.Glob("/*")
+	assert.Nil(t, found, "outside")
 }
