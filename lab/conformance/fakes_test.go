@@ -63,6 +63,16 @@ func (c *fakeCCM) Start(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// awaitStart waits until it has been started so many times.
+func (c *fakeCCM) awaitStart(t *T, times int32) {
+	t.Await("another start", func(context.Context) error {
+		if c.starts.Load() < times {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
 func (c *fakeCCM) Stop(ctx context.Context) error {
 	c.stops.Add(1)
 	return ctx.Err()
@@ -144,6 +154,19 @@ func alone(t Test) Test { t.Alone = true; return t }
 func passes(*T) {}
 
 func fails(t *T) { t.Errorf("it %s", "does not") }
+
+// sleepAlone are tests that run alone, and take ten seconds unless they are interrupted.
+func sleepAlone(count int) (tests []Test) {
+	for i := range count {
+		tests = append(tests, alone(core(fmt.Sprintf("test-%d", i), func(t *T) {
+			select {
+			case <-time.After(10 * time.Second):
+			case <-t.Context().Done():
+			}
+		})))
+	}
+	return tests
+}
 
 // never waits for what never comes.
 func never(t *T) {

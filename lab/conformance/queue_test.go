@@ -221,11 +221,7 @@ func TestAllLabsBreak(t *testing.T) {
 // What breaks a lab ends its CCM, too, and that is no crash.
 func TestCCMOfABrokenLab(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var tests []Test
-		for i := range 6 {
-			tests = append(tests, alone(core(fmt.Sprintf("test-%d", i), func(*T) { time.Sleep(10 * time.Second) })))
-		}
-		whole, _ := sharing(t.Context(), t, tests, 2, func(lab int, o *Options) {
+		whole, _ := sharing(t.Context(), t, sleepAlone(6), 2, func(lab int, o *Options) {
 			if lab == 1 {
 				ccm := newFakeCCM()
 				ccm.broken = true
@@ -267,12 +263,7 @@ func TestGivenUpOnALab(t *testing.T) {
 	for name, labs := range map[string]int{"one of two": 1, "both": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tests := []Test{core("first", passes)}
-				for i := range 20 {
-					tests = append(tests, alone(core(fmt.Sprintf("test-%d", i), func(*T) {
-						time.Sleep(10 * time.Second)
-					})))
-				}
+				tests := append(sleepAlone(20), core("first", passes))
 				whole, errs := sharing(t.Context(), t, tests, 2, func(lab int, o *Options) {
 					ccm := newFakeCCM()
 					ccm.broken = lab >= 2-labs
@@ -306,16 +297,7 @@ func TestSharedAndInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, interrupt := context.WithCancelCause(t.Context())
 		time.AfterFunc(15*time.Second, func() { interrupt(errors.New("Ctrl-C")) })
-		var tests []Test
-		for i := range 6 {
-			tests = append(tests, alone(core(fmt.Sprintf("test-%d", i), func(t *T) {
-				select {
-				case <-time.After(10 * time.Second):
-				case <-t.Context().Done():
-				}
-			})))
-		}
-		whole, errs := sharing(ctx, t, tests, 2, nil)
+		whole, errs := sharing(ctx, t, sleepAlone(6), 2, nil)
 		for _, err := range errs {
 			assert.EqualError(t, err, "the run was ended early: Ctrl-C")
 		}

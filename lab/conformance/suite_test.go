@@ -344,12 +344,7 @@ func TestCrash(t *testing.T) {
 			Implementation: Implementation{CCM: ccm},
 			Tests: []Test{core("a", func(t *T) {
 				ccm.crash()
-				t.Await("another start", func(context.Context) error {
-					if ccm.starts.Load() < 2 {
-						return errors.New("not yet")
-					}
-					return nil
-				})
+				ccm.awaitStart(t, 2)
 			})},
 		})
 		assert.Equal(t, map[string]Result{"a": Passed}, results(report))
@@ -404,12 +399,7 @@ func TestExitUnderFault(t *testing.T) {
 				for range times {
 					before := ccm.starts.Load()
 					ccm.crash()
-					t.Await("another start", func(context.Context) error {
-						if ccm.starts.Load() == before {
-							return errors.New("not yet")
-						}
-						return nil
-					})
+					ccm.awaitStart(t, before+1)
 				}
 			}
 		}
@@ -440,12 +430,7 @@ func TestCrashesNowAndThen(t *testing.T) {
 		for i := range 2 * maxCrashes {
 			tests = append(tests, core(fmt.Sprintf("test-%d", i), func(t *T) {
 				ccm.crash()
-				t.Await("another start", func(context.Context) error {
-					if int(ccm.starts.Load()) < i+2 {
-						return errors.New("not yet")
-					}
-					return nil
-				})
+				ccm.awaitStart(t, int32(i+2))
 			}))
 		}
 		report := runTests(t, Options{Implementation: Implementation{CCM: ccm}, Tests: tests, Parallel: 1})

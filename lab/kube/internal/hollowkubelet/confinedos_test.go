@@ -1,11 +1,13 @@
 package hollowkubelet
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestNothingIsWrittenOutsideRoot(t *testing.T) {
@@ -18,34 +20,24 @@ func TestNothingIsWrittenOutsideRoot(t *testing.T) {
 		confined.Symlink(root, outside),
 		confined.MkdirAll(filepath.Join(root, "..", "sibling"), 0o755),
 	} {
-		if err != nil {
-			t.Errorf("a convenience was refused: %v", err)
-		}
+		assert.NoError(t, err, "a convenience was refused")
 	}
-	if _, err := confined.Create(filepath.Join(parent, "file")); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("creating a file outside: %v", err)
-	}
-	if left, _ := os.ReadDir(parent); len(left) != 0 {
-		t.Errorf("outside the root there is now %v", left)
-	}
+	_, err := confined.Create(filepath.Join(parent, "file"))
+	assert.ErrorIs(t, err, fs.ErrPermission, "creating a file outside")
+	left, _ := os.ReadDir(parent)
+	assert.Empty(t, left, "outside the root")
 }
 
 func TestFilesInsideRootAreReal(t *testing.T) {
 	root := t.TempDir()
 	confined := confinedOS{root: root}
-	if err := confined.MkdirAll(filepath.Join(root, "a", "b"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := confined.Symlink("b", filepath.Join(root, "a", "link")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, confined.MkdirAll(filepath.Join(root, "a", "b"), 0o755))
+	require.NoError(t, confined.Symlink("b", filepath.Join(root, "a", "link")))
 	if _, err := confined.Stat(filepath.Join(root, "a", "link")); err != nil {
 		t.Error(err)
 	}
-	if found, _ := confined.Glob(filepath.Join(root, "a", "*")); len(found) != 2 {
-		t.Errorf("found %v", found)
-	}
-	if found, _ := confined.Glob("/*"); found != nil {
-		t.Errorf("found %v outside", found)
-	}
+	found, _ := confined.Glob(filepath.Join(root, "a", "*"))
+	assert.Len(t, found, 2)
+	found, _ = confined.Glob("/*")
+	assert.Nil(t, found, "outside")
 }

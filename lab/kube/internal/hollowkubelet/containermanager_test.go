@@ -3,19 +3,15 @@ package hollowkubelet
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	"github.com/stretchr/testify/assert"
 	"k8s.io/kubernetes/pkg/kubelet/eviction"
 )
 
 // The reservation is that of upstream's default thresholds in the pinned version.
 func TestAllocatableReservationIsUpstreamDefault(t *testing.T) {
-	if memory, disk := eviction.DefaultEvictionHard["memory.available"], eviction.DefaultEvictionHard["nodefs.available"]; memory != "100Mi" ||
-		disk != "10%" {
-		t.Errorf("upstream keeps %s of memory and %s of the disk free", memory, disk)
-	}
+	assert.Equal(t, "100Mi", eviction.DefaultEvictionHard["memory.available"])
+	assert.Equal(t, "10%", eviction.DefaultEvictionHard["nodefs.available"])
 	got := (&containerManager{}).GetNodeAllocatableReservation()
-	if memory, disk := got[v1.ResourceMemory], got[v1.ResourceEphemeralStorage]; memory.String() != "100Mi" ||
-		disk.String() != "2Gi" {
-		t.Errorf("reserved are %s of memory and %s of the disk", memory.String(), disk.String())
-	}
+	assert.Equal(t, "100Mi", got.Memory().String())
+	assert.Equal(t, "2Gi", got.StorageEphemeral().String())
 }

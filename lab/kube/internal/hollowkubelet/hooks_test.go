@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
@@ -19,9 +20,7 @@ import (
 func TestPinnedHandlerRunnerHasHTTPDoer(t *testing.T) {
 	client := &http.Client{}
 	var doer kubetypes.HTTPDoer
-	if err := readField(lifecycle.NewHandlerRunner(client, nil, nil, nil), "httpDoer", &doer); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, readField(lifecycle.NewHandlerRunner(client, nil, nil, nil), "httpDoer", &doer))
 	if doer != client {
 		t.Errorf("found %v", doer)
 	}
@@ -29,9 +28,7 @@ func TestPinnedHandlerRunnerHasHTTPDoer(t *testing.T) {
 
 func TestHooksDialLoopbackAddress(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	requested := make(chan string, 1)
 	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		requested <- r.Host + r.URL.Path

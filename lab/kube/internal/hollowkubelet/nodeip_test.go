@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/kubernetes/pkg/kubelet"
 )
 
@@ -14,16 +16,12 @@ func TestOnlyMachineAddressIsValidNodeIP(t *testing.T) {
 	k := &kubelet.Kubelet{}
 	machineAddress(netip.MustParseAddr("127.30.16.1")).attachToKubelet(k)
 	var validate func(net.IP) error
-	if err := readField(k, nodeIPValidator, &validate); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, readField(k, nodeIPValidator, &validate))
 	if err := validate(net.ParseIP("127.30.16.1")); err != nil {
 		t.Errorf("the machine's own: %v", err)
 	}
 	for _, bad := range []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP("192.0.2.1"), net.ParseIP("::1"), nil} {
-		if validate(bad) == nil {
-			t.Errorf("%v is taken", bad)
-		}
+		assert.Error(t, validate(bad), bad)
 	}
 }
 
@@ -32,8 +30,7 @@ func TestNodeIPByCloudProvider(t *testing.T) {
 		flags := kubeletFlags(
 			Options{Name: "node-1", Address: netip.MustParseAddr("127.30.16.1"), CloudProvider: provider},
 		)
-		if flags.NodeIP != want || flags.CloudProvider != provider {
-			t.Errorf("provider %q: node IP %q, cloud provider %q", provider, flags.NodeIP, flags.CloudProvider)
-		}
+		assert.Equal(t, want, flags.NodeIP, "provider %q", provider)
+		assert.Equal(t, provider, flags.CloudProvider)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -18,12 +20,9 @@ import (
 // version renames one or changes its type.
 func TestPinnedKubeletHasProberFields(t *testing.T) {
 	probes := NewProbeManager()
-	if _, err := probes.newProber(&kubelet.Kubelet{}); err != nil {
-		t.Fatal(err)
-	}
-	if probes.Manager == nil {
-		t.Fatal("no prober")
-	}
+	_, err := probes.newProber(&kubelet.Kubelet{})
+	require.NoError(t, err)
+	require.NotNil(t, probes.Manager)
 }
 
 // countingProbeManager counts the calls of UpdatePodStatus.
@@ -49,9 +48,7 @@ func TestNewContainersAreProbedAtOnce(t *testing.T) {
 	} {
 		manager.updates = 0
 		probes.OnPodUpdated(&v1.Pod{}, v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{c.container}}, false)
-		if manager.updates != c.want {
-			t.Errorf("%+v: asked for %d probes, want %d", c.container, manager.updates, c.want)
-		}
+		assert.Equal(t, c.want, manager.updates, c.container)
 	}
 }
 
@@ -64,11 +61,9 @@ func TestPodsAreKnownUntilRemoved(t *testing.T) {
 	known := func(want bool) {
 		t.Helper()
 		found := probes.Pod("uid")
-		if got := found != nil; got != want {
-			t.Errorf("known: %v, want %v", got, want)
-		}
-		if want && found.Spec.Containers[0].Ports[0].ContainerPort != 61080 {
-			t.Errorf("the pod is not as it is served: %v", found.Spec)
+		require.Equal(t, want, found != nil)
+		if want {
+			assert.EqualValues(t, 61080, found.Spec.Containers[0].Ports[0].ContainerPort, "as it is served")
 		}
 	}
 
@@ -96,8 +91,6 @@ func (f fakeStatus) GetPodStatus(types.UID) (v1.PodStatus, bool) {
 func TestProbesDialLoopbackAddress(t *testing.T) {
 	for given, want := range map[string]string{"10.77.128.5": "127.77.128.5", "127.77.16.1": "127.77.16.1", "": ""} {
 		got, _ := loopbackStatus{fakeStatus{podIP: given}}.GetPodStatus("uid")
-		if got.PodIP != want {
-			t.Errorf("pod IP %q is probed at %q, want %q", given, got.PodIP, want)
-		}
+		assert.Equal(t, want, got.PodIP, "where pod IP %q is probed", given)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,9 +72,7 @@ func TestMissingVolumesAreMountedEmpty(t *testing.T) {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(time.Now().Add(-c.age))}}
 		given := &v1.Volume{Name: "cert", VolumeSource: c.source}
 		mounter, err := plugin.NewMounter(volume.NewSpecFromVolume(given), pod)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if err := mounter.SetUp(volume.MounterArgs{FsGroup: ptr.To[int64](7)}); (err == nil) != c.mounted ||
 			!c.mounted && !errors.Is(err, c.err) {
 			t.Errorf("%s: %v", name, err)

@@ -7,11 +7,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -27,46 +27,34 @@ func TestDemoProbes(t *testing.T) {
 	httpGet := func(path string, port intstr.IntOrString) v1.ProbeHandler {
 		return v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: port}}
 	}
+	number, named := intstr.FromInt32, intstr.FromString
 	for name, test := range map[string]struct {
 		handler v1.ProbeHandler
 		want    demoserver.Probe
 		unfit   string
 	}{
-		"number": {
-			handler: httpGet("/healthz", intstr.FromInt32(9090)), want: demoserver.Probe{Port: 9090, URI: "/healthz"},
-		},
-		"name": {
-			handler: httpGet("/healthz", intstr.FromString("http")),
-			want:    demoserver.Probe{Port: 8080, URI: "/healthz"},
-		},
-		"query": {
-			handler: httpGet("/healthz?verbose=1", intstr.FromInt32(8080)),
-			want:    demoserver.Probe{Port: 8080, URI: "/healthz?verbose=1"},
-		},
-		"no slash": {
-			handler: httpGet("healthz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/healthz"},
-		},
-		"empty": {handler: httpGet("", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/"}},
-		"bad escape": {
-			handler: httpGet("/a%zz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/a%25zz"},
-		},
-		"not listed": {handler: httpGet("/", intstr.FromInt32(1)), want: demoserver.Probe{Port: 1, URI: "/"}},
-		"another container's": {
-			handler: httpGet("/", intstr.FromInt32(7070)),
-			unfit:   "it asks on port 7070, which is not this container's",
-		},
-		"unknown name": {handler: httpGet("/", intstr.FromString("grpc")), unfit: "it asks on port grpc"},
-		"https": {handler: v1.ProbeHandler{
-			HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(8080), Scheme: v1.URISchemeHTTPS},
-		},
-			unfit: "it asks by HTTPS"},
-		"tcp": {
-			handler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}},
-			unfit:   "it is a tcpSocket probe",
-		},
+		"number":     {httpGet("/healthz", number(9090)), demoserver.Probe{Port: 9090, URI: "/healthz"}, ""},
+		"name":       {httpGet("/healthz", named("http")), demoserver.Probe{Port: 8080, URI: "/healthz"}, ""},
+		"query":      {httpGet("/healthz?a=1", number(8080)), demoserver.Probe{Port: 8080, URI: "/healthz?a=1"}, ""},
+		"no slash":   {httpGet("healthz", number(8080)), demoserver.Probe{Port: 8080, URI: "/healthz"}, ""},
+		"empty":      {httpGet("", number(8080)), demoserver.Probe{Port: 8080, URI: "/"}, ""},
+		"bad escape": {httpGet("/a%zz", number(8080)), demoserver.Probe{Port: 8080, URI: "/a%25zz"}, ""},
+		"not listed": {httpGet("/", number(1)), demoserver.Probe{Port: 1, URI: "/"}, ""},
 		"grpc": {
-			handler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 8080}},
-			want:    demoserver.Probe{Port: 8080, URI: demoserver.HealthCheckURI},
+			v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 8080}},
+			demoserver.Probe{Port: 8080, URI: demoserver.HealthCheckURI}, "",
+		},
+		"another container's": {
+			handler: httpGet("/", number(7070)), unfit: "it asks on port 7070, which is not this container's",
+		},
+		"unknown name": {handler: httpGet("/", named("grpc")), unfit: "it asks on port grpc"},
+		"https": {
+			handler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: number(8080), Scheme: v1.URISchemeHTTPS}},
+			unfit:   "it asks by HTTPS",
+		},
+		"tcp": {
+			handler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: number(8080)}},
+			unfit:   "it is a tcpSocket probe",
 		},
 		"exec": {
 			handler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}, unfit: "it is an exec probe",
@@ -77,18 +65,13 @@ func TestDemoProbes(t *testing.T) {
 				{Name: "main", Ports: ports, LivenessProbe: &v1.Probe{ProbeHandler: test.handler}},
 				{Name: "beside", Ports: []v1.ContainerPort{{ContainerPort: 7070}}},
 			}}}, "main").probes
-			if len(got) != 1 {
-				t.Fatalf("got %v", got)
+			require.Len(t, got, 1)
+			if test.unfit == "" {
+				assert.Equal(t, test.want, got[demoserver.Liveness])
+				return
 			}
-			p := got[demoserver.Liveness]
-			if test.unfit != "" {
-				if !strings.Contains(p.UnfitReason, "because "+test.unfit) ||
-					!strings.Contains(p.UnfitReason, "Probe with httpGet") {
-					t.Errorf("unfit: %q", p.UnfitReason)
-				}
-			} else if p != test.want {
-				t.Errorf("got %+v, want %+v", p, test.want)
-			}
+			assert.Contains(t, got[demoserver.Liveness].UnfitReason, "because "+test.unfit)
+			assert.Contains(t, got[demoserver.Liveness].UnfitReason, "Probe with httpGet")
 		})
 	}
 }
@@ -105,9 +88,8 @@ func TestUnlistedPortsAnswerProbes(t *testing.T) {
 	sandbox, address := n.runSandbox("web")
 	id := n.startContainer(sandbox, "web")
 	at := loopbackOf(address)
-	if code, _ := mustGet(t, "http://"+at+":18091/"); code != http.StatusOK {
-		t.Errorf("http: %d", code)
-	}
+	code, _ := mustGet(t, "http://"+at+":18091/")
+	assert.Equal(t, http.StatusOK, code)
 	healthy := func() healthpb.HealthCheckResponse_ServingStatus {
 		t.Helper()
 		connection, err := grpc.NewClient(at+":18090", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -120,24 +102,15 @@ func TestUnlistedPortsAnswerProbes(t *testing.T) {
 		n.mustSucceed(err)
 		return answer.GetStatus()
 	}
-	if got := healthy(); got != healthpb.HealthCheckResponse_SERVING {
-		t.Errorf("grpc: %s", got)
-	}
-	if code, answer := httpRequest(t, http.MethodPost, "http://"+at+":18091/fail?probe=liveness"); code != http.StatusOK ||
-		!strings.Contains(answer, "The liveness probe (grpc on port 18090) fails") {
-		t.Errorf("told: %d %s", code, answer)
-	}
-	if got := healthy(); got != healthpb.HealthCheckResponse_NOT_SERVING {
-		t.Errorf("grpc that is to fail: %s", got)
-	}
+	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, healthy())
+	code, answer := httpRequest(t, http.MethodPost, "http://"+at+":18091/fail?probe=liveness")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, answer, "The liveness probe (grpc on port 18090) fails")
+	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, healthy())
 	rival := n.startContainer(sandbox, "web")
-	if got := n.containerStatus(rival).GetState(); got != running {
-		t.Errorf("a container whose unlisted ports are taken is %s", got)
-	}
+	assert.Equal(t, running, n.containerStatus(rival).GetState(), "its unlisted ports are taken")
 	n.mustSucceed(n.StopContainer(t.Context(), id, int64(patience/time.Second)))
-	if got := n.containerStatus(id); got.GetExitCode() != 0 {
-		t.Errorf("got %v", got)
-	}
+	n.expectExited(id, 0)
 }
 
 func keyValues(env map[string]string) []*runtimeapi.KeyValue {
@@ -235,16 +208,11 @@ func TestVariablesFromSecretsAreHidden(t *testing.T) {
 			} {
 				test.resolved[key] = value
 			}
-			if got := (containerSpec{
-				container: test.container,
-			}).shownVariables(keyValues(test.resolved)); !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got %v, want %v", got, test.want)
-			}
+			got := containerSpec{container: test.container}.shownVariables(keyValues(test.resolved))
+			assert.Equal(t, test.want, got)
 		})
 	}
-	if got := (containerSpec{}).shownVariables(keyValues(map[string]string{"A": "1"})); len(got) != 0 {
-		t.Errorf("of a pod that is not known: %v", got)
-	}
+	assert.Empty(t, containerSpec{}.shownVariables(keyValues(map[string]string{"A": "1"})), "a pod that is not known")
 }
 
 // Two volumes may be mounted at the same path in the end, so that the path does not say which is
@@ -273,9 +241,7 @@ func TestOnlyPublicVolumesAreShown(t *testing.T) {
 	} {
 		mount(shut)
 	}
-	if got := r.publicVolumes(c); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	assert.Equal(t, want, r.publicVolumes(c))
 }
 
 // Commands over the network make probes fail until the container is restarted. Answers have the
@@ -283,9 +249,7 @@ func TestOnlyPublicVolumesAreShown(t *testing.T) {
 func TestFaultsLastUntilRestart(t *testing.T) {
 	state := t.TempDir()
 	volume := filepath.Join(state, "pods", "uid-web", "volumes", "kubernetes.io~configmap", "config")
-	if err := os.MkdirAll(volume, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(volume, 0o755))
 	pod := &v1.Pod{Spec: v1.PodSpec{
 		Containers: []v1.Container{{
 			Name: "main", Env: []v1.EnvVar{{Name: "COLOUR", Value: "blue"}},
@@ -318,33 +282,22 @@ func TestFaultsLastUntilRestart(t *testing.T) {
 	}
 
 	id := run()
-	if code := probed(); code != http.StatusOK {
-		t.Errorf("probed before: %d", code)
-	}
-	if code, answer := httpRequest(t, http.MethodPost, base+"/fail?probe=readiness"); code != http.StatusOK {
-		t.Fatalf("told: %d %s", code, answer)
-	}
-	if code := probed(); code != http.StatusServiceUnavailable {
-		t.Errorf("probed after: %d", code)
-	}
+	assert.Equal(t, http.StatusOK, probed())
+	code, answer := httpRequest(t, http.MethodPost, base+"/fail?probe=readiness")
+	require.Equal(t, http.StatusOK, code, answer)
+	assert.Equal(t, http.StatusServiceUnavailable, probed())
 	for _, greeting := range []string{"Good morning", "Good night"} {
 		n.mustSucceed(os.WriteFile(filepath.Join(volume, "greeting"), []byte(greeting), 0o600))
 		_, body := mustGet(t, base+"/?format=json")
 		var got demoserver.Identity
 		n.mustSucceed(json.Unmarshal([]byte(body), &got))
-		if got.Env["COLOUR"] != "blue" || len(got.Env) != 1 ||
-			!reflect.DeepEqual(got.Files, map[string]string{"/config/greeting": greeting}) {
-			t.Errorf("env %v, files %v", got.Env, got.Files)
-		}
+		assert.Equal(t, map[string]string{"COLOUR": "blue"}, got.Env)
+		assert.Equal(t, map[string]string{"/config/greeting": greeting}, got.Files)
 	}
 	httpRequest(t, http.MethodPost, base+"/exit?code=2&after=1ms")
-	if got := n.waitForExit(id); got.GetExitCode() != 2 {
-		t.Errorf("got %v", got)
-	}
+	assert.EqualValues(t, 2, n.waitForExit(id).GetExitCode())
 	run()
-	if code := probed(); code != http.StatusOK {
-		t.Errorf("probed after the restart: %d", code)
-	}
+	assert.Equal(t, http.StatusOK, probed(), "after the restart")
 }
 
 func TestContainerAnswersUDP(t *testing.T) {
@@ -361,21 +314,15 @@ func TestContainerAnswersUDP(t *testing.T) {
 		size, err := connection.Read(buffer)
 		n.mustSucceed(err)
 		n.mustSucceed(connection.Close())
-		if want := "Hello from pod dns (" + address +
-			") on node-1 in zone nebula-1a\nping"; string(buffer[:size]) != want {
-			t.Errorf("got %q, want %q", buffer[:size], want)
-		}
+		assert.Equal(t, "Hello from pod dns ("+address+") on node-1 in zone nebula-1a\nping", string(buffer[:size]))
 	}
 	// Another container cannot bind the same ports, and says so.
 	rival := n.startContainer(sandbox, "dns", v1.ContainerPort{ContainerPort: 5353, Protocol: "UDP"})
-	if got := n.waitForExit(rival); got.GetExitCode() != 1 ||
-		!strings.Contains(got.GetMessage(), "cannot serve port 5353/UDP") {
-		t.Errorf("got %v", got)
-	}
+	got := n.waitForExit(rival)
+	assert.EqualValues(t, 1, got.GetExitCode())
+	assert.Contains(t, got.GetMessage(), "cannot serve port 5353/UDP")
 	n.mustSucceed(n.StopContainer(context.Background(), id, int64(patience/time.Second)))
-	if got := n.containerStatus(id); got.GetExitCode() != 0 {
-		t.Errorf("got %v", got)
-	}
+	assert.EqualValues(t, 0, n.containerStatus(id).GetExitCode())
 	udp, err := net.ListenPacket("udp4", loopbackOf(address)+":5353")
 	n.mustSucceed(err)
 	n.mustSucceed(udp.Close())

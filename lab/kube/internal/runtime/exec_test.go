@@ -3,9 +3,10 @@ package runtime
 import (
 	"errors"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -62,37 +63,29 @@ func (c *testContainer) expectProbe(code int, want string, argv ...string) {
 	if err != nil && !errors.As(err, &exit) {
 		c.t.Fatalf("%q: %v", argv, err)
 	}
-	if got := string(stdout) + string(stderr); exit.Code != code || got != want {
-		c.t.Errorf("%q said %q and exited with %d; want %q and %d", argv, got, exit.Code, want, code)
-	}
+	assert.Equal(c.t, want, string(stdout)+string(stderr), "%q", argv)
+	assert.Equal(c.t, code, exit.Code, "%q", argv)
 }
 
 func TestExecProbesAndHooks(t *testing.T) {
 	c := newTestContainer(t, 13)
 	c.expectProbe(0, "GREETING=good day\nHOSTNAME=web\nodd.name=1=2\n", "/usr/bin/env")
 	c.expectProbe(0, "web\n", "hostname")
-	if len(c.events) > 0 {
-		t.Errorf("commands that were run are reported: %q", c.events)
-	}
+	assert.Empty(t, c.events, "commands that were run are reported")
 	for _, argv := range [][]string{{"cat", "/tmp/healthy"}, {"sh", "-c", "exit 1"}, {"env", "-i"}, {"sleep", "1h"}, {}} {
 		c.expectProbe(0, "", argv...)
 	}
-	if len(c.events) != 1 || !strings.HasPrefix(c.events[0], "uid ExecNotRun ") ||
-		!strings.Contains(c.events[0], `"cat /tmp/healthy"`) {
-		t.Errorf("got %q, want one Event about the first", c.events)
-	}
+	require.Len(t, c.events, 1, "one Event about the first")
+	assert.Regexp(t, `^uid ExecNotRun .*"cat /tmp/healthy"`, c.events[0])
 
 	c.expectProbe(2, "exit: \"300\": a number from 0 to 255 is needed\n", "exit", "300")
 	c.expectProbe(0, "container main exits with code 3\n", "exit", "3")
-	if got := c.waitForExit(c.id); got.GetExitCode() != 3 || got.GetMessage() != "asked to exit by a command" {
-		t.Errorf("got %v", got)
-	}
-	if _, _, err := c.ExecSync(t.Context(), c.id, []string{"true"}, 0); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("exec in a container that has ended: %v", err)
-	}
+	got := c.waitForExit(c.id)
+	assert.EqualValues(t, 3, got.GetExitCode())
+	assert.Equal(t, "asked to exit by a command", got.GetMessage())
+	_, _, err := c.ExecSync(t.Context(), c.id, []string{"true"}, 0)
+	assert.Equal(t, codes.FailedPrecondition, status.Code(err), "exec in a container that has ended")
 	c.start()
 	c.expectProbe(0, "", "true")
-	if len(c.events) != 2 {
-		t.Errorf("got %q, want one Event for each start", c.events)
-	}
+	assert.Len(t, c.events, 2, "one for each start")
 }

@@ -2,9 +2,9 @@ package runtime
 
 import (
 	"reflect"
-	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -32,9 +32,7 @@ func TestUnlistedPorts(t *testing.T) {
 		}},
 	}}
 	for name, want := range map[string][]int32{"main": {4, 5, 6}, "beside": nil} {
-		if got := containerSpecOf(pod, name).unlistedPorts; !slices.Equal(got, want) {
-			t.Errorf("%s: got %v, want %v", name, got, want)
-		}
+		assert.Equal(t, want, containerSpecOf(pod, name).unlistedPorts, name)
 	}
 }
 
@@ -70,9 +68,7 @@ func TestServedPod(t *testing.T) {
 		},
 	} {
 		before := c.given.DeepCopy()
-		if got := ServedPod(c.given); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
-		}
+		assert.Equal(t, c.want, ServedPod(c.given), name)
 		if !reflect.DeepEqual(c.given, before) {
 			t.Errorf("%s: the kubelet's own pod has changed", name)
 		}

@@ -11,12 +11,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -84,9 +85,7 @@ func networkConfig(podCIDR string) *runtimeapi.RuntimeConfig {
 
 func (n *testNode) mustSucceed(err error) {
 	n.t.Helper()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	require.NoError(n.t, err)
 }
 
 func podConfig(name, logs string) *runtimeapi.PodSandboxConfig {
@@ -130,6 +129,14 @@ func (n *testNode) startContainer(sandbox, pod string, ports ...v1.ContainerPort
 	return id
 }
 
+// startWeb runs the container of a pod "web", which serves HTTP at base.
+func (n *testNode) startWeb() (sandbox, id, base string) {
+	n.t.Helper()
+	sandbox, address := n.runSandbox("web")
+	id = n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
+	return sandbox, id, "http://" + loopbackOf(address) + ":18080"
+}
+
 func (n *testNode) containerStatus(container string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
 	answer, err := n.ContainerStatus(n.t.Context(), container, false)
@@ -150,6 +157,14 @@ func (n *testNode) waitForExit(container string) *runtimeapi.ContainerStatus {
 	return n.containerStatus(container)
 }
 
+// expectExited requires that a container has ended with this code.
+func (n *testNode) expectExited(container string, code int32) {
+	n.t.Helper()
+	got := n.containerStatus(container)
+	assert.Equal(n.t, exited, got.GetState())
+	assert.Equal(n.t, code, got.GetExitCode())
+}
+
 // loopbackOf does not use podnet.ToLoopback, which is under test.
 func loopbackOf(address string) string { return "127" + strings.TrimPrefix(address, "10") }
 
@@ -163,22 +178,16 @@ func httpRequest(t *testing.T, method, url string, header ...string) (int, strin
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return response.StatusCode, string(body)
 }
 
@@ -187,9 +196,7 @@ func TestNetworkIsNotReadyBeforePodCIDR(t *testing.T) {
 	r := New(Options{Log: slog.New(slog.DiscardHandler)})
 	networkReady := func() (bool, string) {
 		answer, err := r.Status(t.Context(), false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, condition := range answer.GetStatus().GetConditions() {
 			if condition.GetType() == runtimeapi.NetworkReady {
 				return condition.GetStatus(), condition.GetMessage()
@@ -198,21 +205,15 @@ func TestNetworkIsNotReadyBeforePodCIDR(t *testing.T) {
 		t.Fatal("no network condition")
 		return false, ""
 	}
-	if ready, message := networkReady(); ready || !strings.Contains(message, "podCIDR") {
-		t.Errorf("ready %v, message %q", ready, message)
-	}
-	if _, err := r.RunPodSandbox(t.Context(), podConfig("early", ""), ""); status.Code(err) != codes.Unavailable {
-		t.Errorf("sandbox without network: %v", err)
-	}
-	if err := r.UpdateRuntimeConfig(t.Context(), networkConfig("192.168.0.0/24")); err == nil {
-		t.Error("a podCIDR that cannot be realised was accepted")
-	}
-	if err := r.UpdateRuntimeConfig(t.Context(), networkConfig(testAddress("fd00::/64,10.78.250.0/25"))); err != nil {
-		t.Fatal(err)
-	}
-	if ready, message := networkReady(); !ready {
-		t.Errorf("still not ready: %s", message)
-	}
+	ready, message := networkReady()
+	assert.False(t, ready)
+	assert.Contains(t, message, "podCIDR")
+	_, err := r.RunPodSandbox(t.Context(), podConfig("early", ""), "")
+	assert.Equal(t, codes.Unavailable, status.Code(err), "a sandbox without network")
+	require.Error(t, r.UpdateRuntimeConfig(t.Context(), networkConfig("192.168.0.0/24")), "it cannot be realised")
+	require.NoError(t, r.UpdateRuntimeConfig(t.Context(), networkConfig(testAddress("fd00::/64,10.78.250.0/25"))))
+	ready, message = networkReady()
+	assert.True(t, ready, message)
 }
 
 func TestPodAddressesAreReusedLast(t *testing.T) {
@@ -221,25 +222,18 @@ func TestPodAddressesAreReusedLast(t *testing.T) {
 	first, firstAddress := n.runSandbox("pod-0")
 	assigned := map[string]bool{firstAddress: true}
 	n.mustSucceed(n.StopPodSandbox(t.Context(), first))
-	if left := n.sandboxAddress(first); left != "" {
-		t.Errorf("a stopped sandbox still shows %s", left)
-	}
+	assert.Empty(t, n.sandboxAddress(first), "of a stopped sandbox")
 	for i := 1; i <= usable; i++ {
 		_, address := n.runSandbox(fmt.Sprintf("pod-%d", i))
-		if assigned[address] && i < usable {
-			t.Errorf("sandbox %d got %s, which was just freed or is in use", i, address)
+		if i < usable {
+			assert.NotContains(t, assigned, address, "sandbox %d: it was just freed or is in use", i)
 		}
 		assigned[address] = true
 	}
-	if _, err := n.RunPodSandbox(
-		t.Context(), podConfig("one-more", ""), "",
-	); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one sandbox too many: %v", err)
-	}
+	_, err := n.RunPodSandbox(t.Context(), podConfig("one-more", ""), "")
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err), "one sandbox too many")
 	for _, reserved := range []string{testAddress("10.78.1.0"), testAddress("10.78.1.1"), testAddress("10.78.1.15")} {
-		if assigned[reserved] {
-			t.Errorf("%s was given to a pod", reserved)
-		}
+		assert.NotContains(t, assigned, reserved)
 	}
 }
 
@@ -253,21 +247,16 @@ func TestContainerAnswersWithIdentity(t *testing.T) {
 	base := "http://" + loopbackOf(address) + ":18080"
 
 	_, text := mustGet(t, base+"/any/path")
-	if want := "Hello from pod web-abc (" + address + ") on node-1 in zone nebula-1a\n"; text != want {
-		t.Errorf("got %q, want %q", text, want)
-	}
+	assert.Equal(t, "Hello from pod web-abc ("+address+") on node-1 in zone nebula-1a\n", text)
 	for _, request := range [][]string{{"/x?format=json"}, {"/x", "Accept", "application/json"}} {
 		_, body := mustGet(t, base+request[0], request[1:]...)
 		var got demoserver.Identity
 		n.mustSucceed(json.Unmarshal([]byte(body), &got))
 		got.Request.RemoteAddr, got.Request.Host = "", ""
-		want := demoserver.Identity{
+		assert.Equal(t, demoserver.Identity{
 			Pod: "web-abc", Namespace: "default", Node: "node-1", Zone: "nebula-1a", PodIP: address,
 			Container: "main", Image: "app:1", Request: demoserver.RequestInfo{Method: "GET", Path: "/x"},
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		}, got)
 	}
 }
 
@@ -276,24 +265,21 @@ func TestZoneIsReadPerRequest(t *testing.T) {
 	zones <- ""
 	zones <- "nebula-1b"
 	n := newTestNode(t, 3, func(o *Options) { o.Zone = func() string { return <-zones } })
-	sandbox, address := n.runSandbox("web")
-	n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
+	_, _, base := n.startWeb()
 	for _, want := range []string{"(no zone label yet)", "nebula-1b"} {
-		if _, body := mustGet(t, "http://"+loopbackOf(address)+":18080/"); !strings.Contains(body, "zone "+want) {
-			t.Errorf("got %q, want zone %s", body, want)
-		}
+		_, body := mustGet(t, base)
+		assert.Contains(t, body, "zone "+want)
 	}
 }
 
 func TestContainerLogFormat(t *testing.T) {
 	n := newTestNode(t, 4)
-	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
+	_, id, base := n.startWeb()
 	path := n.containerStatus(id).GetLogPath()
-	mustGet(t, "http://"+loopbackOf(address)+":18080/before")
+	mustGet(t, base+"/before")
 	n.mustSucceed(os.Rename(path, path+".rotated"))
 	n.mustSucceed(n.ReopenContainerLog(t.Context(), id))
-	mustGet(t, "http://"+loopbackOf(address)+":18080/after")
+	mustGet(t, base+"/after")
 
 	format := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (stdout|stderr) F .+$`)
 	for file, want := range map[string]string{
@@ -301,13 +287,9 @@ func TestContainerLogFormat(t *testing.T) {
 	} {
 		content, err := os.ReadFile(file)
 		n.mustSucceed(err)
-		if !strings.Contains(string(content), want) {
-			t.Errorf("%s lacks %q:\n%s", file, want, content)
-		}
+		assert.Contains(t, string(content), want, file)
 		for _, line := range strings.Split(strings.TrimSuffix(string(content), "\n"), "\n") {
-			if !format.MatchString(line) {
-				t.Errorf("not CRI's format: %q", line)
-			}
+			assert.Regexp(t, format, line, "CRI's format")
 		}
 	}
 }
@@ -319,58 +301,38 @@ func TestBindFailureEndsContainer(t *testing.T) {
 	n.mustSucceed(err)
 	defer taken.Close()
 	number := taken.Addr().(*net.TCPAddr).AddrPort().Port()
+	ports := []v1.ContainerPort{{ContainerPort: 18080}, {ContainerPort: int32(number)}}
 
-	id := n.startContainer(
-		sandbox, "web", v1.ContainerPort{ContainerPort: 18080}, v1.ContainerPort{ContainerPort: int32(number)},
-	)
-	got := n.waitForExit(id)
-	if got.GetExitCode() != 1 || got.GetReason() != reasonError ||
-		!strings.Contains(got.GetMessage(), "address already in use") {
-		t.Errorf("got %v", got)
-	}
+	got := n.waitForExit(n.startContainer(sandbox, "web", ports...))
+	assert.EqualValues(t, 1, got.GetExitCode())
+	assert.Equal(t, reasonError, got.GetReason())
+	assert.Contains(t, got.GetMessage(), "address already in use")
 	// The ports that it had opened are free again for the restart.
 	n.mustSucceed(taken.Close())
-	again := n.startContainer(
-		sandbox, "web", v1.ContainerPort{ContainerPort: 18080}, v1.ContainerPort{ContainerPort: int32(number)},
-	)
-	if state := n.containerStatus(again).GetState(); state != running {
-		t.Errorf("restarted container is %s", state)
-	}
+	assert.Equal(t, running, n.containerStatus(n.startContainer(sandbox, "web", ports...)).GetState())
 }
 
 func TestStopLetsRequestsFinish(t *testing.T) {
 	n := newTestNode(t, 6)
-	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
-	answered := startSlowRequest(t, n, id, "http://"+loopbackOf(address)+":18080/?delay=300ms")
+	_, id, base := n.startWeb()
+	answered := startSlowRequest(t, n, id, base+"/?delay=300ms")
 
 	n.mustSucceed(n.StopContainer(t.Context(), id, int64(patience/time.Second)))
-	if got := <-answered; got != nil {
-		t.Errorf("the request in progress failed: %v", got)
-	}
-	if got := n.containerStatus(id); got.GetState() != exited || got.GetExitCode() != 0 ||
-		got.GetReason() != reasonCompleted {
-		t.Errorf("got %v", got)
-	}
-	if connection, err := net.Dial("tcp4", loopbackOf(address)+":18080"); err == nil {
-		connection.Close()
-		t.Error("the port is still open")
-	}
+	assert.NoError(t, <-answered, "the request in progress")
+	n.expectExited(id, 0)
+	assert.Equal(t, reasonCompleted, n.containerStatus(id).GetReason())
+	_, err := net.Dial("tcp4", strings.TrimPrefix(base, "http://"))
+	assert.Error(t, err, "the port is still open")
 }
 
 func TestStopKillsAfterTheGracePeriod(t *testing.T) {
 	n := newTestNode(t, 7)
-	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
-	answered := startSlowRequest(t, n, id, "http://"+loopbackOf(address)+":18080/?delay=4m")
+	_, id, base := n.startWeb()
+	answered := startSlowRequest(t, n, id, base+"/?delay=4m")
 
 	n.mustSucceed(n.StopContainer(t.Context(), id, 1))
-	if got := n.containerStatus(id); got.GetExitCode() != exitCodeKilled {
-		t.Errorf("got %v", got)
-	}
-	if got := <-answered; got == nil {
-		t.Error("a request outlived the container that was killed")
-	}
+	assert.EqualValues(t, exitCodeKilled, n.containerStatus(id).GetExitCode())
+	assert.Error(t, <-answered, "a request outlived the container that was killed")
 }
 
 // startSlowRequest sends a request, and returns once the container has logged it.
@@ -386,31 +348,25 @@ func startSlowRequest(t *testing.T, n *testNode, container, url string) <-chan e
 		answered <- err
 	}()
 	path := n.containerStatus(container).GetLogPath()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
-		if content, _ := os.ReadFile(path); strings.Contains(string(content), "GET /?delay=") {
-			return answered
-		}
-	}
-	t.Fatal("the request did not arrive")
-	return nil
+	require.Eventually(t, func() bool {
+		content, _ := os.ReadFile(path)
+		return strings.Contains(string(content), "GET /?delay=")
+	}, patience, 5*time.Millisecond, "the request did not arrive")
+	return answered
 }
 
 func TestExitRequestEndsContainer(t *testing.T) {
 	n := newTestNode(t, 8)
-	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
-	base := "http://" + loopbackOf(address) + ":18080"
-	if code, _ := httpRequest(t, http.MethodPost, base+"/exit?code=300"); code != http.StatusBadRequest {
-		t.Errorf("code=300 was answered with %d", code)
-	}
+	sandbox, id, base := n.startWeb()
+	code, _ := httpRequest(t, http.MethodPost, base+"/exit?code=300")
+	assert.Equal(t, http.StatusBadRequest, code)
 	httpRequest(t, http.MethodPost, base+"/exit?code=3")
-	if got := n.waitForExit(id); got.GetExitCode() != 3 || got.GetFinishedAt() < got.GetStartedAt() {
-		t.Errorf("got %v", got)
-	}
+	got := n.waitForExit(id)
+	assert.EqualValues(t, 3, got.GetExitCode())
+	assert.GreaterOrEqual(t, got.GetFinishedAt(), got.GetStartedAt())
 	n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
-	if code, _ := mustGet(t, base); code != http.StatusOK {
-		t.Errorf("the restarted container answers %d", code)
-	}
+	code, _ = mustGet(t, base)
+	assert.Equal(t, http.StatusOK, code, "the restarted container")
 }
 
 func TestInitContainersAndJobsEndAtOnce(t *testing.T) {
@@ -434,20 +390,14 @@ func TestInitContainersAndJobsEndAtOnce(t *testing.T) {
 	})
 	for _, pod := range []string{"init", "job"} {
 		sandbox, _ := n.runSandbox(pod)
-		if got := n.waitForExit(n.startContainer(sandbox, pod)); got.GetExitCode() != 0 {
-			t.Errorf("container of %s: %v", pod, got)
-		}
+		assert.Zero(t, n.waitForExit(n.startContainer(sandbox, pod)).GetExitCode(), pod)
 	}
 	for _, pod := range []string{"sidecar", "plain", "served", "unknown"} {
 		sandbox, _ := n.runSandbox(pod)
 		id := n.startContainer(sandbox, pod)
-		if got := n.containerStatus(id).GetState(); got != running {
-			t.Errorf("the container of %s is %s", pod, got)
-		}
+		assert.Equal(t, running, n.containerStatus(id).GetState(), pod)
 		n.mustSucceed(n.StopContainer(t.Context(), id, int64(patience/time.Second)))
-		if got := n.containerStatus(id); got.GetState() != exited || got.GetExitCode() != 0 {
-			t.Errorf("after SIGTERM the container of %s is %v", pod, got)
-		}
+		n.expectExited(id, 0)
 	}
 }
 
@@ -456,19 +406,14 @@ func TestRemovedSandboxFreesItsPort(t *testing.T) {
 	sandbox, address := n.runSandbox("web")
 	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080, HostPort: 18081})
 	host := n.options.NodeAddress.String() + ":18081"
-	if _, body := mustGet(t, "http://"+host); !strings.Contains(body, "pod web") {
-		t.Errorf("host port: %q", body)
-	}
+	_, body := mustGet(t, "http://"+host)
+	assert.Contains(t, body, "pod web")
 	n.mustSucceed(n.RemovePodSandbox(t.Context(), sandbox))
-	if _, err := n.ContainerStatus(t.Context(), id, false); status.Code(err) != codes.NotFound {
-		t.Errorf("the container is still there: %v", err)
-	}
+	_, err := n.ContainerStatus(t.Context(), id, false)
+	assert.Equal(t, codes.NotFound, status.Code(err))
 	for _, at := range []string{loopbackOf(address) + ":18080", host} {
 		listener, err := net.Listen("tcp4", at)
-		if err != nil {
-			t.Errorf("%s is not free: %v", at, err)
-			continue
-		}
+		n.mustSucceed(err)
 		listener.Close()
 	}
 	n.mustSucceed(n.StopPodSandbox(t.Context(), sandbox))
@@ -477,18 +422,14 @@ func TestRemovedSandboxFreesItsPort(t *testing.T) {
 
 func TestCloseKillsContainers(t *testing.T) {
 	n := newTestNode(t, 11)
-	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
+	_, id, base := n.startWeb()
 	n.mustSucceed(n.Close(t.Context()))
-	if got := n.containerStatus(id); got.GetExitCode() != exitCodeKilled {
-		t.Errorf("got %v", got)
-	}
-	listener, err := net.Listen("tcp4", loopbackOf(address)+":18080")
+	assert.EqualValues(t, exitCodeKilled, n.containerStatus(id).GetExitCode())
+	listener, err := net.Listen("tcp4", strings.TrimPrefix(base, "http://"))
 	n.mustSucceed(err)
 	listener.Close()
-	if _, err := n.RunPodSandbox(t.Context(), podConfig("late", ""), ""); status.Code(err) != codes.Unavailable {
-		t.Errorf("sandbox after the end: %v", err)
-	}
+	_, err = n.RunPodSandbox(t.Context(), podConfig("late", ""), "")
+	assert.Equal(t, codes.Unavailable, status.Code(err), "a sandbox after the end")
 }
 
 func TestImagesExistOncePulled(t *testing.T) {
@@ -496,20 +437,15 @@ func TestImagesExistOncePulled(t *testing.T) {
 	spec := &runtimeapi.ImageSpec{Image: "app:1"}
 	before, err := n.ImageStatus(t.Context(), spec, false)
 	n.mustSucceed(err)
-	if before.GetImage() != nil {
-		t.Error("an image is there that nobody pulled")
-	}
+	assert.Nil(t, before.GetImage(), "nobody pulled it")
 	id, err := n.PullImage(t.Context(), spec, nil, nil)
 	n.mustSucceed(err)
 	for _, name := range []string{"app:1", id} {
 		after, err := n.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: name}, false)
 		n.mustSucceed(err)
-		if after.GetImage().GetId() != id {
-			t.Errorf("%s: got %v", name, after.GetImage())
-		}
+		assert.Equal(t, id, after.GetImage().GetId(), name)
 	}
 	n.mustSucceed(n.RemoveImage(t.Context(), &runtimeapi.ImageSpec{Image: id}))
-	if left, _ := n.ListImages(t.Context(), nil); len(left) != 0 {
-		t.Errorf("left: %v", left)
-	}
+	left, _ := n.ListImages(t.Context(), nil)
+	assert.Empty(t, left)
 }

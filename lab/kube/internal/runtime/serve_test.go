@@ -6,6 +6,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // slowListener's Accept returns only after the second Close.
@@ -32,18 +35,12 @@ func (s *slowListener) Close() error {
 // off by that, and the container exits with 0.
 func TestDrainWithSlowListener(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l := &slowListener{Listener: inner, accepting: make(chan struct{}), letGo: make(chan struct{})}
 	s := &portServer{http: &http.Server{ReadHeaderTimeout: time.Minute}, listeners: []net.Listener{l}}
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(l) }()
 	<-l.accepting
-	if !s.drainRequests(time.Minute) {
-		t.Error("it had nothing to do, and was killed")
-	}
-	if err := <-served; err == nil {
-		t.Error("Serve ended without an error")
-	}
+	assert.True(t, s.drainRequests(time.Minute), "it had nothing to do, and was killed")
+	assert.Error(t, <-served)
 }

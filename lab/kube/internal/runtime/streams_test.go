@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	restclient "k8s.io/client-go/rest"
@@ -49,9 +50,7 @@ func TestExecStreams(t *testing.T) {
 	for _, argv := range [][]string{{"tar", "cf", "-", "/etc"}, {"sh"}, {"env", "-i"}, {"hostname", "-f"}} {
 		c.expectStream(exitCodeNotFound, "", fmt.Sprintf(notRunText, argv[0]), argv...)
 	}
-	if len(c.events) > 0 {
-		t.Errorf("what a person was told is reported: %q", c.events)
-	}
+	assert.Empty(t, c.events, "a person was told")
 	c.expectStream(0, "container main exits with code 3\n", "", "exit", "3")
 }
 
@@ -84,37 +83,28 @@ func (c *testContainer) expectStream(status int, wantOut, wantErr string, argv .
 func TestStreamURLIsGoodOnce(t *testing.T) {
 	c := newTestContainer(t, 21)
 	address := c.execURL("hostname")
-	if parsed, err := url.Parse(address); err != nil || parsed.Hostname() != c.options.NodeAddress.String() {
-		t.Errorf("%s is not on the node's address", address)
-	}
+	parsed, err := url.Parse(address)
+	c.mustSucceed(err)
+	assert.Equal(t, c.options.NodeAddress.String(), parsed.Hostname())
 	streams := remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}
 	c.mustSucceed(c.streamCommand(t.Context(), address, streams))
 	for _, stale := range []string{address, address[:strings.LastIndex(address, "/")] + "/guessed"} {
-		if err := c.streamCommand(t.Context(), stale, streams); err == nil {
-			t.Errorf("%s was answered", stale)
-		}
+		assert.Error(t, c.streamCommand(t.Context(), stale, streams), stale)
 	}
 	c.mustSucceed(c.Close(t.Context()))
-	if err := c.streamCommand(t.Context(), address, streams); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("after Close: %v", err)
-	}
+	assert.ErrorContains(t, c.streamCommand(t.Context(), address, streams), "refused", "after Close")
 }
 
 func TestTerminalAndAttachAreRefused(t *testing.T) {
 	c := newTestContainer(t, 23)
-	_, err := c.Exec(
-		t.Context(),
-		&runtimeapi.ExecRequest{ContainerId: c.id, Cmd: []string{"sh"}, Stdin: true, Stdout: true, Tty: true},
-	)
-	if status.Code(err) != codes.Unimplemented ||
-		!strings.Contains(err.Error(), "without -t, kubectl exec runs env, hostname") {
-		t.Errorf("a terminal: %v", err)
-	}
+	_, err := c.Exec(t.Context(), &runtimeapi.ExecRequest{
+		ContainerId: c.id, Cmd: []string{"sh"}, Stdin: true, Stdout: true, Tty: true,
+	})
+	assert.Equal(t, codes.Unimplemented, status.Code(err))
+	assert.ErrorContains(t, err, "without -t, kubectl exec runs env, hostname")
 	_, err = c.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: c.id, Stdout: true})
-	if status.Code(err) != codes.Unimplemented ||
-		!strings.Contains(err.Error(), "kubectl logs -f --tail=0 does the same") {
-		t.Errorf("attach: %v", err)
-	}
+	assert.Equal(t, codes.Unimplemented, status.Code(err))
+	assert.ErrorContains(t, err, "kubectl logs -f --tail=0 does the same")
 }
 
 func TestPortForward(t *testing.T) {
@@ -130,9 +120,8 @@ func TestPortForward(t *testing.T) {
 	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{})
 	c.mustSucceed(err)
 	stop, ready := make(chan struct{}), make(chan struct{})
-	forwarder, err := portforward.NewOnAddresses(spdy.NewDialer(
-		upgrader, &http.Client{Transport: transport}, http.MethodPost, address,
-	),
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
+	forwarder, err := portforward.NewOnAddresses(dialer,
 		[]string{c.options.NodeAddress.String()}, []string{"0:18080", "0:18099"}, stop, ready, io.Discard, io.Discard)
 	c.mustSucceed(err)
 	done := make(chan error, 1)
@@ -146,23 +135,17 @@ func TestPortForward(t *testing.T) {
 	c.mustSucceed(err)
 	url := func(port uint16) string { return fmt.Sprintf("http://%s:%d/", c.options.NodeAddress, port) }
 	for range 3 {
-		if _, body := mustGet(t, url(ports[0].Local)); !strings.Contains(body, "Hello from pod web") {
-			t.Errorf("got %q", body)
-		}
+		_, body := mustGet(t, url(ports[0].Local))
+		assert.Contains(t, body, "Hello from pod web")
 	}
-	if response, err := http.Get(url(ports[1].Local)); err == nil {
-		response.Body.Close()
-		t.Error("a port that nobody listens on answered")
-	}
+	_, err = http.Get(url(ports[1].Local)) //nolint:bodyclose // There is no response.
+	assert.Error(t, err, "a port that nobody listens on answered")
 	close(stop)
 	if err := <-done; err != nil {
 		t.Logf("the end that was asked for: %v", err)
 	}
-	if err := (streamRuntime{c.Runtime}).PortForward(t.Context(), list[0].GetId(), 18099, nil); err == nil ||
-		!strings.Contains(err.Error(), "nothing answers port 18099 of the pod") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := c.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "none"}); err == nil {
-		t.Error("a pod that is not there has a URL")
-	}
+	err = streamRuntime{c.Runtime}.PortForward(t.Context(), list[0].GetId(), 18099, nil)
+	assert.ErrorContains(t, err, "nothing answers port 18099 of the pod")
+	_, err = c.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "none"})
+	assert.Error(t, err, "a pod that is not there")
 }

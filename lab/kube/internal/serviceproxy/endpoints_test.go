@@ -12,18 +12,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // readyEndpoint returns an endpoint that is ready unless adjust changes that.
 func (p *testProxy) readyEndpoint(host int, node string, adjust ...func(*discovery.Endpoint)) discovery.Endpoint {
-	yes, no := true, false
 	e := discovery.Endpoint{
-		Addresses:  []string{p.podAddress(host)},
-		NodeName:   &node,
-		Conditions: discovery.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+		Addresses: []string{p.podAddress(host)}, NodeName: &node,
+		Conditions: discovery.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 	}
 	for _, change := range adjust {
 		change(&e)
@@ -31,17 +32,19 @@ func (p *testProxy) readyEndpoint(host int, node string, adjust ...func(*discove
 	return e
 }
 
+func notReady(e *discovery.Endpoint) {
+	e.Conditions = discovery.EndpointConditions{Ready: new(false), Serving: new(false)}
+}
+
 // terminatingAndServing makes an endpoint that of a deleted pod whose readiness probe still
 // succeeds.
 func terminatingAndServing(e *discovery.Endpoint) {
-	yes, no := true, false
-	e.Conditions = discovery.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+	e.Conditions = discovery.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 }
 
 // terminatingNotServing makes an endpoint that of a deleted pod whose readiness probe fails.
 func terminatingNotServing(e *discovery.Endpoint) {
-	yes, no := true, false
-	e.Conditions = discovery.EndpointConditions{Ready: &no, Serving: &no, Terminating: &yes}
+	e.Conditions = discovery.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}
 }
 
 func withHints(zone, node string) func(*discovery.Endpoint) {
@@ -56,9 +59,19 @@ func slicePort(name string, protocol v1.Protocol, number int32) discovery.Endpoi
 	return discovery.EndpointPort{Name: &name, Protocol: &protocol, Port: &number}
 }
 
+// endpointSlice is the Service's, without ports and endpoints.
+func (p *testProxy) endpointSlice() *discovery.EndpointSlice {
+	return &discovery.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web-1", Labels: map[string]string{discovery.LabelServiceName: "web"},
+		},
+		AddressType: discovery.AddressTypeIPv4,
+	}
+}
+
 // setEndpoints gives the Service a slice with these endpoints, instead of any other, and syncs.
 func (p *testProxy) setEndpoints(ports []discovery.EndpointPort, endpoints ...discovery.Endpoint) {
-	slice := p.endpointSlice(0)
+	slice := p.endpointSlice()
 	slice.Ports, slice.Endpoints = ports, endpoints
 	p.OnEndpointSliceAdd(slice)
 	p.syncPorts()
@@ -132,8 +145,6 @@ func TestEndpointSelectionMatchesUpstream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newTestProxy(t, test.subnet)
 			p.options.Topology = func() map[string]string { return map[string]string{v1.LabelTopologyZone: "a"} }
-			service, at := p.nodePortService(test.adjust)
-			p.OnServiceAdd(service)
 			var endpoints []discovery.Endpoint
 			for i, adjust := range test.pods {
 				p.servePod(p.podAddress(i), 8080, answerWith(fmt.Sprintf("pod-%d", i)))
@@ -143,36 +154,26 @@ func TestEndpointSelectionMatchesUpstream(t *testing.T) {
 				}
 				endpoints = append(endpoints, e)
 			}
-			p.setEndpoints(onlyTCP, endpoints...)
-			if got := fourAnswers(t, at); got != test.want {
-				t.Errorf("answers came from %s, want %s", got, test.want)
-			}
+			_, at := p.serveService(test.adjust, endpoints...)
+			assert.Equal(t, test.want, fourAnswers(t, at))
 		})
 	}
 }
 
-func clusterPolicy(service *v1.Service) {
-	service.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster
-}
-
 func TestConnectionOutlivesTerminatingEndpoint(t *testing.T) {
 	p := newTestProxy(t, 30)
-	service, at := p.nodePortService()
-	p.OnServiceAdd(service)
 	for i := range 2 {
 		p.servePod(p.podAddress(i), 8080, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	}
-	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode))
+	_, at := p.serveService(clusterPolicy, p.readyEndpoint(0, thisNode))
 	open := mustDial(t, at)
 	defer open.Close()
 	echo := func() {
 		t.Helper()
-		if _, err := io.WriteString(open, "x"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(open, make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.WriteString(open, "x")
+		require.NoError(t, err)
+		_, err = io.ReadFull(open, make([]byte, 1))
+		require.NoError(t, err)
 	}
 	echo()
 	for _, becomes := range []func(*discovery.Endpoint){terminatingAndServing, terminatingNotServing} {
@@ -189,8 +190,7 @@ func TestPortsOfServiceLeadToTheirTargetPorts(t *testing.T) {
 	service, at := p.nodePortService(func(s *v1.Service) {
 		s.Spec.Ports[0].Name = "web"
 		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{
-			Name: "admin", Port: 81, Protocol: v1.ProtocolTCP, NodePort: int32(other),
-			TargetPort: intstr.FromInt32(9090),
+			Name: "admin", Port: 81, Protocol: v1.ProtocolTCP, NodePort: int32(other), TargetPort: intstr.FromInt32(9090),
 		})
 	})
 	p.OnServiceAdd(service)
@@ -200,102 +200,72 @@ func TestPortsOfServiceLeadToTheirTargetPorts(t *testing.T) {
 		[]discovery.EndpointPort{slicePort("web", v1.ProtocolTCP, 8080), slicePort("admin", v1.ProtocolTCP, 9090)},
 		p.readyEndpoint(0, thisNode),
 	)
-	if got := fourAnswers(t, at); got != "map[web:4]" {
-		t.Error(got)
-	}
-	if got := fourAnswers(t, fmt.Sprintf("%s:%d", p.options.Address, other)); got != "map[admin:4]" {
-		t.Error(got)
-	}
+	assert.Equal(t, "map[web:4]", fourAnswers(t, at))
+	assert.Equal(t, "map[admin:4]", fourAnswers(t, p.at(other)))
 }
 
 func TestChangedNodePortIsServed(t *testing.T) {
 	p := newTestProxy(t, 32)
-	service, before := p.nodePortService()
-	p.OnServiceAdd(service)
 	p.servePod(p.podAddress(0), 8080, answerWith("here"))
-	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode))
-	if got := fourAnswers(t, before); got != "map[here:4]" {
-		t.Fatal(got)
-	}
-	moved, after := service.DeepCopy(), p.freePort()
-	moved.Spec.Ports[0].NodePort = int32(after)
-	p.OnServiceUpdate(service, moved)
-	p.syncPorts()
-	if got := fourAnswers(t, fmt.Sprintf("%s:%d", p.options.Address, after)); got != "map[here:4]" {
-		t.Error(got)
-	}
-	if _, err := readAnswer(t, before); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("the port that it had: %v", err)
-	}
+	service, before := p.serveService(clusterPolicy, p.readyEndpoint(0, thisNode))
+	assert.Equal(t, "map[here:4]", fourAnswers(t, before))
+	after := p.freePort()
+	p.update(service, func(s *v1.Service) { s.Spec.Ports[0].NodePort = int32(after) })
+	assert.Equal(t, "map[here:4]", fourAnswers(t, p.at(after)))
+	expectClosed(t, before)
 }
 
 // Two Services may have the same node port until the API server repairs that.
 func TestSharedNodePortServesFirstServiceByName(t *testing.T) {
 	p := newTestProxy(t, 33)
+	p.servePod(p.podAddress(0), 8080, answerWith("web"))
 	web, at := p.nodePortService()
 	second := web.DeepCopy()
 	second.Name = "a-second"
-	p.servePod(p.podAddress(0), 8080, answerWith("web"))
 	p.OnServiceAdd(web)
 	p.OnServiceAdd(second)
 	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode))
-	if got := fourAnswers(t, at); got != "map[reset:4]" {
-		t.Errorf("%s, but the other one has no endpoints", got)
-	}
+	assert.Equal(t, "map[reset:4]", fourAnswers(t, at), "the other one has no endpoints")
 	p.OnServiceDelete(second)
 	p.syncPorts()
-	if got := fourAnswers(t, at); got != "map[web:4]" {
-		t.Error(got)
-	}
+	assert.Equal(t, "map[web:4]", fourAnswers(t, at))
 }
 
 func TestDualStackServesIPv4(t *testing.T) {
 	p := newTestProxy(t, 34)
-	service, at := p.nodePortService(func(s *v1.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00::9") })
-	p.OnServiceAdd(service)
-	six := p.endpointSlice(8080, podBackend{"fd00::1", thisNode, true})
-	six.Name, six.AddressType = "web-6", discovery.AddressTypeIPv6
+	six := p.endpointSlice()
+	six.Name, six.AddressType, six.Ports = "web-6", discovery.AddressTypeIPv6, onlyTCP
+	six.Endpoints = []discovery.Endpoint{p.readyEndpoint(1, thisNode)}
+	six.Endpoints[0].Addresses = []string{"fd00::1"}
 	p.OnEndpointSliceAdd(six)
 	p.servePod(p.podAddress(0), 8080, answerWith("four"))
-	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode))
-	if got := fourAnswers(t, at); got != "map[four:4]" {
-		t.Error(got)
-	}
+	_, at := p.serveService(func(s *v1.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00::9") },
+		p.readyEndpoint(0, thisNode))
+	assert.Equal(t, "map[four:4]", fourAnswers(t, at))
 
 	only, at := p.nodePortService(func(s *v1.Service) {
 		s.Name, s.Spec.ClusterIP, s.Spec.ClusterIPs = "six", "fd00::8", []string{"fd00::8"}
 	})
 	p.OnServiceAdd(only)
 	p.syncPorts()
-	if _, err := readAnswer(t, at); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a Service of IPv6 only: %v", err)
-	}
+	expectClosed(t, at)
 }
 
 // A terminating endpoint still serves, but a balancer must send nothing new here (KEP-1669).
 func TestHealthCheckIgnoresTerminatingEndpoints(t *testing.T) {
 	p := newTestProxy(t, 35)
-	health := p.freePort()
-	service, at := p.nodePortService(localPolicy, func(s *v1.Service) { s.Spec.HealthCheckNodePort = int32(health) })
-	p.OnServiceAdd(service)
+	before := p.freePort()
 	p.servePod(p.podAddress(0), 8080, answerWith("still here"))
-	url := fmt.Sprintf("http://%s:%d/", p.options.Address, health)
-	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, "node-2"))
-	expectHealth(t, url, http.StatusOK, 1)
+	service, at := p.serveService(localWithHealth(before), p.readyEndpoint(0, thisNode), p.readyEndpoint(1, "node-2"))
+	p.expectHealth(before, http.StatusOK, 1)
 	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode, terminatingAndServing), p.readyEndpoint(1, "node-2"))
-	expectHealth(t, url, http.StatusServiceUnavailable, 0)
-	if got := fourAnswers(t, at); got != "map[still here:4]" {
-		t.Error(got)
-	}
+	p.expectHealth(before, http.StatusServiceUnavailable, 0)
+	assert.Equal(t, "map[still here:4]", fourAnswers(t, at))
 
-	moved, after := service.DeepCopy(), p.freePort()
-	moved.Spec.HealthCheckNodePort = int32(after)
-	p.OnServiceUpdate(service, moved)
-	p.syncPorts()
-	expectHealth(t, fmt.Sprintf("http://%s:%d/", p.options.Address, after), http.StatusServiceUnavailable, 0)
-	if _, err := readAnswer(t, fmt.Sprintf("%s:%d", p.options.Address, health)); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("the port that it had: %v", err)
-	}
+	after := p.freePort()
+	p.update(service, localWithHealth(after))
+	p.expectHealth(after, http.StatusServiceUnavailable, 0)
+	expectClosed(t, p.at(before))
 }
 
 func TestSessionAffinityTimeout(t *testing.T) {
@@ -311,9 +281,7 @@ func TestSessionAffinityTimeout(t *testing.T) {
 		}
 		expect := func(got, want netip.AddrPort, when string) {
 			t.Helper()
-			if got != want {
-				t.Errorf("%s: %s, want %s", when, got, want)
-			}
+			assert.Equal(t, want, got, when)
 		}
 		expect(next(client), first, "a client")
 		expect(next(other), second, "another")
@@ -330,9 +298,7 @@ func TestSessionAffinityTimeout(t *testing.T) {
 		c.setBackends(both)
 		expect(next(client), first, "and is back")
 		c.setBackends(backends{endpoints: both.endpoints})
-		if len(c.affinities) != 0 {
-			t.Errorf("without affinity %d clients are remembered", len(c.affinities))
-		}
+		assert.Empty(t, c.affinities, "without affinity")
 	})
 }
 
@@ -347,13 +313,10 @@ func TestSessionAffinityIsBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			last = last.Next()
 		}
-		if _, known := c.affinities[first]; known || len(c.affinities) != maxAffinities {
-			t.Errorf("%d clients are remembered, the first of them: %v", len(c.affinities), known)
-		}
+		assert.Len(t, c.affinities, maxAffinities)
+		assert.NotContains(t, c.affinities, first)
 		time.Sleep(2 * time.Hour)
 		c.rememberEndpoint(last, at)
-		if len(c.affinities) != 1 {
-			t.Errorf("%d clients are remembered, of which one is of this hour", len(c.affinities))
-		}
+		assert.Len(t, c.affinities, 1, "one is of this hour")
 	})
 }

@@ -9,8 +9,9 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
@@ -34,22 +35,13 @@ func askHealth(t *testing.T, p *Proxy, path string) (int, map[string]any) {
 	t.Helper()
 	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get(fmt.Sprintf("http://%s:10256%s", p.options.Address, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	body, _ := io.ReadAll(response.Body)
-	for header, want := range map[string]string{
-		"Content-Type": "application/json", "X-Content-Type-Options": "nosniff",
-	} {
-		if got := response.Header.Get(header); got != want {
-			t.Errorf("%s: %q, want %q", header, got, want)
-		}
-	}
+	assert.Equal(t, "application/json", response.Header.Get("Content-Type"))
+	assert.Equal(t, "nosniff", response.Header.Get("X-Content-Type-Options"))
 	answer := map[string]any{}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		t.Fatalf("%s: %v", body, err)
-	}
+	require.NoError(t, json.Unmarshal(body, &answer), "%s", body)
 	return response.StatusCode, answer
 }
 
@@ -64,28 +56,26 @@ func TestHealthzFollowsNode(t *testing.T) {
 	}{
 		{"not registered yet", nil, http.StatusServiceUnavailable},
 		{"registered", &v1.Node{}, http.StatusOK},
-		{"cordoned", &v1.Node{Spec: v1.NodeSpec{
-			Unschedulable: true, Taints: []v1.Taint{{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}},
-		}}, http.StatusOK},
-		{"about to be removed by the autoscaler", &v1.Node{Spec: v1.NodeSpec{
-			Taints: []v1.Taint{{Key: healthcheck.ToBeDeletedTaint, Effect: v1.TaintEffectNoSchedule}},
-		}}, http.StatusServiceUnavailable},
+		{"cordoned", tainted(v1.TaintNodeUnschedulable), http.StatusOK},
+		{"about to be removed by the autoscaler", tainted(healthcheck.ToBeDeletedTaint), http.StatusServiceUnavailable},
 		{"kept after all", &v1.Node{}, http.StatusOK},
-		{
-			"being deleted",
-			&v1.Node{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, http.StatusServiceUnavailable,
-		},
+		{"being deleted", &v1.Node{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, http.StatusServiceUnavailable},
 	} {
 		node.Store(c.node)
 		status, answer := askHealth(t, p, "/healthz")
-		if eligible := c.healthz == http.StatusOK; status != c.healthz || answer["nodeEligible"] != eligible {
-			t.Errorf("%s: /healthz is %d %v, want %d", c.name, status, answer, c.healthz)
-		}
+		assert.Equal(t, c.healthz, status, c.name)
+		assert.Equal(t, c.healthz == http.StatusOK, answer["nodeEligible"], c.name)
 		status, answer = askHealth(t, p, "/livez")
-		if _, said := answer["nodeEligible"]; status != http.StatusOK || said {
-			t.Errorf("%s: /livez is %d %v, want 200 without a word of the node", c.name, status, answer)
-		}
+		assert.Equal(t, http.StatusOK, status, c.name)
+		assert.NotContains(t, answer, "nodeEligible", c.name)
 	}
+}
+
+func tainted(key string) *v1.Node {
+	return &v1.Node{Spec: v1.NodeSpec{
+		Unschedulable: key == v1.TaintNodeUnschedulable,
+		Taints:        []v1.Taint{{Key: key, Effect: v1.TaintEffectNoSchedule}},
+	}}
 }
 
 func TestHealthzFollowsSync(t *testing.T) {
@@ -98,41 +88,33 @@ func TestHealthzFollowsSync(t *testing.T) {
 	p.syncPorts()
 	status, answer := askHealth(t, p, "/healthz")
 	families, _ := answer["status"].(map[string]any)
-	if status != http.StatusOK || families["IPv4"] == nil {
-		t.Errorf("after a sync: %d %v", status, answer)
-	}
-	if answer["lastUpdated"] != answer["currentTime"] {
-		t.Errorf("of a healthy proxy lastUpdated is the present time: %v", answer)
-	}
+	assert.Equal(t, http.StatusOK, status)
+	assert.NotNil(t, families["IPv4"])
+	assert.Equal(t, answer["currentTime"], answer["lastUpdated"], "of a healthy proxy")
 
 	p.requestSync()
 	for _, path := range []string{"/healthz", "/livez"} {
-		if status, answer := askHealth(t, p, path); status != http.StatusServiceUnavailable || answer["healthy"] != false {
-			t.Errorf("%s with a sync that is overdue: %d %v", path, status, answer)
-		}
+		status, answer := askHealth(t, p, path)
+		assert.Equal(t, http.StatusServiceUnavailable, status, "%s with a sync that is overdue", path)
+		assert.Equal(t, false, answer["healthy"], path)
 	}
 	p.syncPorts()
-	if status, answer := askHealth(t, p, "/healthz"); status != http.StatusOK {
-		t.Errorf("after the sync: %d %v", status, answer)
-	}
+	status, _ = askHealth(t, p, "/healthz")
+	assert.Equal(t, http.StatusOK, status, "after the sync")
 }
 
 func TestHealthPortThatIsTakenIsRetried(t *testing.T) {
 	p, node := newHealthProxy(t, 15)
 	node.Store(&v1.Node{})
 	taken, err := net.Listen("tcp4", p.options.Address.String()+":10256")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.syncPorts()
-	if !p.shouldRetry() {
-		t.Error("a failed bind is not going to be tried again")
-	}
+	assert.True(t, p.shouldRetry(), "the bind failed")
 	taken.Close()
 	p.syncPorts()
-	if status, _ := askHealth(t, p, "/healthz"); status != http.StatusOK || p.shouldRetry() {
-		t.Errorf("/healthz is %d once the port is free", status)
-	}
+	status, _ := askHealth(t, p, "/healthz")
+	assert.Equal(t, http.StatusOK, status, "once the port is free")
+	assert.False(t, p.shouldRetry())
 }
 
 func TestCloseFreesHealthPort(t *testing.T) {
@@ -141,20 +123,15 @@ func TestCloseFreesHealthPort(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); p.Sync(ctx) }()
 	at := p.options.Address.String() + ":10256"
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if conn, err := net.Dial("tcp4", at); err == nil {
-			conn.Close()
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal("Sync does not serve the node's health from the first:", err)
+	waitUntil(t, "the node's health, which Sync serves from the first", func() bool {
+		conn, err := net.Dial("tcp4", at)
+		if err != nil {
+			return false
 		}
-	}
+		return conn.Close() == nil
+	})
 	stop()
 	<-ended
 	p.Close()
-	again, err := net.Listen("tcp4", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again.Close()
+	expectFree(t, at)
 }

@@ -1,7 +1,6 @@
 package serviceproxy
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,16 +8,16 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -69,9 +68,7 @@ func newTestProxy(t *testing.T, subnet int) *testProxy {
 func (p *testProxy) freePort() uint16 {
 	p.t.Helper()
 	listener, err := net.Listen("tcp4", p.options.Address.String()+":0")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
 }
@@ -91,7 +88,31 @@ func (p *testProxy) nodePortService(adjust ...func(*v1.Service)) (*v1.Service, s
 	for _, change := range adjust {
 		change(service)
 	}
-	return service, fmt.Sprintf("%s:%d", p.options.Address, number)
+	return service, p.at(number)
+}
+
+// at is a port on the proxy's address.
+func (p *testProxy) at(port uint16) string { return fmt.Sprintf("%s:%d", p.options.Address, port) }
+
+// serveService adds a Service with a node port and these endpoints, and returns it and where it is served.
+func (p *testProxy) serveService(adjust func(*v1.Service), endpoints ...discovery.Endpoint) (*v1.Service, string) {
+	service, at := p.nodePortService(adjust)
+	p.OnServiceAdd(service)
+	p.setEndpoints([]discovery.EndpointPort{slicePort("", service.Spec.Ports[0].Protocol, 8080)}, endpoints...)
+	return service, at
+}
+
+// update replaces a Service by a changed copy, and syncs.
+func (p *testProxy) update(service *v1.Service, change func(*v1.Service)) *v1.Service {
+	changed := service.DeepCopy()
+	change(changed)
+	p.OnServiceUpdate(service, changed)
+	p.syncPorts()
+	return changed
+}
+
+func clusterPolicy(service *v1.Service) {
+	service.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster
 }
 
 func localPolicy(service *v1.Service) {
@@ -106,40 +127,11 @@ func clientIPAffinity(service *v1.Service) {
 	}
 }
 
-// podBackend is a pod's endpoint: EndpointSlices have it as 10.x.y.z, and it serves on 127.x.y.z.
-type podBackend struct {
-	address string
-	node    string
-	ready   bool
-}
-
-func (p *testProxy) endpointSlice(number int32, backends ...podBackend) *discovery.EndpointSlice {
-	protocol, name := v1.ProtocolTCP, ""
-	slice := &discovery.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "web-1",
-			Labels: map[string]string{discovery.LabelServiceName: "web"},
-		},
-		AddressType: discovery.AddressTypeIPv4,
-		Ports:       []discovery.EndpointPort{{Name: &name, Port: &number, Protocol: &protocol}},
-	}
-	for _, b := range backends {
-		slice.Endpoints = append(slice.Endpoints, discovery.Endpoint{
-			Addresses:  []string{b.address},
-			NodeName:   &b.node,
-			Conditions: discovery.EndpointConditions{Ready: &b.ready, Serving: &b.ready},
-		})
-	}
-	return slice
-}
-
 // servePod accepts on the loopback address of a pod until the test ends.
 func (p *testProxy) servePod(pod string, number int32, handle func(*net.TCPConn)) {
 	p.t.Helper()
 	listener, err := net.Listen("tcp4", fmt.Sprintf("127%s:%d", strings.TrimPrefix(pod, "10"), number))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	p.t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -176,69 +168,56 @@ func readAnswer(t *testing.T, at string) (string, error) {
 	return string(answer), err
 }
 
+// expectClosed requires that nobody listens.
+func expectClosed(t *testing.T, at string) {
+	t.Helper()
+	_, err := readAnswer(t, at)
+	assert.ErrorIs(t, err, syscall.ECONNREFUSED, at)
+}
+
+func expectFree(t *testing.T, at string) {
+	t.Helper()
+	listener, err := net.Listen("tcp4", at)
+	require.NoError(t, err)
+	listener.Close()
+}
+
 func mustDial(t *testing.T, at string) *net.TCPConn {
 	t.Helper()
 	connection, err := net.DialTimeout("tcp4", at, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = connection.SetDeadline(time.Now().Add(patience))
 	return connection.(*net.TCPConn)
 }
 
 func TestNothingIsServedBeforeInitialList(t *testing.T) {
 	t.Parallel()
-	p := &testProxy{
-		t: t, subnet: 1,
-		Proxy: New(testOptions(1)),
-	}
+	p := &testProxy{t: t, subnet: 1, Proxy: New(testOptions(1))}
 	defer p.Close()
 	service, at := p.nodePortService()
 	p.OnServiceAdd(service)
 	p.OnServiceSynced()
 	p.syncPorts()
-	if connection, err := net.Dial("tcp4", at); err == nil {
-		connection.Close()
-		t.Error("a node port was opened before the endpoints were known")
-	}
+	expectClosed(t, at)
 }
 
 func TestClusterPolicyUsesAllReadyEndpoints(t *testing.T) {
 	p := newTestProxy(t, 2)
-	service, at := p.nodePortService()
-	var pods []podBackend
 	for i, name := range []string{"node-1", "node-2", "node-3"} {
-		pods = append(pods, podBackend{p.podAddress(i), name, name != "node-3"})
 		p.servePod(p.podAddress(i), 8080, answerWith(name))
 	}
-	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, pods...))
-	p.syncPorts()
-
-	answers := map[string]int{}
-	for range 10 {
-		answer, err := readAnswer(t, at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers[answer]++
-	}
-	if answers["node-1"] != 5 || answers["node-2"] != 5 {
-		t.Errorf("answers came from %v", answers)
-	}
+	_, at := p.serveService(clusterPolicy, p.readyEndpoint(0, "node-1"), p.readyEndpoint(1, "node-2"),
+		p.readyEndpoint(2, "node-3", notReady))
+	assert.Equal(t, "map[node-1:2 node-2:2]", fourAnswers(t, at))
 }
 
 // Where a Service's status has the node's address, its port is served there, and on what is attached to the node.
 func TestPortsOfTheStatusAndAttachedAddresses(t *testing.T) {
 	p := newTestProxy(t, 14)
-	service, at := p.nodePortService()
-	service.Spec.Ports[0].Port = int32(p.freePort())
 	own, attached := p.options.Address, netip.AddrFrom4([4]byte{127, testOctet, 14, 2})
 	p.servePod(p.podAddress(0), 8080, answerWith("pod"))
-	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
-	p.syncPorts()
-
+	service, at := p.serveService(func(s *v1.Service) { s.Spec.Ports[0].Port = int32(p.freePort()) },
+		p.readyEndpoint(0, thisNode))
 	answers := func(address netip.Addr, port int32) bool {
 		answer, _ := readAnswer(t, netip.AddrPortFrom(address, uint16(port)).String())
 		return answer == "pod"
@@ -246,25 +225,20 @@ func TestPortsOfTheStatusAndAttachedAddresses(t *testing.T) {
 	nodePort, port := service.Spec.Ports[0].NodePort, service.Spec.Ports[0].Port
 	expect := func(when string, ownPort, attachedNodePort, attachedPort bool) {
 		t.Helper()
-		if !answers(own, nodePort) {
-			t.Errorf("%s: the node port %s does not answer", when, at)
-		}
-		got := []bool{answers(own, port), answers(attached, nodePort), answers(attached, port)}
-		if want := []bool{ownPort, attachedNodePort, attachedPort}; !slices.Equal(got, want) {
-			t.Errorf("%s: its own address serves the port, the attached one the node port, and the port: %v, want %v",
-				when, got, want)
-		}
+		assert.True(t, answers(own, nodePort), "%s: the node port %s", when, at)
+		assert.Equal(t, ownPort, answers(own, port), "%s: the port on its own address", when)
+		assert.Equal(t, attachedNodePort, answers(attached, nodePort), "%s: the node port on the attached one", when)
+		assert.Equal(t, attachedPort, answers(attached, port), "%s: the port on the attached one", when)
 	}
 	expect("at first", false, false, false)
 	p.SetAttached([]netip.Addr{attached})
 	p.syncPorts()
 	expect("with an attached address", false, true, false)
-	published := service.DeepCopy()
-	published.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{
-		{IP: attached.String(), IPMode: new(v1.LoadBalancerIPModeProxy)}, {IP: own.String()},
-	}
-	p.OnServiceUpdate(service, published)
-	p.syncPorts()
+	published := p.update(service, func(s *v1.Service) {
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{
+			{IP: attached.String(), IPMode: new(v1.LoadBalancerIPModeProxy)}, {IP: own.String()},
+		}
+	})
 	expect("with the node's address in the status", true, true, true)
 	p.SetAttached(nil)
 	p.syncPorts()
@@ -279,144 +253,89 @@ func TestSourceAddressByTrafficPolicy(t *testing.T) {
 		adjust func(*v1.Service)
 		want   string
 	}{
-		3: {func(*v1.Service) {}, testAddress("127.78.3.1")},
+		3: {clusterPolicy, testAddress("127.78.3.1")},
 		4: {localPolicy, testAddress("127.78.4.77")},
 	} {
 		t.Run(test.want, func(t *testing.T) {
 			p := newTestProxy(t, subnet)
-			service, at := p.nodePortService(test.adjust)
-			p.servePod(p.podAddress(0), 8080, func(c *net.TCPConn) {
-				_, _ = io.WriteString(c, clientAddress(c).String())
-			})
-			p.OnServiceAdd(service)
-			p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
-			p.syncPorts()
-
+			p.servePod(p.podAddress(0), 8080, func(c *net.TCPConn) { _, _ = io.WriteString(c, clientAddress(c).String()) })
+			_, at := p.serveService(test.adjust, p.readyEndpoint(0, thisNode))
 			from := &net.TCPAddr{IP: net.IPv4(127, testOctet, byte(subnet), 77)}
 			connection, err := (&net.Dialer{LocalAddr: from, Timeout: patience}).Dial("tcp4", at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer connection.Close()
-			if got, _ := io.ReadAll(connection); string(got) != test.want {
-				t.Errorf("the endpoint saw %s, want %s", got, test.want)
-			}
+			got, _ := io.ReadAll(connection)
+			assert.Equal(t, test.want, string(got), "what the endpoint saw")
 		})
 	}
 }
 
 func TestLocalPolicyWithoutEndpointResets(t *testing.T) {
 	p := newTestProxy(t, 5)
-	service, at := p.nodePortService(localPolicy)
 	p.servePod(p.podAddress(0), 8080, answerWith("elsewhere"))
 	p.servePod(p.podAddress(1), 8080, answerWith("here"))
-	p.OnServiceAdd(service)
-	slice := p.endpointSlice(8080, podBackend{p.podAddress(0), "node-2", true})
-	p.OnEndpointSliceAdd(slice)
+	_, at := p.serveService(localPolicy, p.readyEndpoint(0, "node-2"))
+	assert.Equal(t, "map[reset:4]", fourAnswers(t, at))
+	before, after := p.endpointSlice(), p.endpointSlice()
+	after.Ports = onlyTCP
+	after.Endpoints = []discovery.Endpoint{p.readyEndpoint(0, "node-2"), p.readyEndpoint(1, thisNode)}
+	p.OnEndpointSliceUpdate(before, after)
 	p.syncPorts()
-	if answer, err := readAnswer(t, at); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got %q, %v; want a reset", answer, err)
-	}
-
-	p.OnEndpointSliceUpdate(
-		slice,
-		p.endpointSlice(8080, podBackend{p.podAddress(0), "node-2", true}, podBackend{p.podAddress(1), thisNode, true}),
-	)
-	p.syncPorts()
-	for range 3 {
-		if answer, err := readAnswer(t, at); answer != "here" || err != nil {
-			t.Errorf("got %q, %v", answer, err)
-		}
-	}
+	assert.Equal(t, "map[here:4]", fourAnswers(t, at))
 }
 
 func TestRefusingEndpointIsSkipped(t *testing.T) {
 	p := newTestProxy(t, 6)
-	service, at := p.nodePortService()
 	p.servePod(p.podAddress(1), 8080, answerWith("alive"))
-	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(
-		p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}),
-	)
-	p.syncPorts()
-	for range 4 {
-		if answer, err := readAnswer(t, at); answer != "alive" || err != nil {
-			t.Errorf("got %q, %v", answer, err)
-		}
-	}
+	_, at := p.serveService(clusterPolicy, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, thisNode))
+	assert.Equal(t, "map[alive:4]", fourAnswers(t, at))
 }
 
 func TestHalfCloseIsPassedOn(t *testing.T) {
 	p := newTestProxy(t, 7)
-	service, at := p.nodePortService()
 	p.servePod(p.podAddress(0), 8080, func(c *net.TCPConn) {
 		all, _ := io.ReadAll(c) // ends only if the end of the request is passed on
 		_, _ = fmt.Fprintf(c, "%d bytes", len(all))
 	})
-	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
-	p.syncPorts()
-
+	_, at := p.serveService(clusterPolicy, p.readyEndpoint(0, thisNode))
 	connection := mustDial(t, at)
 	defer connection.Close()
-	if _, err := io.WriteString(connection, strings.Repeat("x", 1<<20)); err != nil {
-		t.Fatal(err)
-	}
-	if err := connection.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if answer, err := io.ReadAll(connection); string(answer) != "1048576 bytes" || err != nil {
-		t.Errorf("got %q, %v", answer, err)
-	}
+	_, err := io.WriteString(connection, strings.Repeat("x", 1<<20))
+	require.NoError(t, err)
+	require.NoError(t, connection.CloseWrite())
+	answer, err := io.ReadAll(connection)
+	require.NoError(t, err)
+	assert.Equal(t, "1048576 bytes", string(answer))
 }
 
 func TestSessionAffinityOfConnections(t *testing.T) {
 	p := newTestProxy(t, 8)
-	service, at := p.nodePortService(clientIPAffinity)
 	p.servePod(p.podAddress(0), 8080, answerWith("first"))
 	p.servePod(p.podAddress(1), 8080, answerWith("second"))
-	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(
-		p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}),
-	)
-	p.syncPorts()
+	_, at := p.serveService(clientIPAffinity, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, thisNode))
 	want, err := readAnswer(t, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 5 {
-		if got, _ := readAnswer(t, at); got != want {
-			t.Errorf("moved from %s to %s", want, got)
-		}
-	}
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprintf("map[%s:4]", want), fourAnswers(t, at))
 }
 
 func TestDeletedServiceClosesPortAndConnections(t *testing.T) {
 	p := newTestProxy(t, 9)
-	service, at := p.nodePortService()
 	p.servePod(p.podAddress(0), 8080, func(c *net.TCPConn) {
 		_, _ = io.WriteString(c, "x")
 		_, _ = io.Copy(io.Discard, c)
 	})
-	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
-	p.syncPorts()
+	service, at := p.serveService(clusterPolicy, p.readyEndpoint(0, thisNode))
 	open := mustDial(t, at)
 	defer open.Close()
-	if _, err := open.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := open.Read(make([]byte, 1))
+	require.NoError(t, err)
 
 	p.OnServiceDelete(service)
 	p.syncPorts()
-	if _, err := open.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the open connection: %v", err)
-	}
-	listener, err := net.Listen("tcp4", at)
-	if err != nil {
-		t.Fatalf("the port is still taken: %v", err)
-	}
-	listener.Close()
+	_, err = open.Read(make([]byte, 1))
+	require.Error(t, err)
+	assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the open connection")
+	expectFree(t, at)
 }
 
 func TestFailedBindIsRetried(t *testing.T) {
@@ -424,83 +343,54 @@ func TestFailedBindIsRetried(t *testing.T) {
 	service, at := p.nodePortService()
 	p.servePod(p.podAddress(0), 8080, answerWith("hello"))
 	taken, err := net.Listen("tcp4", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
-	p.syncPorts()
-	if !p.shouldRetry() {
-		t.Error("a failed bind is not going to be tried again")
-	}
+	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode))
+	assert.True(t, p.shouldRetry(), "the bind failed")
 	taken.Close()
 	p.syncPorts()
-	if answer, err := readAnswer(t, at); answer != "hello" || err != nil {
-		t.Errorf("got %q, %v", answer, err)
-	}
-	if p.shouldRetry() {
-		t.Error("there is nothing left to try again")
-	}
+	assert.Equal(t, "map[hello:4]", fourAnswers(t, at))
+	assert.False(t, p.shouldRetry(), "nothing is left")
 }
 
 func TestSCTPIsNotServed(t *testing.T) {
 	p := newTestProxy(t, 11)
-	service, at := p.nodePortService(func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolSCTP })
-	p.OnServiceAdd(service)
-	p.syncPorts()
-	if len(p.unservedPorts) != 1 || p.shouldRetry() {
-		t.Errorf("unserved %v, retry %v", p.unservedPorts, p.shouldRetry())
-	}
-	if connection, err := net.Dial("tcp4", at); err == nil {
-		connection.Close()
-		t.Error("TCP is served on an SCTP node port")
-	}
+	_, at := p.serveService(func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolSCTP })
+	assert.Len(t, p.unservedPorts, 1)
+	assert.False(t, p.shouldRetry())
+	expectClosed(t, at)
 }
 
 func TestHealthCheckNodePortCountsLocalEndpoints(t *testing.T) {
 	p := newTestProxy(t, 12)
 	health := p.freePort()
-	service, _ := p.nodePortService(localPolicy, func(s *v1.Service) { s.Spec.HealthCheckNodePort = int32(health) })
-	p.OnServiceAdd(service)
-	p.syncPorts()
-	url := fmt.Sprintf("http://%s:%d/", p.options.Address, health)
-	expectHealth(t, url, http.StatusServiceUnavailable, 0)
-
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{
-		p.podAddress(0), thisNode, true,
-	}, podBackend{p.podAddress(1), "node-2", true},
-		podBackend{p.podAddress(2), thisNode, false}))
-	p.syncPorts()
-	expectHealth(t, url, http.StatusOK, 1)
+	p.serveService(localWithHealth(health))
+	p.expectHealth(health, http.StatusServiceUnavailable, 0)
+	p.setEndpoints(onlyTCP, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, "node-2"),
+		p.readyEndpoint(2, thisNode, notReady))
+	p.expectHealth(health, http.StatusOK, 1)
 }
 
-func expectHealth(t *testing.T, url string, status, endpoints int) {
-	t.Helper()
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get(url)
-	if err != nil {
-		t.Fatal(err)
+func localWithHealth(port uint16) func(*v1.Service) {
+	return func(s *v1.Service) {
+		localPolicy(s)
+		s.Spec.HealthCheckNodePort = int32(port)
 	}
+}
+
+// expectHealth requires what a kube-proxy of the pinned version answers, byte for byte
+// (pkg/proxy/healthcheck/service_health.go).
+func (p *testProxy) expectHealth(port uint16, status, endpoints int) {
+	p.t.Helper()
+	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(fmt.Sprintf("http://%s:%d/", p.options.Address, port))
+	require.NoError(p.t, err)
 	defer response.Body.Close()
 	body, _ := io.ReadAll(response.Body)
-	want := upstreamHealthBody(types.NamespacedName{Namespace: "default", Name: "web"}, endpoints)
-	if response.StatusCode != status || string(body) != want {
-		t.Errorf("got %d %s\nwant %d %s", response.StatusCode, body, status, want)
-	}
-	for header, value := range map[string]string{
-		"Content-Type":                     "application/json",
-		"X-Content-Type-Options":           "nosniff",
-		"X-Load-Balancing-Endpoint-Weight": fmt.Sprint(endpoints),
-	} {
-		if got := response.Header.Get(header); got != value {
-			t.Errorf("%s: %q, want %q", header, got, value)
-		}
-	}
-}
-
-// upstreamHealthBody is what a kube-proxy of the pinned version answers, byte for
-// byte (pkg/proxy/healthcheck/service_health.go).
-func upstreamHealthBody(name types.NamespacedName, endpoints int) string {
-	return "{\n\t\"service\": {\n\t\t\"namespace\": \"" + name.Namespace + "\",\n\t\t\"name\": \"" + name.Name +
-		"\"\n\t},\n\t\"localEndpoints\": " + fmt.Sprint(endpoints) + ",\n\t\"serviceProxyHealthy\": true\n}"
+	assert.Equal(p.t, status, response.StatusCode)
+	assert.Equal(p.t, "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\t"+
+		fmt.Sprintf("\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}", endpoints), string(body))
+	assert.Equal(p.t, "application/json", response.Header.Get("Content-Type"))
+	assert.Equal(p.t, "nosniff", response.Header.Get("X-Content-Type-Options"))
+	assert.Equal(p.t, fmt.Sprint(endpoints), response.Header.Get("X-Load-Balancing-Endpoint-Weight"))
 }

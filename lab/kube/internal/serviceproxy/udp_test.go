@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -25,9 +27,7 @@ func overUDP(service *v1.Service) { service.Spec.Ports[0].Protocol = v1.Protocol
 func (p *testProxy) serveUDP(pod string, number int32, name string) {
 	p.t.Helper()
 	socket, err := net.ListenPacket("udp4", fmt.Sprintf("127%s:%d", strings.TrimPrefix(pod, "10"), number))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	p.t.Cleanup(func() { socket.Close() })
 	go func() {
 		datagram := make([]byte, maxDatagram)
@@ -44,15 +44,24 @@ func (p *testProxy) serveUDP(pod string, number int32, name string) {
 	}()
 }
 
+// serveServiceOverUDP adds a Service. Pods 0 and 1 answer with their names, and pod 0 is its endpoint.
+func (p *testProxy) serveServiceOverUDP(adjust ...func(*v1.Service)) (*v1.Service, string) {
+	p.t.Helper()
+	service, at := p.nodePortService(append(adjust, overUDP)...)
+	p.OnServiceAdd(service)
+	p.serveUDP(p.podAddress(0), 5353, "pod-0")
+	p.serveUDP(p.podAddress(1), 5353, "pod-1")
+	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode))
+	return service, at
+}
+
 // dialUDPFrom returns a client's socket, which takes replies from the node port only.
 func (p *testProxy) dialUDPFrom(host byte, at string) *net.UDPConn {
 	p.t.Helper()
 	to := netip.MustParseAddrPort(at)
 	from := net.UDPAddr{IP: net.IPv4(127, testOctet, byte(p.subnet), host)}
 	socket, err := net.DialUDP("udp4", &from, net.UDPAddrFromAddrPort(to))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	p.t.Cleanup(func() { socket.Close() })
 	_ = socket.SetDeadline(time.Now().Add(patience))
 	return socket
@@ -61,18 +70,13 @@ func (p *testProxy) dialUDPFrom(host byte, at string) *net.UDPConn {
 // exchangeDatagram sends a datagram to a serveUDP, and returns the parts of its reply.
 func exchangeDatagram(t *testing.T, client *net.UDPConn, text string) (pod, saw, echoed string) {
 	t.Helper()
-	if _, err := client.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := client.Write([]byte(text))
+	require.NoError(t, err)
 	answer := make([]byte, maxDatagram)
 	n, err := client.Read(answer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	parts := strings.SplitN(string(answer[:n]), "|", 3)
-	if len(parts) != 3 {
-		t.Fatalf("the answer is %q", answer[:n])
-	}
+	require.Len(t, parts, 3)
 	return parts[0], parts[1], parts[2]
 }
 
@@ -96,52 +100,34 @@ func (u *udpPort) flowCount() int {
 
 func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited for %s", what)
-		}
-	}
+	require.Eventually(t, ok, patience, time.Millisecond, what)
 }
 
 func TestFlowKeepsItsEndpoint(t *testing.T) {
 	p := newTestProxy(t, 40)
-	service, at := p.nodePortService(overUDP)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(0), 5353, "pod-0")
-	p.serveUDP(p.podAddress(1), 5353, "pod-1")
+	_, at := p.serveServiceOverUDP()
 	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, "node-2"))
 	first, second := p.dialUDPFrom(77, at), p.dialUDPFrom(77, at)
 	want, _, _ := exchangeDatagram(t, first, "hello")
-	if other, _, _ := exchangeDatagram(t, second, "hello"); other == want {
-		t.Errorf("%s got both clients", other)
-	}
+	other, _, _ := exchangeDatagram(t, second, "hello")
+	assert.NotEqual(t, want, other, "of two clients")
 	for _, text := range []string{"", "x", strings.Repeat("x", 60000)} {
 		pod, saw, echoed := exchangeDatagram(t, first, text)
-		if pod != want || echoed != text || saw != p.options.Address.String() {
-			t.Errorf(
-				"%d bytes came back from %s, which saw %s; want %d from %s, which sees the node", len(echoed), pod, saw,
-				len(text), want,
-			)
-		}
+		assert.Equal(t, want, pod)
+		assert.Equal(t, p.options.Address.String(), saw)
+		assert.True(t, echoed == text, "%d bytes came back, want %d", len(echoed), len(text))
 	}
-	if n := p.openUDPPort().flowCount(); n != 2 {
-		t.Errorf("%d flows of two clients", n)
-	}
+	assert.Equal(t, 2, p.openUDPPort().flowCount())
 }
 
 func TestFlowEndsWithItsEndpoint(t *testing.T) {
 	p := newTestProxy(t, 41)
-	service, at := p.nodePortService(overUDP)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(0), 5353, "pod-0")
-	p.serveUDP(p.podAddress(1), 5353, "pod-1")
-	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode))
+	_, at := p.serveServiceOverUDP()
 	client := p.dialUDPFrom(77, at)
 	expect := func(want, when string) {
 		t.Helper()
-		if pod, _, _ := exchangeDatagram(t, client, "hello"); pod != want {
-			t.Errorf("%s: %s answered, want %s", when, pod, want)
-		}
+		pod, _, _ := exchangeDatagram(t, client, "hello")
+		assert.Equal(t, want, pod, when)
 	}
 	expect("pod-0", "at first")
 	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, thisNode))
@@ -153,59 +139,43 @@ func TestFlowEndsWithItsEndpoint(t *testing.T) {
 	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode))
 	expect("pod-0", "the other has gone")
 	p.setEndpoints(onlyUDP)
-	if n := p.openUDPPort().flowCount(); n != 0 {
-		t.Errorf("%d flows without an endpoint", n)
-	}
+	assert.Zero(t, p.openUDPPort().flowCount(), "without an endpoint")
 }
 
 func TestDeletedServiceEndsFlows(t *testing.T) {
 	p := newTestProxy(t, 42)
-	service, at := p.nodePortService(overUDP)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(0), 5353, "pod-0")
-	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode))
+	service, at := p.serveServiceOverUDP()
 	client := p.dialUDPFrom(77, at)
 	exchangeDatagram(t, client, "hello")
 	port := p.openUDPPort()
 	p.OnServiceDelete(service)
 	p.syncPorts()
-	if n := port.flowCount(); n != 0 {
-		t.Errorf("%d flows are left", n)
-	}
+	assert.Zero(t, port.flowCount())
 	_, err := client.Write([]byte("hello"))
 	if err == nil {
 		_, err = client.Read(make([]byte, 1))
 	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a datagram to a port that is none any more: %v", err)
-	}
+	assert.ErrorIs(t, err, syscall.ECONNREFUSED, "a datagram to a port that is none any more")
 }
 
 func TestIdlestFlowIsEvicted(t *testing.T) {
 	p := newTestProxy(t, 43)
 	p.limits.flows = 2
-	service, at := p.nodePortService(overUDP)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(0), 5353, "pod-0")
-	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode))
+	_, at := p.serveServiceOverUDP()
 	clients := []*net.UDPConn{p.dialUDPFrom(77, at), p.dialUDPFrom(78, at), p.dialUDPFrom(79, at)}
 	for range 3 {
 		for i, client := range clients {
 			text := fmt.Sprint("from ", i)
-			if _, _, echoed := exchangeDatagram(t, client, text); echoed != text {
-				t.Errorf("client %d got %q", i, echoed)
-			}
-			if n := p.openUDPPort().flowCount(); n > 2 {
-				t.Errorf("%d flows", n)
-			}
+			_, _, echoed := exchangeDatagram(t, client, text)
+			assert.Equal(t, text, echoed)
+			assert.LessOrEqual(t, p.openUDPPort().flowCount(), 2)
 		}
 	}
 	u := p.openUDPPort()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.flows[clients[0].LocalAddr().(*net.UDPAddr).AddrPort()] != nil {
-		t.Error("who had been silent longest was not the one to go")
-	}
+	longestSilent := clients[0].LocalAddr().(*net.UDPAddr).AddrPort()
+	assert.Nil(t, u.flows[longestSilent])
 }
 
 func TestIdleFlowExpires(t *testing.T) {
@@ -215,9 +185,8 @@ func TestIdleFlowExpires(t *testing.T) {
 	p.OnServiceAdd(service)
 	p.serveUDP(p.podAddress(0), 5353, "")
 	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode))
-	if _, err := p.dialUDPFrom(77, at).Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.dialUDPFrom(77, at).Write([]byte("hello"))
+	require.NoError(t, err)
 	port := p.openUDPPort()
 	received := func() bool { // The turn is taken with the flow, and stays taken.
 		port.mu.Lock()
@@ -231,86 +200,65 @@ func TestIdleFlowExpires(t *testing.T) {
 func TestReplyExtendsFlow(t *testing.T) {
 	p := newTestProxy(t, 49)
 	p.limits.assured = time.Hour
-	service, at := p.nodePortService(overUDP)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(0), 5353, "pod-0")
-	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode))
+	_, at := p.serveServiceOverUDP()
 	client := p.dialUDPFrom(77, at)
 	exchangeDatagram(t, client, "hello")
 	port := p.openUDPPort()
 	port.mu.Lock()
 	f := port.flows[client.LocalAddr().(*net.UDPAddr).AddrPort()]
 	port.mu.Unlock()
-	if f == nil || time.Until(port.flowExpiry(f)) < 30*time.Minute {
-		t.Error("an answer does not keep a flow")
-	}
+	require.NotNil(t, f)
+	assert.Greater(t, time.Until(port.flowExpiry(f)), 30*time.Minute)
 }
 
 func TestRefusedDatagramEndsItsFlow(t *testing.T) {
 	p := newTestProxy(t, 45)
-	service, at := p.nodePortService(overUDP)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(1), 5353, "pod-1")
-	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, thisNode))
+	_, at := p.serveServiceOverUDP()
+	p.setEndpoints(onlyUDP, p.readyEndpoint(2, thisNode), p.readyEndpoint(1, thisNode))
 	client := p.dialUDPFrom(77, at)
 	var err error
 	for range 10 { // A datagram that nobody takes is lost, and its sender sends it again.
-		if _, err = client.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+		_, err = client.Write([]byte("hello"))
+		require.NoError(t, err)
 		_ = client.SetReadDeadline(time.Now().Add(time.Second))
 		if _, err = client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
 	}
-	if err != nil {
-		t.Errorf("the endpoint that is there was not found: %v", err)
-	}
+	assert.NoError(t, err, "the endpoint that is there was not found")
 }
 
 func TestLocalPolicyOfDatagrams(t *testing.T) {
 	p := newTestProxy(t, 46)
-	service, at := p.nodePortService(overUDP, localPolicy)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(0), 5353, "here")
-	p.serveUDP(p.podAddress(1), 5353, "there")
+	_, at := p.serveServiceOverUDP(localPolicy)
 	p.setEndpoints(onlyUDP, p.readyEndpoint(1, "node-2"))
 	// Dropped: the port is there and takes it, and that is all.
-	if _, err := p.openUDPPort().flowFor(netip.MustParseAddrPort("127.0.0.1:1")); !errors.Is(err, errNoEndpoints) {
-		t.Errorf("without an endpoint here: %v", err)
-	}
+	_, err := p.openUDPPort().flowFor(netip.MustParseAddrPort("127.0.0.1:1"))
+	require.ErrorIs(t, err, errNoEndpoints)
 	client := p.dialUDPFrom(77, at)
-	if _, err := client.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.Write([]byte("hello"))
+	require.NoError(t, err)
 	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, "node-2"))
 	pod, saw, _ := exchangeDatagram(t, client, "hello")
-	if want := client.LocalAddr().(*net.UDPAddr).IP.String(); pod != "here" || saw != want {
-		t.Errorf("%s answered, and saw %s; want here, and %s", pod, saw, want)
-	}
+	assert.Equal(t, "pod-0", pod)
+	assert.Equal(t, client.LocalAddr().(*net.UDPAddr).IP.String(), saw)
 }
 
 func TestSessionAffinityOfFlows(t *testing.T) {
 	p := newTestProxy(t, 47)
-	service, at := p.nodePortService(overUDP, clientIPAffinity)
-	p.OnServiceAdd(service)
-	p.serveUDP(p.podAddress(0), 5353, "pod-0")
-	p.serveUDP(p.podAddress(1), 5353, "pod-1")
+	_, at := p.serveServiceOverUDP(clientIPAffinity)
 	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode), p.readyEndpoint(1, thisNode))
-	want, _, _ := exchangeDatagram(t, p.dialUDPFrom(77, at), "hello")
-	other, _, _ := exchangeDatagram(t, p.dialUDPFrom(78, at), "hello")
-	if other == want {
-		t.Errorf("%s got both clients", other)
+	podFor := func(host byte) string {
+		pod, _, _ := exchangeDatagram(t, p.dialUDPFrom(host, at), "hello")
+		return pod
 	}
+	want := podFor(77)
+	assert.NotEqual(t, want, podFor(78), "of two clients")
 	for range 3 {
-		if got, _, _ := exchangeDatagram(t, p.dialUDPFrom(77, at), "hello"); got != want {
-			t.Errorf("a new flow of a client went to %s, want %s", got, want)
-		}
+		assert.Equal(t, want, podFor(77), "a new flow of a client")
 	}
 	p.setEndpoints(onlyUDP, p.readyEndpoint(0, thisNode, terminatingAndServing), p.readyEndpoint(1, thisNode))
-	if got, _, _ := exchangeDatagram(t, p.dialUDPFrom(79, at), "hello"); got != "pod-1" {
-		t.Errorf("a new client went to %s, which ends", got)
-	}
+	assert.Equal(t, "pod-1", podFor(79), "pod-0 ends")
 }
 
 func TestTCPAndUDPShareNodePortNumber(t *testing.T) {
@@ -329,18 +277,11 @@ func TestTCPAndUDPShareNodePortNumber(t *testing.T) {
 		[]discovery.EndpointPort{slicePort("tcp", v1.ProtocolTCP, 8080), slicePort("udp", v1.ProtocolUDP, 5353)},
 		p.readyEndpoint(0, thisNode),
 	)
-	if got := fourAnswers(t, at); got != "map[connected:4]" {
-		t.Error(got)
-	}
+	assert.Equal(t, "map[connected:4]", fourAnswers(t, at))
 	client := p.dialUDPFrom(77, at)
 	exchangeDatagram(t, client, "hello")
 
-	without := service.DeepCopy()
-	without.Spec.Ports = without.Spec.Ports[1:]
-	p.OnServiceUpdate(service, without)
-	p.syncPorts()
-	if _, err := readAnswer(t, at); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("the port of TCP, which has gone: %v", err)
-	}
+	p.update(service, func(s *v1.Service) { s.Spec.Ports = s.Spec.Ports[1:] })
+	expectClosed(t, at)
 	exchangeDatagram(t, client, "still there")
 }
