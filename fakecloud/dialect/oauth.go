@@ -41,7 +41,7 @@ func grantToken(ctx context.Context, r *Request, form url.Values) (*Answer, erro
 		return &Answer{Status: http.StatusBadRequest, Body: struct {
 			Error       string `json:"error"`
 			Description string `json:"error_description"`
-		}{code, "the one grant_type that there is here is client_credentials"}}, nil
+		}{code, "grant_type must be client_credentials"}}, nil
 	}
 	granted, err := r.Cloud.GrantAccess(ctx, server.CallerSecret(r.HTTP))
 	if err != nil {

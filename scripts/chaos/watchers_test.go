@@ -157,7 +157,7 @@ func (w *world) checkPicture(ctx context.Context, f facts) error {
 	if err != nil {
 		return err
 	}
-	shown, err := page.Things(ctx)
+	shown, err := page.Objects(ctx)
 	if err != nil {
 		return err
 	}

@@ -381,7 +381,7 @@ func (rec *record) setListeners(listeners []listener, u *api.LoadBalancerUpdate)
 		switch l.Protocol {
 		case "http", "tcp":
 		case "https":
-			return dialect.Invalid("listeners", "of protocol https want certificates, which this imitation does not have")
+			return dialect.Invalid("listeners", "of protocol https need certificates, which this imitation does not have")
 		default:
 			return dialect.Invalid("listeners", "have the protocol %q: want http, tcp or https", l.Protocol)
 		}

@@ -46,11 +46,11 @@ type unsupportedParts struct {
 func (u unsupportedParts) checkSupported() error {
 	switch {
 	case u.SSLConfiguration != nil && string(*u.SSLConfiguration) != "null":
-		return dialect.Invalid("sslConfiguration", "cannot be had: nothing ends TLS in this imitation")
+		return dialect.Invalid("sslConfiguration", "is not supported: this imitation does not terminate TLS")
 	case len(u.HostnameNames) > 0:
-		return dialect.Invalid("hostnameNames", "cannot be had: this imitation has no virtual hosts")
+		return dialect.Invalid("hostnameNames", "is not supported: this imitation has no virtual hosts")
 	case len(u.RuleSetNames) > 0:
-		return dialect.Invalid("ruleSetNames", "cannot be had: this imitation has no rule sets")
+		return dialect.Invalid("ruleSetNames", "is not supported: this imitation has no rule sets")
 	}
 	return nil
 }
@@ -494,7 +494,7 @@ func (b *balancer) setBackends(set *backendSet, given []backend) error {
 		case !known:
 			return dialect.Invalid("backends", "have %q, which no instance has", cmp.Or(g.IPAddress, api.ValueOf(g.TargetID)))
 		case g.Port != given[0].Port:
-			return dialect.Invalid("backends", "have the ports %d and %d: those of one set have one here", given[0].Port, g.Port)
+			return dialect.Invalid("backends", "have the ports %d and %d: all backends of a set must have one", given[0].Port, g.Port)
 		case slices.ContainsFunc(set.Backends, func(other backend) bool { return other.IPAddress == address }):
 			return dialect.Invalid("backends", "have %s:%d twice", address, g.Port)
 		}
@@ -514,7 +514,7 @@ func (b *balancer) putSet(name string, set backendSet) error {
 	case !slices.Contains(b.service.policies, set.Policy):
 		return dialect.Invalid("policy", "%q is none: want one of %v", set.Policy, b.service.policies)
 	case protocol != "HTTP" && protocol != "TCP":
-		return dialect.Invalid("healthChecker.protocol", "is %q, and this imitation has HTTP and TCP", protocol)
+		return dialect.Invalid("healthChecker.protocol", "is %q: this imitation has HTTP and TCP", protocol)
 	}
 	return errors.Join(set.checkSupported(), b.setBackends(&set, set.Backends))
 }
@@ -701,7 +701,7 @@ func (b *balancer) checkActive() error {
 // checkIPVersion refuses what is not IPv4, in a field.
 func checkIPVersion(field string, version *string) error {
 	if version != nil && *version != "" && *version != ipv4 {
-		return dialect.Invalid(field, "%s cannot be had: this imitation has %s", *version, ipv4)
+		return dialect.Invalid(field, "%s is not supported: this imitation has %s", *version, ipv4)
 	}
 	return nil
 }
@@ -776,7 +776,7 @@ func findReserved(ctx context.Context, r *dialect.Request, ips []reservedIP) (*s
 	}
 	id, err := publicIPKind.NativeID(ctx, r, ips[0].ID)
 	if err != nil || len(ips) > 1 {
-		return nil, dialect.Invalid("reservedIps", "must be one public IP that there is, and not %v", ips)
+		return nil, dialect.Invalid("reservedIps", "must be one existing public IP, not %v", ips)
 	}
 	return &id, nil
 }

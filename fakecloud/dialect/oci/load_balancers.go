@@ -209,11 +209,11 @@ type lbCreation struct {
 func createLoadBalancer(ctx context.Context, r *dialect.Request, q lbCreation) (*dialect.Answer, error) {
 	switch {
 	case len(q.SubnetIDs) != 1:
-		return nil, dialect.Invalid("subnetIds", "must be one: subnets are regional here")
+		return nil, dialect.Invalid("subnetIds", "must be exactly one: subnets are regional here")
 	case len(q.Certificates) > 0:
-		return nil, dialect.Invalid("certificates", "cannot be had: nothing ends TLS in this imitation")
+		return nil, dialect.Invalid("certificates", "is not supported: this imitation does not terminate TLS")
 	case len(q.RuleSets) > 0:
-		return nil, dialect.Invalid("ruleSets", "cannot be had: this imitation has no rule sets")
+		return nil, dialect.Invalid("ruleSets", "is not supported: this imitation has no rule sets")
 	}
 	if err := errors.Join(checkIPVersion("ipMode", q.IPMode), q.check()); err != nil {
 		return nil, err

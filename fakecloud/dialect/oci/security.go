@@ -184,7 +184,7 @@ func (f *firewall) save(ctx context.Context, r *dialect.Request) error {
 	}
 	switch {
 	case client.HasCode(err, api.ProblemCode(cloud.NameTaken)):
-		return &cloud.Error{Code: cloud.PreconditionFailed, Message: "it was made meanwhile: read it again"}
+		return &cloud.Error{Code: cloud.PreconditionFailed, Message: "it was created meanwhile: read it again"}
 	case err == nil:
 		f.Firewall = saved
 	}
@@ -434,7 +434,7 @@ func addSecurityRules(ctx context.Context, r *dialect.Request, q securityRules) 
 		}
 		g.Rules = append(g.Rules, q.Rules...)
 		if len(g.Rules) > maxRules {
-			return dialect.Invalid("securityRules", "would be %d of the group: %d are the most", len(g.Rules), maxRules)
+			return dialect.Invalid("securityRules", "would be %d in the group: at most %d are allowed", len(g.Rules), maxRules)
 		}
 		return nil
 	})
