@@ -105,7 +105,8 @@ func TestTokenRequests(t *testing.T) {
 			t.Context(), method, c.DialectURL("brightbox")+path, strings.NewReader(form),
 		))(t)
 		request.SetBasicAuth("cli-00001", password)
-		answer := must(http.DefaultClient.Do(request))(t)
+		answer, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
 		body, err := io.ReadAll(answer.Body)
 		require.NoError(t, errors.Join(err, answer.Body.Close()))
 		return answer.StatusCode, string(body)
