@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -59,7 +58,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 			var rows [][]string
 			for _, e := range items {
 				rows = append(rows, []string{
-					e.Time.Local().Format("15:04:05.000"), e.Token, cmp.Or(e.UserAgent, "-"), e.Operation,
+					e.Time.Local().Format("15:04:05.000"), e.Token, e.UserAgent, e.Operation,
 					orDash(e.Resource),
 					outcomeText(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn),
 					fmt.Sprint(e.BytesOut),
@@ -123,7 +122,7 @@ func (a *app) auditSum() *cobra.Command {
 			var rows [][]string
 			for _, s := range items {
 				rows = append(rows, []string{
-					cmp.Or(s.Token, "-"), cmp.Or(s.UserAgent, "-"), cmp.Or(s.Operation, "-"), fmt.Sprint(s.Calls),
+					s.Token, s.UserAgent, s.Operation, fmt.Sprint(s.Calls),
 					fmt.Sprint(s.Errors), fmt.Sprint(s.Faults),
 					fmt.Sprint(s.Throttled), fmt.Sprintf("%.1fms", s.DurationMilliseconds), fmt.Sprint(s.BytesIn),
 					fmt.Sprint(s.BytesOut),

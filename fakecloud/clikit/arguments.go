@@ -77,7 +77,7 @@ func RequireArguments(least, most int) cobra.PositionalArgs {
 			given = fmt.Sprintf("%q", args)
 		}
 		_, wanted, _ := strings.Cut(cmd.Use, " ")
-		return Usagef("`%s` wants %s, and was given %s", cmd.CommandPath(), wanted, given)
+		return fmt.Errorf("`%s` wants %s, and was given %s", cmd.CommandPath(), wanted, given)
 	}
 }
 

@@ -57,22 +57,25 @@ func newRequester(t *testing.T, port int) *requester {
 	return &requester{t, c, bufio.NewReader(c)}
 }
 
+// beganAnswer is an answer whose body the test's end closes.
+type beganAnswer struct{ *http.Response }
+
 // begin sends a request and returns the begin of its answer.
-func (r *requester) begin(request string) *http.Response {
+func (r *requester) begin(request string) beganAnswer {
 	r.Helper()
 	_, err := io.WriteString(r.conn, request+"\r\n\r\n")
 	require.NoError(r, err)
 	answer, err := http.ReadResponse(r.answer, nil)
 	require.NoError(r, err)
 	r.Cleanup(func() { _ = answer.Body.Close() })
-	return answer
+	return beganAnswer{answer}
 }
 
 // get gives the answer's status and body, and whether the connection ends with it.
 func (r *requester) get(headers ...string) (status int, body string, ends bool) {
 	r.Helper()
 	request := "GET / HTTP/1.1\r\n" + strings.Join(append([]string{"Host: shop.example"}, headers...), "\r\n")
-	answer := r.begin(request) //nolint:bodyclose // The test's end closes it.
+	answer := r.begin(request)
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(r, err)
 	return answer.StatusCode, string(text), answer.Close
@@ -143,7 +146,7 @@ func TestRequestsThatNoTargetAnswers(t *testing.T) {
 	startTarget(t, three, target, func(c net.Conn) { _, _ = bufio.NewReader(c).ReadString('\n') })
 	status, _, _ = newRequester(t, port).get()
 	assert.Equal(t, http.StatusBadGateway, status)
-	refusal := newRequester(t, port).begin("this is no HTTP") //nolint:bodyclose // The test's end closes it.
+	refusal := newRequester(t, port).begin("this is no HTTP")
 	assert.Equal(t, http.StatusBadRequest, refusal.StatusCode)
 }
 
@@ -169,7 +172,7 @@ func TestRequestsThatLast(t *testing.T) {
 	})
 	forwardHTTP(t, p, target, port, two)
 	c := newRequester(t, port)
-	answer := c.begin("GET / HTTP/1.1\r\nHost: a") //nolint:bodyclose // The test's end closes it.
+	answer := c.begin("GET / HTTP/1.1\r\nHost: a")
 	first := make([]byte, len("first "))
 	_, err := io.ReadFull(answer.Body, first)
 	require.NoError(t, err, "it is passed on before the answer ends")
@@ -179,7 +182,7 @@ func TestRequestsThatLast(t *testing.T) {
 	assert.Equal(t, "last", string(rest))
 
 	c = newRequester(t, port)
-	upgraded := c.begin("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo") //nolint:bodyclose // The test's end closes it.
+	upgraded := c.begin("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo")
 	require.Equal(t, http.StatusSwitchingProtocols, upgraded.StatusCode)
 	_, err = io.WriteString(c.conn, "hello")
 	require.NoError(t, err)
@@ -199,7 +202,7 @@ func TestRequestsKeepTheirQuery(t *testing.T) {
 	forwardHTTP(t, p, target, port, two)
 	const uri = "/a%2Fb?x=1;y=2&z=%zz"
 	c := newRequester(t, port)
-	answer := c.begin("GET " + uri + " HTTP/1.1\r\nHost: a") //nolint:bodyclose // The test's end closes it.
+	answer := c.begin("GET " + uri + " HTTP/1.1\r\nHost: a")
 	body, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	assert.Equal(t, uri, string(body))
@@ -221,7 +224,7 @@ func TestRequestsDrain(t *testing.T) {
 			f.Drain = 50 * time.Millisecond
 			require.NoError(t, p.Apply(f))
 			c := newRequester(t, port)
-			c.begin("GET / HTTP/1.1\r\nHost: a") //nolint:bodyclose // The test's end closes it.
+			c.begin("GET / HTTP/1.1\r\nHost: a")
 			takeOut(&f)
 			require.NoError(t, p.Apply(f))
 			requireBroken(t, c.conn)
