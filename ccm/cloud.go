@@ -23,11 +23,13 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
 // cloud is the provider.
 type cloud struct {
+	checkToken      func(context.Context) error // fails unless the token belongs to our project
 	inventory       *inventory.Inventory
 	inventoryHealth *jobHealth
 	instances       *instances
@@ -50,22 +52,19 @@ var (
 // newCloud is the provider for the cluster of that name, which upstream tells a provider
 // only when it asks for a balancer or a route.
 func newCloud(cfg config.Config, cluster string) (*cloud, error) {
-	api, err := cfg.Client("ccm/" + binaryVersion())
+	source, err := cfg.Client("ccm/" + binaryVersion())
 	if err != nil {
 		return nil, err
 	}
-	project := newProjectGuard(api, cfg.Project)
-	project.token = cfg.Token
+	inventoryHealth := newJobHealth("the inventory")
+	definite := doubt.Reject(eventRounds{source, inventoryHealth}, cfg.Project, cfg.Token)
 	explain := newExplainer()
 	identity := newClusterIdentity(cluster)
-	inventoryHealth := newJobHealth("the inventory")
-	known := inventory.New(eventRounds{api, inventoryHealth}, inventory.Options{
+	known := inventory.New(definite, inventory.Options{
 		ClusterFilters: identity.tagFilters,
 		InCluster:      identity.mayOwn,
 		ServiceTag:     contract.TagServiceUID,
 		Off:            !cfg.Cache,
-		Owns:           project.ownsProject,
-		Check:          project.checkToken,
 		Token:          cfg.Token,
 		Observe:        calls.CacheQuestion,
 	})
@@ -73,21 +72,22 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	mass := cfg.MassDeletion
 	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
 	instances := &instances{
-		api: api, project: project, identity: identity, inventory: known, explain: explain,
+		api: definite, identity: identity, inventory: known, explain: explain,
 		labels: nodeLabels(cfg.NodeLabels), addresses: newNodeAddressRules(cfg.NodeAddresses),
 		guard: newDeletionGuard(guardedNodes, limits, clock.RealClock{}, explain),
 	}
 	instances.guard.list = instances.listNodeUIDs
 	return &cloud{
+		checkToken:      definite.CheckToken,
 		inventory:       known,
 		inventoryHealth: inventoryHealth,
 		instances:       instances,
 		loadBalancers: &loadBalancers{
-			api: api, project: project, inventory: known, explain: explain, identity: identity,
+			api: definite, inventory: known, explain: explain, identity: identity,
 			defaults: cfg.LoadBalancer.Defaults,
 		},
 		routes: &routes{
-			api: api, identity: identity, project: project, inventory: known, instances: instances, explain: explain,
+			api: definite, identity: identity, inventory: known, instances: instances, explain: explain,
 			health: newJobHealth("the route controller"),
 		},
 		orphanGuard: newDeletionGuard(guardedOrphans, limits, clock.RealClock{}, explain),
@@ -129,7 +129,7 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	// Report a wrong token or project at the start. It is no reason to exit or to delay the
 	// controllers: the cloud may be down just now, and every call checks again.
 	go func() {
-		if err := c.instances.project.checkToken(ctx); err != nil && ctx.Err() == nil {
+		if err := c.checkToken(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "The cloud cannot be used yet; every call checks again")
 		}
 	}()

@@ -29,7 +29,8 @@ import (
 func newTestCloud(f *fakeAPI) *cloud {
 	i := newInstances(f)
 	return &cloud{
-		inventory: inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
+		checkToken: definite(f, "lab").CheckToken,
+		inventory:  inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
 		inventoryHealth: newJobHealth("inventory"), loadBalancers: &loadBalancers{},
 		routes: &routes{health: newJobHealth("routes")}, identity: testIdentity(""),
 		orphanGuard: newTestGuard(guardedOrphans, clock.RealClock{}, i.explain),
@@ -81,7 +82,7 @@ func (c *countedClients) ClientOrDie(name string) kubernetes.Interface {
 // With leader migration upstream initializes the cloud for each of two leases, at once.
 func TestTwoLeasesShareOneCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, stop := newTestCloud(&fakeAPI{t: t, project: ours}), make(chan struct{})
+		c, stop := newTestCloud(&fakeAPI{t: t}), make(chan struct{})
 		defer close(stop)
 		builder := &countedClients{clients: clients{kube: fake.NewClientset()}, asked: map[string]int{}}
 		shared := informers.NewSharedInformerFactory(builder.kube, 0)

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -98,10 +98,10 @@ func (h *jobHealth) check() error {
 	return nil
 }
 
-// eventRounds is the cloud of an inventory, each of whose events is a round of the inventory's job.
-// Lists need none: whoever asks the inventory waits for them in a round of his own.
+// eventRounds is the cloud, each of whose events is a round of the inventory's job. Lists need none:
+// whoever asks the inventory waits for them in a round of his own.
 type eventRounds struct {
-	inventory.Cloud
+	doubt.Source
 	health *jobHealth
 }
 
@@ -113,7 +113,7 @@ func (e eventRounds) Follow(
 	onBreak func(error),
 	only ...client.EventFilter,
 ) error {
-	return e.Cloud.Follow(ctx, after, func(ev api.Event) error {
+	return e.Source.Follow(ctx, after, func(ev api.Event) error {
 		defer e.health.beginRound("applying an event of the cloud")()
 		return fn(ev)
 	}, onBreak, only...)

@@ -17,7 +17,7 @@ import (
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	controllermanager "k8s.io/controller-manager/app"
 
-	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -117,7 +117,7 @@ func startWatchOf(t *testing.T, c *cloud) *cloudWatch {
 }
 
 // oneEvent is a cloud that has one event.
-type oneEvent struct{ inventory.Cloud }
+type oneEvent struct{ doubt.Source }
 
 func (oneEvent) Follow(
 	_ context.Context, _ int64, fn func(api.Event) error, _ func(error), _ ...client.EventFilter,
@@ -130,7 +130,7 @@ func (oneEvent) Follow(
 func TestHealthOfInventoryAndRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		f := &fakeAPI{t: t, project: ours, listRoutes: func(client.RouteFilter) ([]api.Route, error) {
+		f := &fakeAPI{t: t, listRoutes: func(client.RouteFilter) ([]api.Route, error) {
 			<-hang
 			return []api.Route{route()}, nil
 		}}
@@ -144,7 +144,7 @@ func TestHealthOfInventoryAndRoutes(t *testing.T) {
 		var hanging sync.WaitGroup
 		hanging.Go(func() {
 			apply := func(api.Event) error { <-hang; return nil }
-			assert.NoError(t, eventRounds{oneEvent{}, c.inventoryHealth}.Follow(t.Context(), 0, apply, nil))
+			assert.NoError(t, eventRounds{oneEvent{f}, c.inventoryHealth}.Follow(t.Context(), 0, apply, nil))
 		})
 		hanging.Go(func() { _, _ = c.routes.ListRoutes(t.Context(), clusterName) })
 		advanceTime(maxRoundDuration)

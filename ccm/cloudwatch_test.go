@@ -109,7 +109,6 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 		services: serviceIndex{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byUID: indexByUID})},
 	}
 	w.explain.setRecorder(w.recorder)
-	project := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab")
 	w.nodeWatch = &nodeWatch{
 		prompting: true, removing: true, kube: kube, inventory: w.cloud, explain: w.explain,
 		mayDeleteNode: func(_ context.Context, node *corev1.Node) (bool, error) {
@@ -120,7 +119,7 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 			w.explain.explainInstanceState(node, instance)
 		},
 		findInstance: (&instances{
-			project: project, identity: testIdentity("cluster-uid"), inventory: w.cloud, explain: w.explain,
+			identity: testIdentity("cluster-uid"), inventory: w.cloud, explain: w.explain,
 		}).instanceFromInventory,
 		nodes: w.nodes, queue: newKeyQueue("nodes", minNodeRetry, maxNodeRetry), prompts: map[types.UID]prompt{},
 	}

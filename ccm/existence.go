@@ -2,9 +2,9 @@ package ccm
 
 // This file decides whether the instance of a Node exists. Deleting a Node on a wrong answer costs
 // its pods, so there are three verdicts: the instance exists, it is gone, nothing is known. "Gone"
-// needs a fresh answer of the cloud about that one instance, from our project. The instance is found by the Node's provider ID, or, where the
-// Node has none, by its name and age. ANSWERS.md lists every answer that a cloud can give,
-// and what follows.
+// needs a fresh answer of the cloud about that one instance; package doubt lets none pass that is not about
+// our project. The instance is found by the Node's provider ID, or, where the Node has none, by its name
+// and age. ANSWERS.md lists every answer that a cloud can give, and what follows.
 
 //go:generate go test . -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
 
@@ -83,33 +83,26 @@ func (i *instances) checkInventory(ctx context.Context, node *corev1.Node) (verd
 	switch {
 	case err != nil && !client.IsNotFound(err):
 		return verdict{err: err}, nil
-	case err != nil || known == nil || checkAnswer(id, known) != nil || isEnded(known.State):
+	case err != nil || known == nil || isEnded(known.State):
 		return verdict{}, func(ctx context.Context) verdict { return i.askCloud(ctx, id) }
 	}
-	return i.verdictIfOurs(ctx, known), nil
+	return verdict{instance: known}, nil
 }
 
 // askCloud is the verdict by the cloud's fresh answer about one instance.
 func (i *instances) askCloud(ctx context.Context, id string) verdict {
 	instance, err := i.api.GetInstance(ctx, id)
-	if err != nil {
-		notFound, err := i.project.isDefiniteNotFound(ctx, err)
-		if notFound {
-			return verdict{goneReason: "the cloud has no instance " + id}
-		}
+	switch {
+	case client.IsNotFound(err):
+		return verdict{goneReason: "the cloud has no instance " + id}
+	case err != nil:
 		return verdict{err: err}
 	}
-	if err := checkAnswer(id, instance); err != nil {
-		return verdict{err: err}
-	}
-	v := i.verdictIfOurs(ctx, instance)
-	if v.instance != nil {
-		i.inventory.NoteInstance(*instance)
-	}
-	if v.instance != nil && isEnded(instance.State) {
+	i.inventory.NoteInstance(*instance)
+	if isEnded(instance.State) {
 		return verdict{goneReason: fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State)}
 	}
-	return v
+	return verdict{instance: instance}
 }
 
 // errNoSuchName does not mean that the instance is gone: an empty list may be broken or
@@ -122,7 +115,7 @@ func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node)
 	if err != nil {
 		return verdict{err: err}, nil
 	}
-	v, last := i.chooseByName(ctx, node.Name, all)
+	v, last := i.chooseByName(node.Name, all)
 	if last == nil {
 		return v, nil
 	}
@@ -133,7 +126,7 @@ func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node)
 		if err != nil {
 			return verdict{err: err}
 		}
-		v, last := i.chooseByName(ctx, node.Name, append(fresh, *last))
+		v, last := i.chooseByName(node.Name, append(fresh, *last))
 		switch {
 		case last == nil:
 			return v
@@ -157,16 +150,11 @@ func existedBeforeEnd(node *corev1.Node, ended *api.Instance) bool {
 // is none, and last is the one that ended last. The tag of the cluster decides, where an instance
 // has one: other clusters of the project have Nodes of that name, too, and what is adopted is
 // adopted for good, as a provider ID never changes.
-func (i *instances) chooseByName(
-	ctx context.Context, name string, all []api.Instance,
-) (v verdict, last *api.Instance) {
+func (i *instances) chooseByName(name string, all []api.Instance) (v verdict, last *api.Instance) {
 	var tagged, untagged, others, gone []api.Instance
 	for _, instance := range all {
 		if !strings.EqualFold(instance.Name, name) { // A kubelet registers its host name in lower case.
 			continue
-		}
-		if err := i.checkProject(ctx, &instance); err != nil {
-			return verdict{err: err}, nil
 		}
 		switch isTagged := instance.Tags[contract.TagCluster]+instance.Tags[contract.TagClusterUID] != ""; {
 		case isTagged && !i.identity.mayOwn(instance.Tags):
@@ -189,10 +177,6 @@ func (i *instances) chooseByName(
 	case len(live) > 1:
 		return verdict{err: newAmbiguousError(name, live)}, nil
 	case len(gone) == 0:
-		// A list of another project's instances is as empty as this one.
-		if err := i.project.checkToken(ctx); err != nil {
-			return verdict{err: err}, nil
-		}
 		if len(others) > 0 {
 			return verdict{err: fmt.Errorf("%w in this cluster: %q is %s, which has the tag %s=%s", errNoSuchName,
 				name, others[0].ID, contract.TagCluster, others[0].Tags[contract.TagCluster])}, nil
@@ -201,32 +185,6 @@ func (i *instances) chooseByName(
 	}
 	ended := slices.MaxFunc(gone, func(a, b api.Instance) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 	return verdict{}, &ended
-}
-
-// checkAnswer is an error if an answer is not about the instance that was asked for.
-func checkAnswer(id string, instance *api.Instance) error {
-	if instance.ID != id {
-		return fmt.Errorf("the cloud was asked for instance %s and answered with %q", id, instance.ID)
-	}
-	return nil
-}
-
-// verdictIfOurs is that the instance exists, unless it is another project's.
-func (i *instances) verdictIfOurs(ctx context.Context, instance *api.Instance) verdict {
-	if err := i.checkProject(ctx, instance); err != nil {
-		return verdict{err: err}
-	}
-	return verdict{instance: instance}
-}
-
-// checkProject is an error if the instance is not our project's.
-func (i *instances) checkProject(ctx context.Context, instance *api.Instance) error {
-	ours, err := i.project.ownsProject(ctx, instance.Project)
-	if err == nil && !ours {
-		err = fmt.Errorf("%w: instance %s belongs to project %s, which is not ours",
-			errWrongProject, instance.ID, instance.Project)
-	}
-	return err
 }
 
 // isEnded tells whether an instance is gone for a cluster. An instance that is still

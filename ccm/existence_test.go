@@ -21,6 +21,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -52,7 +53,7 @@ func (forgetful) NoteInstance(api.Instance) {}
 // one of another project is not.
 func TestWhatTheCloudSaidIsRemembered(t *testing.T) {
 	asked := 0
-	f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+	f := &fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
 		asked++
 		i := instance(api.InstanceRunning)
 		return &i, nil
@@ -69,7 +70,7 @@ func TestWhatTheCloudSaidIsRemembered(t *testing.T) {
 	known.instances = nil
 	f.getInstance = with(func(i *api.Instance) { i.Project = "p-other" })
 	_, err := i.InstanceExists(t.Context(), node(byID))
-	require.ErrorIs(t, err, errWrongProject)
+	require.ErrorIs(t, err, doubt.ErrWrongProject)
 	assert.Empty(t, known.instances)
 }
 
@@ -432,7 +433,7 @@ func answersByName() []answer {
 
 // cloud is one that gives this answer, seen by a new CCM.
 func (a answer) cloud(t *testing.T) (*fakeAPI, *instances, *record.FakeRecorder) {
-	f := &fakeAPI{t: t, getInstance: a.get, listInstances: a.list, project: ours}
+	f := &fakeAPI{t: t, getInstance: a.get, listInstances: a.list}
 	if a.token != nil {
 		f.project = a.token
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -298,9 +299,6 @@ func isUninitialized(node *corev1.Node) bool {
 	})
 }
 
-// errWrongProject is in the chain of an error about an answer that is not our project's.
-var errWrongProject = errors.New("wrong project")
-
 // causeOf maps an error to a reason. An error's own cause precedes the cloud's refusal. Any other
 // error means that the cloud is unavailable.
 func causeOf(err error) cause {
@@ -309,7 +307,7 @@ func causeOf(err error) cause {
 	switch {
 	case errors.As(err, &known):
 		return known.cause()
-	case errors.Is(err, errWrongProject): // Before "not found", which another project answered.
+	case errors.Is(err, doubt.ErrWrongProject): // Before "not found", which another project answered.
 		return cause{reason: contract.ReasonWrongProject}
 	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
 		return cause{reason: contract.ReasonInstanceNotFound}

@@ -26,10 +26,10 @@ import (
 func TestCauseOf(t *testing.T) {
 	_, ended := verdict{goneReason: "it ended"}.existingInstance()
 	_, foreign := parseProviderID("aws:///eu/i-1")
-	swapped := newProjectGuard(&fakeAPI{t: t, project: othersToken}, "lab")
-	_, otherProject := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab").
-		isDefiniteNotFound(t.Context(), problem(404, api.NotFound, "p-other"))
-	strange := changed(api.InstanceRunning, "i-1", "p-other")
+	swapped := definite(&fakeAPI{t: t, project: othersToken}, "lab")
+	_, otherProject := definite(&fakeAPI{
+		t: t, getInstance: failsWith(problem(404, api.NotFound, "p-other")),
+	}, "lab").GetInstance(t.Context(), "i-1")
 	ids := newAmbiguousError("n", []api.Instance{{ID: "i-2"}, {ID: "i-1"}})
 	nodeIP := &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("boom")}
 	for name, tc := range map[string]struct {
@@ -42,11 +42,9 @@ func TestCauseOf(t *testing.T) {
 		"two of that name":                  {ids, cause{"InstanceAmbiguous", "i-1 i-2"}},
 		"another cloud's provider ID":       {foreign, cause{"ForeignProviderID", "aws:///eu/i-1"}},
 		"a node IP that the instance lacks": {nodeIP, cause{"ProvidedNodeIPMismatch", "10.0.0.9[]"}},
-		"a token of another project":        {swapped.checkToken(t.Context()), cause{reason: "WrongProject"}},
+		"a token of another project":        {swapped.CheckToken(t.Context()), cause{reason: "WrongProject"}},
 		"not found, in another project":     {otherProject, cause{reason: "WrongProject"}},
-		"an instance of another project": {newInstances(&fakeAPI{t: t, project: ours}).
-			checkProject(t.Context(), &strange), cause{reason: "WrongProject"}},
-		"a route in the way": {&routeConflictError{have: route()}, cause{"RouteConflict", "r-1"}},
+		"a route in the way":                {&routeConflictError{have: route()}, cause{"RouteConflict", "r-1"}},
 		"a route in the way that is out of sight": {
 			problem(409, api.RouteConflict, ourProject), cause{reason: "RouteConflict"},
 		},

@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -34,6 +36,11 @@ type fakeAPI struct {
 	deleteRoute   func(id string) error
 }
 
+// definite is the cloud as the CCM sees it, whose token never changes.
+func definite(source doubt.Source, project string) *doubt.Cloud {
+	return doubt.Reject(source, project, func() string { return "" })
+}
+
 func (f *fakeAPI) GetInstance(_ context.Context, id string) (*api.Instance, error) {
 	require.NotNil(f.t, f.getInstance, "unexpected GetInstance(%s)", id)
 	return f.getInstance(id)
@@ -45,13 +52,25 @@ func (f *fakeAPI) ListInstances(_ context.Context, filter client.InstanceFilter)
 }
 
 func (f *fakeAPI) Project(context.Context) (*api.Project, error) {
-	require.NotNil(f.t, f.project, "unexpected Project()")
+	if f.project == nil {
+		return ours()
+	}
 	return f.project()
 }
 
 func (f *fakeAPI) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	require.NotNil(f.t, f.listBalancers, "unexpected ListLoadBalancers(%+v)", filter)
-	return f.listBalancers(filter)
+	return inOurProject(f.listBalancers, filter, func(lb *api.LoadBalancer) *string { return &lb.Project })
+}
+
+func (f *fakeAPI) GetLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
+	require.Fail(f.t, "unexpected GetLoadBalancer", id)
+	return nil, nil
+}
+
+func (f *fakeAPI) ListAddresses(context.Context, client.AddressFilter) ([]api.ReservedAddress, error) {
+	require.Fail(f.t, "unexpected ListAddresses")
+	return nil, nil
 }
 
 func (f *fakeAPI) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
@@ -75,7 +94,7 @@ func (f *fakeAPI) DeleteLoadBalancer(_ context.Context, id string) (*api.LoadBal
 
 func (f *fakeAPI) ListRoutes(_ context.Context, filter client.RouteFilter) ([]api.Route, error) {
 	require.NotNil(f.t, f.listRoutes, "unexpected ListRoutes(%+v)", filter)
-	return f.listRoutes(filter)
+	return inOurProject(f.listRoutes, filter, func(r *api.Route) *string { return &r.Project })
 }
 
 func (f *fakeAPI) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Route, error) {
@@ -100,6 +119,17 @@ func (f *fakeAPI) Follow(
 	onBreak(errors.New("this fake has no events"))
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// inOurProject is a list whose items belong to our project unless the test says otherwise.
+func inOurProject[F, T any](list func(F) ([]T, error), filter F, project func(*T) *string) ([]T, error) {
+	found, err := list(filter)
+	found = slices.Clone(found)
+	for n := range found {
+		p := project(&found[n])
+		*p = cmp.Or(*p, ourProject)
+	}
+	return found, err
 }
 
 func ours() (*api.Project, error) { return &api.Project{ID: ourProject, Name: "lab"}, nil }

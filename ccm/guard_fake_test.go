@@ -129,7 +129,7 @@ func newHerd(t *testing.T, tt require.TestingT, size int) *herd {
 		nodes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), events: record.NewFakeRecorder(10 * size),
 		record: &memoryConfigMaps{},
 	}
-	h.i = newInstances(&fakeAPI{t: t, project: ours, getInstance: h.getInstance})
+	h.i = newInstances(&fakeAPI{t: t, getInstance: h.getInstance})
 	h.i.nodes = corelisters.NewNodeLister(h.nodes)
 	h.restart()
 	for n := range size {

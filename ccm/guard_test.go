@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -190,7 +191,7 @@ func TestUnconfirmedNodesGoAfterTheHold(t *testing.T) {
 // Only an answer that contradicts begins the hold anew: neither an error nor silence does.
 func TestContradictionsBeginTheHoldAnew(t *testing.T) {
 	fails := func(h *herd, err error) {
-		f := h.i.api.(*fakeAPI)
+		f := h.i.api.(*doubt.Cloud).Source.(*fakeAPI)
 		right := f.getInstance
 		f.getInstance = failsWith(err)
 		h.roundsFor(time.Minute + 5*time.Second)

@@ -27,6 +27,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -39,7 +40,6 @@ type instancesAPI interface {
 // instances answers what the cloud knows of the machine behind a Node.
 type instances struct {
 	api       instancesAPI
-	project   *projectGuard
 	identity  *clusterIdentity
 	inventory knownInstances
 	guard     *deletionGuard         // of Nodes
@@ -86,7 +86,7 @@ func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool,
 		i.recordExists(node, v.instance)
 		return false, nil
 	case v.goneReason == "":
-		if errors.Is(v.err, errWrongProject) {
+		if errors.Is(v.err, doubt.ErrWrongProject) {
 			i.guard.recordDoubt(node.UID)
 		}
 		return false, v.err

@@ -39,8 +39,8 @@ func node(providerID string) *corev1.Node {
 func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
 	i := &instances{
-		api: f, project: newProjectGuard(f, "lab"), identity: testIdentity("cluster-uid"),
-		inventory: forgetful{instances: f}, explain: explain,
+		api: definite(f, "lab"), identity: testIdentity("cluster-uid"),
+		inventory: forgetful{instances: definite(f, "lab")}, explain: explain,
 		addresses: newNodeAddressRules(config.Default().NodeAddresses),
 		guard:     newTestGuard(guardedNodes, clock.RealClock{}, explain),
 		nodes:     corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
@@ -52,7 +52,7 @@ func newInstances(f *fakeAPI) *instances {
 func TestInstanceMetadata(t *testing.T) {
 	tagged := instance(api.InstancePending)
 	tagged.Tags = api.Tags{"team": "Team A", "rack": "", "private": "x"}
-	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+	i := newInstances(&fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
 		return &tagged, nil
 	}})
 	i.labels = nodeLabels{Tags: []string{"team", "rack", "absent"}, Prefix: "example.org/"}
@@ -136,7 +136,7 @@ func TestProvidedNodeIP(t *testing.T) {
 		"nonsense":            {},
 	} {
 		t.Run(provided, func(t *testing.T) {
-			i := newInstances(&fakeAPI{t: t, project: ours, getInstance: with(func(i *api.Instance) {
+			i := newInstances(&fakeAPI{t: t, getInstance: with(func(i *api.Instance) {
 				i.Addresses = append(i.Addresses, api.Address{Type: api.AddressInternal, IP: "fd00::1"})
 			})})
 			recorder := record.NewFakeRecorder(9)

@@ -46,7 +46,6 @@ type balancerMemory interface {
 // loadBalancers implements cloudprovider.LoadBalancer.
 type loadBalancers struct {
 	api       loadBalancersAPI
-	project   *projectGuard
 	inventory balancerMemory // nil without a cache
 	explain   *explainer
 	identity  *clusterIdentity

@@ -109,9 +109,6 @@ func (l *loadBalancers) explainRefusal(
 	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
 		return &reasonError{contract.ReasonInvalidService, err}
 	case client.IsNotFound(err):
-		if gone, doubt := l.project.isDefiniteNotFound(ctx, err); !gone {
-			return doubt
-		}
 		return pendingError(fmt.Sprintf("the load balancer was deleted meanwhile; retrying: %v", err))
 	}
 	return err
@@ -171,7 +168,7 @@ func (l *loadBalancers) deleteBalancer(
 	if client.HasCode(err, api.Protected) {
 		return false, &reasonError{contract.ReasonLoadBalancerProtected, err}
 	}
-	if wasGone, err = l.project.isDefiniteNotFound(ctx, err); wasGone {
+	if client.IsNotFound(err) {
 		return true, nil
 	}
 	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
@@ -217,7 +214,7 @@ func (l *loadBalancers) disownBalancer(
 			"belongs to the cluster: delete it in the cloud when nobody needs it", lb.Name, lb.ID, lb.Address)
 		return false, nil
 	}
-	if wasGone, err = l.project.isDefiniteNotFound(ctx, err); wasGone {
+	if client.IsNotFound(err) {
 		return true, nil
 	}
 	return false, fmt.Errorf("removing the cluster's tags from load balancer %s: %w", lb.ID, err)

@@ -41,7 +41,7 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 
 // A target whose instance has ended is left out; the others are served.
 func TestEndedTargetsAreLeftOut(t *testing.T) {
-	f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))}
+	f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))}
 	var asked []api.Targets
 	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		asked = append(asked, slices.Clone(*u.Targets))
@@ -78,7 +78,7 @@ func TestConflictIsRetriedSoon(t *testing.T) {
 		problem(412, api.PreconditionFailed, ourProject), problem(409, api.WrongState, ourProject),
 		problem(404, api.NotFound, ourProject),
 	} {
-		f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}
+		f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}
 		f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) { return nil, err }
 		_, got := newLoadBalancers(f).
 			EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Drain, "9s"), nil)
@@ -88,7 +88,7 @@ func TestConflictIsRetriedSoon(t *testing.T) {
 
 // The answer to a create was lost, and the list does not show the balancer yet.
 func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
 	f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 		if by.Name == "" {
 			return nil, nil

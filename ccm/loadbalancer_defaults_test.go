@@ -78,7 +78,7 @@ func TestRemovedOptionGoesBackToDefault(t *testing.T) {
 	targets := nodes(cloud.instances[0])
 	balancers := func() *loadBalancers { // as a CCM that was started anew
 		return &loadBalancers{
-			api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
+			api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
 			identity: testIdentity("k-1"),
 		}
 	}

@@ -370,7 +370,7 @@ func TestLongValuesAreCutInErrors(t *testing.T) {
 	}
 	for name, svc := range services {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
 			have := built(t, api.LoadBalancerActive)
 			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				return []api.LoadBalancer{*have}, nil

@@ -94,7 +94,7 @@ type fakeBalancers struct {
 
 // newFakeBalancers is a cloud of ours that lists these balancers.
 func newFakeBalancers(t *testing.T, lb ...api.LoadBalancer) *fakeBalancers {
-	return &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(lb...)}}
+	return &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: listReturns(lb...)}}
 }
 
 func (f *fakeBalancers) GetLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
@@ -102,9 +102,10 @@ func (f *fakeBalancers) GetLoadBalancer(_ context.Context, id string) (*api.Load
 	return f.get(id)
 }
 
-func (f *fakeBalancers) ListAddresses(context.Context, client.AddressFilter) ([]api.ReservedAddress, error) {
+func (f *fakeBalancers) ListAddresses(_ context.Context, filter client.AddressFilter) ([]api.ReservedAddress, error) {
 	require.NotNil(f.t, f.addresses, "unexpected ListAddresses()")
-	return f.addresses()
+	list := func(client.AddressFilter) ([]api.ReservedAddress, error) { return f.addresses() }
+	return inOurProject(list, filter, func(a *api.ReservedAddress) *string { return &a.Project })
 }
 
 func (f *fakeBalancers) loadBalancers() *loadBalancers {
@@ -112,7 +113,7 @@ func (f *fakeBalancers) loadBalancers() *loadBalancers {
 	explain := newExplainer()
 	explain.setRecorder(f.events)
 	return &loadBalancers{
-		api: f, project: newProjectGuard(f, "lab"), inventory: &f.fakeInventory, explain: explain,
+		api: definite(f, "lab"), inventory: &f.fakeInventory, explain: explain,
 		identity: testIdentity(""),
 	}
 }

@@ -142,20 +142,20 @@ func (l *loadBalancers) notOwnedError(svc *corev1.Service, lb *api.LoadBalancer)
 }
 
 // findBalancersByID asks for each remembered balancer by its ID, after a list that
-// showed none: the list may be of another project, or simply wrong.
+// showed none: the list may be wrong.
 func (l *loadBalancers) findBalancersByID(ctx context.Context, svc *corev1.Service) ([]api.LoadBalancer, error) {
-	if err := l.project.checkToken(ctx); err != nil || l.inventory == nil {
-		return nil, err
+	if l.inventory == nil {
+		return nil, nil
 	}
 	var found []api.LoadBalancer
 	for _, known := range l.inventory.LoadBalancersOf(string(svc.UID)) {
 		lb, err := l.api.GetLoadBalancer(ctx, known.ID)
-		if err != nil {
-			if gone, doubt := l.project.isDefiniteNotFound(ctx, err); !gone {
-				return nil, fmt.Errorf("looking for load balancer %s of service %s/%s: %w",
-					known.ID, svc.Namespace, svc.Name, doubt)
-			}
+		if client.IsNotFound(err) {
 			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("looking for load balancer %s of service %s/%s: %w",
+				known.ID, svc.Namespace, svc.Name, err)
 		}
 		// A balancer that lost our tags is no longer ours.
 		if l.isOwnedBy(svc, lb) {
@@ -212,9 +212,6 @@ func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalanc
 	}
 	i := want.address.indexIn(reserved)
 	if i < 0 {
-		if err := l.project.checkToken(ctx); err != nil {
-			return err
-		}
 		return newReasonError(contract.ReasonAddressNotAvailable,
 			"the project has no reserved address %s: reserve it, or choose another", want.address)
 	}

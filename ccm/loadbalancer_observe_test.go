@@ -113,7 +113,7 @@ func TestEmptyListIsDoubtful(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lb, twin := built(t, api.LoadBalancerDeleting), built(t, api.LoadBalancerDeleting)
 			f := &fakeBalancers{
-				fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}, get: tc.get,
+				fakeAPI: &fakeAPI{t: t, listBalancers: listReturns()}, get: tc.get,
 				fakeInventory: fakeInventory{balancers: []api.LoadBalancer{*lb}},
 			}
 			l := f.loadBalancers()

@@ -60,7 +60,7 @@ func TestOnDelete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			events := record.NewFakeRecorder(10)
 			l := &loadBalancers{
-				api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
+				api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
 				identity: testIdentity("k-1"), defaults: map[string]string{},
 			}
 			if tc.byDefault != "" {

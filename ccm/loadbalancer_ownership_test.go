@@ -141,7 +141,7 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := reservedBalancer(t, tc.called)
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
 			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				return []api.LoadBalancer{*have}, nil
 			}

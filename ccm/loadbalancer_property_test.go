@@ -116,7 +116,7 @@ func TestAnyServiceConverges(t *testing.T) {
 func checkConvergence(t *rapid.T, cloud *propertyCloud) {
 	memory := &fakeInventory{}
 	l := &loadBalancers{
-		api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
+		api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
 		identity: testIdentity(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
 	}
 	if rapid.Bool().Draw(t, "memory") {

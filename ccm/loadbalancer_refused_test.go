@@ -40,7 +40,7 @@ func TestRefusedServiceFollowsItsNodes(t *testing.T) {
 	for name, svc := range refusedServices() {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
 			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				return []api.LoadBalancer{*have}, nil
 			}
@@ -95,7 +95,7 @@ func TestRefusedServiceWithoutBalancer(t *testing.T) {
 	assert.True(t, isRefusal(l.UpdateLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))))
 
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "127.30.64.1"}}
-	l = newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: listReturns()})
+	l = newLoadBalancers(&fakeAPI{t: t, listBalancers: listReturns()})
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
 	assert.True(t, isRefusal(err))
 	var retry *cloudproviderapi.RetryError
@@ -105,7 +105,7 @@ func TestRefusedServiceWithoutBalancer(t *testing.T) {
 // What keeps the targets of a refused Service from following is tried again, and reported.
 func TestTargetsOfRefusedServiceThatCannotFollow(t *testing.T) {
 	svc := refusedServices()["invalid annotation"]
-	f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerUpdating))}
+	f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerUpdating))}
 	f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		return nil, problem(409, api.WrongState, ourProject)
 	}

@@ -144,7 +144,7 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 			if svc == nil {
 				svc = service()
 			}
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
 			tc.cloud(f)
 			l := f.loadBalancers()
 			l.identity = testIdentity("mine")
@@ -229,7 +229,7 @@ func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lb := built(t, api.LoadBalancerProvisioning)
 		f := &fakeBalancers{
-			fakeAPI:       &fakeAPI{t: t, project: ours, listBalancers: listReturns(*lb)},
+			fakeAPI:       &fakeAPI{t: t, listBalancers: listReturns(*lb)},
 			fakeInventory: fakeInventory{balancers: []api.LoadBalancer{*lb}},
 		}
 		l := f.loadBalancers()

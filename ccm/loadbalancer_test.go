@@ -18,7 +18,7 @@ import (
 )
 
 func TestEnsureLoadBalancerCreates(t *testing.T) {
-	f := &fakeAPI{t: t, project: ours}
+	f := &fakeAPI{t: t}
 	f.listBalancers = func(filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 		assert.Equal(t, []string{"kubernetes-service-uid=01234567-89ab"}, filter.Tags, "found by owner alone")
 		assert.Empty(t, filter.Name)
@@ -101,7 +101,7 @@ func TestUpdateLoadBalancerChangesTargetsOnly(t *testing.T) {
 	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
 	have.SourceRanges = api.SourceRanges{"192.0.2.0/24"}
 	have.Listeners[0].TargetPort++
-	f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*have)}
+	f := &fakeAPI{t: t, listBalancers: listReturns(*have)}
 	sent := 0
 	f.update = func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		sent++
@@ -156,7 +156,7 @@ func TestTargetsOfARememberedBalancer(t *testing.T) {
 }
 
 func TestUpdateLoadBalancerNeverCreates(t *testing.T) {
-	err := newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: listReturns()}).
+	err := newLoadBalancers(&fakeAPI{t: t, listBalancers: listReturns()}).
 		UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
 	assert.ErrorContains(t, err, "no load balancer to update")
 }
@@ -193,7 +193,7 @@ func TestEnsureLoadBalancerDeleted(t *testing.T) {
 				tc.have[i].Tags = built(t, "").Tags
 			}
 			l := newLoadBalancers(
-				&fakeAPI{t: t, project: ours, listBalancers: listReturns(tc.have...), remove: tc.remove},
+				&fakeAPI{t: t, listBalancers: listReturns(tc.have...), remove: tc.remove},
 			)
 			err := l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
 			assertError(t, err, tc.wantErr)
@@ -215,7 +215,7 @@ func TestDeleteRememberedBalancer(t *testing.T) {
 		"another by now":    {first: problem(404, api.NotFound, ourProject), list: true, calls: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
 			f.setBalancers(*lb)
 			if tc.list {
 				f.listBalancers = listReturns(*lb)

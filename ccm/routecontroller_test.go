@@ -48,7 +48,7 @@ type routeTable struct {
 
 func newRouteTable(t *testing.T, routes ...api.Route) *routeTable {
 	return &routeTable{
-		fakeAPI: &fakeAPI{t: t, project: ours, getInstance: func(id string) (*api.Instance, error) {
+		fakeAPI: &fakeAPI{t: t, getInstance: func(id string) (*api.Instance, error) {
 			i := instance(api.InstanceRunning)
 			i.ID = id
 			return &i, nil
@@ -238,7 +238,7 @@ func (w *routeWorld) newCloud() *cloud {
 	})
 	w.identity.onUIDKnown = known.RelistCluster
 	return &cloud{inventory: known, instances: i, explain: i.explain, routes: &routes{
-		api: w.cloud, identity: w.identity, project: i.project, inventory: known, instances: i, explain: i.explain,
+		api: definite(w.cloud, "lab"), identity: w.identity, inventory: known, instances: i, explain: i.explain,
 		health: newJobHealth("routes"),
 	}}
 }

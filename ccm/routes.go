@@ -47,7 +47,6 @@ type knownRoutes interface {
 type routes struct {
 	api       routesAPI
 	identity  *clusterIdentity
-	project   *projectGuard
 	inventory knownRoutes
 	instances *instances
 	explain   *explainer
@@ -87,21 +86,6 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 	found, err := r.inventory.Routes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
-	}
-	if len(found) == 0 {
-		// A list of another project's routes is as empty as this one.
-		if err := r.project.checkToken(ctx); err != nil {
-			return nil, err
-		}
-	}
-	for _, route := range found {
-		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
-			return nil, err
-		} else if !owned {
-			return nil, fmt.Errorf("%w: the list of routes is not used: "+
-				"route %s belongs to project %q, which is not ours",
-				errWrongProject, route.ID, route.Project)
-		}
 	}
 	found = slices.DeleteFunc(found, func(route api.Route) bool { return !r.identity.ownsRoute(&route) })
 	routed := sets.New[string]()
@@ -281,16 +265,12 @@ func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider
 		if have.Name != route.Name || have.Destination != route.DestinationCIDR || !r.identity.ownsRoute(&have) {
 			continue
 		}
-		err := r.api.DeleteRoute(ctx, have.ID)
-		if err == nil {
-			return nil
-		}
-		if gone, err := r.project.isDefiniteNotFound(ctx, err); !gone {
+		if err := r.api.DeleteRoute(ctx, have.ID); err != nil && !client.IsNotFound(err) {
 			return fmt.Errorf("deleting route %s (%s): %w", have.Name, have.ID, err)
 		}
 		return nil
 	}
-	return r.project.checkToken(ctx)
+	return nil
 }
 
 // isOutdated tells whether the route's Node is now known to be another instance.

@@ -36,7 +36,7 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 	}
 	i := newInstances(f)
 	return &routes{
-		api: f, identity: testIdentity(clusterUID), project: i.project, inventory: forgetful{routes: f},
+		api: definite(f, "lab"), identity: testIdentity(clusterUID), inventory: forgetful{routes: definite(f, "lab")},
 		instances: i, explain: i.explain, health: newJobHealth("routes"),
 		nodes: corelisters.NewNodeLister(indexer),
 	}
@@ -100,10 +100,10 @@ func TestListRoutes(t *testing.T) {
 		"the filter was not understood": {have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))}},
 		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
 		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
-			fail: "the list of routes is not used"},
+			fail: "the answer is not used"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list, err := newRoutes(t, &fakeAPI{t: t, project: ours, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+			list, err := newRoutes(t, &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
 				assert.Equal(t, client.RouteFilter{Tags: []string{"kubernetes-cluster=lab"}}, f)
 				return tc.have, tc.err
 			}}, node(tc.node)).ListRoutes(t.Context(), clusterName)
@@ -178,7 +178,7 @@ func TestCreateRoute(t *testing.T) {
 		}, fail: "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+			f := &fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
 				i := instance(api.InstanceRunning)
 				return &i, nil
 			}}
@@ -232,7 +232,7 @@ func TestCreateRouteToNowhere(t *testing.T) {
 		"the cloud does not answer": {err: errors.New("boom"), fail: "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+			f := &fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
 				return tc.found, tc.err
 			}}
 			assert.ErrorContains(t, newRoutes(t, f, node("fakecloud://i-1")).
@@ -271,7 +271,7 @@ func TestDeleteRoute(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, project: ours, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+			f := &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
 				assert.Equal(t, client.RouteFilter{Tags: []string{"kubernetes-cluster=lab"}}, f)
 				return tc.have, tc.list
 			}}
@@ -290,7 +290,7 @@ func TestRouteEvents(t *testing.T) { synctest.Test(t, testRouteEvents) }
 func testRouteEvents(t *testing.T) {
 	refusal := problem(409, api.RouteConflict, ourProject)
 	way := []api.Route{route(func(r *api.Route) { r.ID, r.Name, r.Tags = "r-9", "x", nil })}
-	f := &fakeAPI{t: t, project: ours, getInstance: inState(api.InstanceRunning)}
+	f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
 	f.createRoute = func(api.RouteCreate) (*api.Route, error) { r := route(); return &r, refusal }
 	f.listRoutes = func(client.RouteFilter) ([]api.Route, error) { return way, nil }
 	r := newRoutes(t, f, node(byID))
@@ -356,7 +356,7 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := node(byID)
 			n.Spec.PodCIDRs = tc.ranges
-			r := newRoutes(t, &fakeAPI{t: t, project: ours}, n)
+			r := newRoutes(t, &fakeAPI{t: t}, n)
 			recorder := record.NewFakeRecorder(9)
 			r.explain.setRecorder(recorder)
 			for range 3 {
@@ -385,7 +385,7 @@ func TestManyRefusalsOneLook(t *testing.T) {
 			}))
 		}
 		listErr := errors.New("boom")
-		f := &fakeAPI{t: t, project: ours, getInstance: inState(api.InstanceRunning)}
+		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
 		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
 			return nil, problem(409, api.RouteConflict, ourProject)
 		}
@@ -417,9 +417,8 @@ func TestManyRefusalsOneLook(t *testing.T) {
 // With what is remembered, a new route costs one call, a steady round none, and
 // a deletion one.
 func TestCallsPerRoute(t *testing.T) {
-	created, deleted, projects := 0, 0, 0
+	created, deleted := 0, 0
 	f := &fakeAPI{t: t}
-	f.project = func() (*api.Project, error) { projects++; return ours() }
 	f.createRoute = func(api.RouteCreate) (*api.Route, error) { created++; r := route(); return &r, nil }
 	f.deleteRoute = func(string) error { deleted++; return nil }
 	r := newRoutes(t, f, node(byID))
@@ -432,5 +431,5 @@ func TestCallsPerRoute(t *testing.T) {
 		require.Equal(t, []*cloudprovider.Route{wanted()}, list)
 	}
 	require.NoError(t, r.DeleteRoute(t.Context(), clusterName, wanted()))
-	assert.Equal(t, []int{1, 1, 1}, []int{created, deleted, projects}, "and one for our project's ID")
+	assert.Equal(t, []int{1, 1}, []int{created, deleted})
 }

@@ -192,9 +192,6 @@ func route(id string, version int64) api.Route {
 	}
 }
 
-// owns is the guard of a CCM whose project is ours.
-func owns(_ context.Context, project string) (bool, error) { return project == ourProject, nil }
-
 // harness is an inventory of a fake cloud, in a synctest bubble.
 type harness struct {
 	*inventory.Inventory
@@ -214,7 +211,7 @@ func inBubble(t *testing.T, change func(*inventory.Options), test func(r *harnes
 	synctest.Test(t, func(t *testing.T) {
 		r := &harness{t: t, cloud: &fakeCloud{t: t}, asked: map[string]int{}}
 		opts := inventory.Options{
-			ClusterFilters: clusterFilters, InCluster: isInCluster, ServiceTag: serviceTag, Owns: owns,
+			ClusterFilters: clusterFilters, InCluster: isInCluster, ServiceTag: serviceTag,
 			Observe: func(resource, result string) {
 				r.mu.Lock()
 				defer r.mu.Unlock()

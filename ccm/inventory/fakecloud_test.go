@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -51,24 +52,12 @@ func newRealCloud(t *testing.T, instances int, change func(*inventory.Options)) 
 	require.NoError(t, err)
 	opts := inventory.Options{
 		ClusterFilters: clusterFilters, InCluster: isInCluster, ServiceTag: serviceTag, MaxAge: 100 * time.Millisecond,
-		Owns: sync.OnceValue(func() func(context.Context, string) (bool, error) {
-			ours, err := ccm.Project(t.Context())
-			assert.NoError(t, err)
-			return func(_ context.Context, project string) (bool, error) { return project == ours.ID, nil }
-		})(),
 	}
 	opts.Token = func() string { content, _ := os.ReadFile(s.token); return string(content) }
-	configured := opts.Token()
-	opts.Check = func(context.Context) error {
-		if opts.Token() != configured {
-			return errors.New("the token is of a project which is not ours")
-		}
-		return nil
-	}
 	if change != nil {
 		change(&opts)
 	}
-	s.Inventory = inventory.New(ccm, opts)
+	s.Inventory = inventory.New(doubt.Reject(ccm, cloudtest.ProjectName, opts.Token), opts)
 	s.Subscribe(func(c inventory.Change) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -299,9 +288,7 @@ func TestBalancersAndRoutesFollowTheCloud(t *testing.T) {
 // A cloud that comes back with other data has other events: nothing of what was
 // known counts.
 func TestACloudThatComesBackWithOtherData(t *testing.T) {
-	s := newRealCloud(t, 3, func(o *inventory.Options) {
-		o.Owns, o.Check, o.Token = nil, nil, nil // The project and the token are others, too.
-	})
+	s := newRealCloud(t, 3, nil)
 	before := s.getInstanceNamed(t, "node-0000")
 	s.gate.set(func() { s.gate.url = "http://127.0.0.1:1" }) // Nobody listens there.
 	s.gate.breakStream(false)

@@ -1,6 +1,7 @@
 // Package inventory is the CCM's cache of the cloud, so that N nodes cost a list and a stream of
 // events, and not N calls. It can say that a resource exists, and how it looks. It proves no
-// absence: before acting on one, ask the cloud. It knows Nodes and Services only by their tags.
+// absence: before acting on one, ask the cloud. It knows Nodes and Services only by their tags. The answers
+// that it is given are all about one project: package doubt lets no others pass.
 //
 // Each kind of resource is listed when it is first needed, once for all who ask at the time,
 // and then kept up to date by the cloud's events. An older version, in a late event or a stale list,
@@ -74,15 +75,8 @@ type Options struct {
 	// Resync is how often everything is listed anew although the event stream is open;
 	// DefaultResync when zero.
 	Resync time.Duration
-	// Owns tells whether a project, by ID, is ours. An answer that shows anything of another
-	// project is not used. If Owns is nil, every answer is used.
-	Owns func(ctx context.Context, projectID string) (bool, error)
-	// Check is an error unless the token in use is our project's. It is called for every
-	// list, since a list without items names no project, and for every stream that opens. If
-	// it is nil, all are used.
-	Check func(ctx context.Context) error
-	// Token tells tokens apart: what it returns changes when the token in use does, which
-	// ends the event stream. Nil is for a token that never changes.
+	// Token tells tokens apart: what it returns changes when the token in use does. Then a list
+	// that failed is made again at once. Nil is for a token that never changes.
 	Token func() string
 	// Observe, when not nil, is called for each question with the kind of resource, as the
 	// cloud's events name it, and Hit, Listed or Asked.
@@ -226,7 +220,6 @@ func (i *Inventory) findKnownBalancers(find func() []api.LoadBalancer) []api.Loa
 		i.observeQuestion(api.ResourceLoadBalancer, Asked)
 		return nil
 	}
-	i.endStreamOfOldToken()
 	i.mu.Lock()
 	i.balancers.requested = true
 	if !i.isCurrent(i.balancers.listed) {
@@ -347,21 +340,21 @@ func cacheResult(waited bool) string {
 
 func factsOfInstance(i *api.Instance) facts {
 	return facts{
-		id: i.ID, project: i.Project, version: i.Version, key: strings.ToLower(i.Name), ofCluster: true,
+		id: i.ID, version: i.Version, key: strings.ToLower(i.Name), ofCluster: true,
 		ended: i.State == api.InstanceTerminated,
 	}
 }
 
 func (i *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
 	return facts{
-		id: lb.ID, project: lb.Project, version: lb.Version, key: lb.Tags[i.opts.ServiceTag],
+		id: lb.ID, version: lb.Version, key: lb.Tags[i.opts.ServiceTag],
 		ofCluster: i.isInCluster(lb.Tags),
 	}
 }
 
 func (i *Inventory) factsOfRoute(r *api.Route) facts {
 	return facts{
-		id: r.ID, project: r.Project, version: r.Version, ofCluster: i.isInCluster(r.Tags),
+		id: r.ID, version: r.Version, ofCluster: i.isInCluster(r.Tags),
 	}
 }
 

@@ -229,60 +229,6 @@ func TestEventsDuringAList(t *testing.T) {
 	})
 }
 
-func TestDoubtfulListsReplaceNothing(t *testing.T) {
-	foreign := instance("i-9", 1, api.InstanceRunning)
-	foreign.Project = "p-theirs"
-	unsure := instance("i-9", 1, api.InstanceRunning)
-	unsure.Project = "p-unsure"
-	for name, tc := range map[string]struct {
-		item api.Instance
-		want string
-	}{
-		"another project's": {foreign, `i-9 belongs to project "p-theirs", which is not ours`},
-		"nobody knows":      {unsure, "token refused"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(o *inventory.Options) {
-				o.Owns = func(_ context.Context, p string) (bool, error) {
-					if p == "p-unsure" {
-						return false, errors.New("token refused")
-					}
-					return p == ourProject, nil
-				}
-			}, func(r *harness) {
-				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
-				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
-				r.takeChanges()
-				r.cloud.setInstances(instance("i-1", 2, api.InstanceTerminated), tc.item)
-				time.Sleep(time.Minute)
-				_, err := r.Instance(r.t.Context(), "i-1")
-				require.ErrorContains(t, err, tc.want)
-				_, err = r.InstancesNamed(r.t.Context(), "node-i-1")
-				require.ErrorContains(t, err, tc.want)
-				assert.Empty(t, r.takeChanges())
-				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
-				time.Sleep(2 * time.Second)
-				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
-				assert.EqualValues(t, 1, r.instanceVersion("i-2"))
-				assert.Empty(t, r.takeChanges())
-			})
-		})
-	}
-}
-
-// A token that was swapped has the stream show another project.
-func TestAnEventOfAnotherProjectEndsTheStream(t *testing.T) {
-	inBubble(t, nil, func(r *harness) {
-		r.runWithInstances(instance("i-1", 1, api.InstanceRunning))
-		foreign := instance("i-1", 2, api.InstanceTerminated)
-		foreign.Project = "p-theirs"
-		r.cloud.sendEvent(api.EventDeleted, foreign)
-		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
-		assert.EqualValues(t, 2, r.cloud.lists.Load())
-		assert.Equal(t, []string{"listed anew", "listed anew"}, r.takeChanges())
-	})
-}
-
 // When events were lost, or the cloud's data is another's, versions tell nothing.
 func TestLostEventsHaveEverythingListedAnew(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {

@@ -117,3 +117,11 @@ func (i *Inventory) endOutage() {
 	i.balancers.endPause()
 	i.routes.endPause()
 }
+
+// currentToken is what Options.Token says of the token in use.
+func (i *Inventory) currentToken() string {
+	if i.opts.Token == nil {
+		return ""
+	}
+	return i.opts.Token()
+}

@@ -165,7 +165,7 @@ func TestVersionsNeverGoBack(t *testing.T) {
 
 func checkWorld(t *rapid.T) {
 	w := &propertyCloud{now: map[string]api.Instance{}, change: make(chan struct{}), open: true}
-	v := inventory.New(w, inventory.Options{Owns: owns})
+	v := inventory.New(w, inventory.Options{})
 	answers, changes := &versionWatcher{seen: map[string]int64{}}, &versionWatcher{seen: map[string]int64{}}
 	v.Subscribe(func(c inventory.Change) {
 		if c.Instance != nil {

@@ -53,7 +53,7 @@ func ensureCurrent[T any](
 		s.requested = true
 		return s.listed.tick > asked || i.isCurrent(s.listed) && (maxAge == 0 || time.Since(s.listed.at) < maxAge)
 	}
-	for i.endStreamOfOldToken(); !enough(); {
+	for !enough() {
 		if err := recentFailure(i, s); err != nil {
 			return waited, err
 		}
@@ -107,12 +107,6 @@ func listAnew[T any](i *Inventory, s *resourceStore[T]) (err error) {
 		ctx = client.OneAttempt(ctx)
 	}
 	items, err := s.list(ctx)
-	if err == nil {
-		err = i.checkToken(ctx, token)
-	}
-	if err == nil {
-		err = checkItems(ctx, i, s, items...)
-	}
 	if err != nil {
 		return fmt.Errorf("listing every %s: %w", s.kind, err)
 	}
@@ -136,24 +130,4 @@ func (i *Inventory) beginList() (ctx context.Context, began moment, generation i
 	}
 	i.runningLists.Add(1)
 	return ctx, i.nextMoment(), i.generation, func() { cancel(); i.runningLists.Done() }
-}
-
-// checkItems returns an error if any of the items is of another project: then the whole answer is
-// not used. The client refuses one that lacks something.
-func checkItems[T any](ctx context.Context, i *Inventory, s *resourceStore[T], items ...T) error {
-	if i.opts.Owns == nil {
-		return nil
-	}
-	for n := range items {
-		f := s.facts(&items[n])
-		owned, err := i.opts.Owns(ctx, f.project)
-		if err != nil {
-			return err
-		}
-		if !owned {
-			return fmt.Errorf("the answer is not used: %s %s belongs to project %q, which is not ours",
-				s.kind, f.id, f.project)
-		}
-	}
-	return nil
 }

@@ -19,11 +19,11 @@ const tombstoneAge = time.Hour
 
 // facts are what the inventory needs to know of a resource of any kind.
 type facts struct {
-	id, project string
-	version     int64
-	key         string // what it is found by beside its ID; may be empty
-	ofCluster   bool   // it carries the cluster's tag, or needs none
-	ended       bool   // it exists no more, although the cloud still shows it
+	id        string
+	version   int64
+	key       string // what it is found by beside its ID; may be empty
+	ofCluster bool   // it carries the cluster's tag, or needs none
+	ended     bool   // it exists no more, although the cloud still shows it
 }
 
 // moment is when something was learned. Ticks order moments; times may be equal.

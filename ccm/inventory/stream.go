@@ -20,16 +20,10 @@ const (
 	maxRefusedPause = 30 * time.Second
 )
 
-var errTokenChanged = errors.New("the cloud token has changed since the event stream began")
-
-// stream is the cloud's events as one token sees them. The inventory's mu guards the fields
-// that change.
+// stream is one following of the cloud's events. The inventory's mu guards its fields.
 type stream struct {
-	token       string // as Options.Token tells it apart
-	cancel      context.CancelCauseFunc
-	open        bool
-	openedTick  uint64 // the tick at which it was opened last
-	eventFailed bool   // the last event was refused by applyEvent
+	open       bool
+	openedTick uint64 // the tick at which it was opened last
 }
 
 // Run follows the cloud's events until ctx ends. Without it, or while the stream is broken,
@@ -56,7 +50,6 @@ func (i *Inventory) Run(ctx context.Context) {
 	keepers.Go(func() { relistWhenNeeded(ctx, i, i.instances) })
 	keepers.Go(func() { relistWhenNeeded(ctx, i, i.balancers) })
 	keepers.Go(func() { relistWhenNeeded(ctx, i, i.routes) })
-	keepers.Go(func() { i.watchToken(ctx) })
 	pause, logged := newRefusalBackoff(), ""
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -94,29 +87,19 @@ func causeOf(err error) string {
 	return err.Error()
 }
 
-// followStream follows the events with the current token, until the token changes or the
-// stream cannot be resumed.
+// followStream follows the events until the stream cannot be resumed.
 func (i *Inventory) followStream(ctx context.Context) error {
-	streamCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	st := &stream{token: i.currentToken(), cancel: cancel}
+	st := &stream{}
 	i.beginStream(st)
-	onEvent := func(ev api.Event) error {
-		err := i.applyEvent(ctx, ev)
-		st.eventFailed = err != nil
-		return err
-	}
-	onStateChange := func(err error) { i.handleStreamState(ctx, st, err) }
+	onEvent := func(ev api.Event) error { i.applyEvent(ev); return nil }
+	onStateChange := func(err error) { i.handleStreamState(st, err) }
 	// No filter: a release of the cloud refuses kinds that it does not know.
-	err := i.cloud.Follow(streamCtx, client.FromNewest, onEvent, onStateChange)
-	if streamCtx.Err() != nil {
-		err = context.Cause(streamCtx)
-	}
+	err := i.cloud.Follow(ctx, client.FromNewest, onEvent, onStateChange)
 	i.closeStream(st)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.streamLost, i.unreachable = true, true
-	if st.eventFailed || client.HasCode(err, api.EventsExpired) {
+	if client.HasCode(err, api.EventsExpired) {
 		i.forgetAll()
 	}
 	return err
@@ -164,16 +147,8 @@ func (i *Inventory) markStreamDecided() {
 	}
 }
 
-// handleStreamState is called when the stream opens, with nil, and when it breaks. A stream
-// that opens counts only if it is our project's.
-func (i *Inventory) handleStreamState(ctx context.Context, st *stream, err error) {
-	if err == nil {
-		if doubt := i.checkToken(ctx, st.token); doubt != nil {
-			i.closeStream(st)
-			st.cancel(doubt)
-			return
-		}
-	}
+// handleStreamState is called when the stream opens, with nil, and when it breaks.
+func (i *Inventory) handleStreamState(st *stream, err error) {
 	i.mu.Lock()
 	if i.stream != st {
 		i.mu.Unlock()
@@ -218,24 +193,22 @@ func (i *Inventory) wakeAll() {
 	i.routes.wakeKeeper()
 }
 
-// applyEvent updates what is known by an event. An event of another project is an error,
-// which ends the stream: its token has become that project's.
-func (i *Inventory) applyEvent(ctx context.Context, ev api.Event) error {
+// applyEvent updates what is known by an event.
+func (i *Inventory) applyEvent(ev api.Event) {
 	deleted := ev.Type == api.EventDeleted
 	switch {
 	case ev.Instance != nil:
-		return applyEventTo(ctx, i, i.instances, *ev.Instance, deleted)
-	case ev.LoadBalancer != nil && i.isInCluster(ev.LoadBalancer.Tags):
-		return applyEventTo(ctx, i, i.balancers, *ev.LoadBalancer, deleted)
+		applyEventTo(i, i.instances, *ev.Instance, deleted)
 	case ev.LoadBalancer != nil:
-		defer i.reportFreed()
-		return applyEventTo(ctx, i, i.balancers, *ev.LoadBalancer, deleted)
+		applyEventTo(i, i.balancers, *ev.LoadBalancer, deleted)
+		if !i.isInCluster(ev.LoadBalancer.Tags) {
+			i.reportFreed()
+		}
 	case ev.Resource == api.ResourceAddress, ev.Resource == api.ResourceQuota:
 		i.reportFreed()
 	case ev.Route != nil:
-		return applyEventTo(ctx, i, i.routes, *ev.Route, deleted)
+		applyEventTo(i, i.routes, *ev.Route, deleted)
 	}
-	return nil
 }
 
 func (i *Inventory) reportFreed() {
@@ -243,17 +216,13 @@ func (i *Inventory) reportFreed() {
 	i.changes.deliver()
 }
 
-func applyEventTo[T any](ctx context.Context, i *Inventory, s *resourceStore[T], item T, deleted bool) error {
-	if err := checkItems(ctx, i, s, item); err != nil {
-		return err
-	}
+func applyEventTo[T any](i *Inventory, s *resourceStore[T], item T, deleted bool) {
 	i.mu.Lock()
 	if c, news := s.applyEvent(item, s.facts(&item), deleted, i.nextMoment()); news {
 		i.changes.add(c)
 	}
 	i.mu.Unlock()
 	i.changes.deliver()
-	return nil
 }
 
 // relistWhenNeeded lists in the background, until ctx ends: balancers that were asked for,

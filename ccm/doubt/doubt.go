@@ -1,0 +1,253 @@
+// Package doubt turns answers on which nobody may act into errors: answers about another project than
+// the CCM's, and about another resource than the one that was asked for. So a caller may take "not found"
+// and an empty list as the cloud's word. A token of another project shows none of our resources, and that
+// must never delete a Node.
+//
+// An answer that lacks a field is refused by fakecloud/client before.
+package doubt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// ErrWrongProject is in the chain of an error about an answer that is not about our project.
+var ErrWrongProject = errors.New("wrong project")
+
+// errTokenChanged means that an answer may be about the project of the former token.
+var errTokenChanged = errors.New("the cloud token has changed meanwhile")
+
+// tokenPeriod is how often the stream's token is compared with the one in use.
+const tokenPeriod = 2 * time.Second
+
+// Source is the cloud whose answers are checked.
+type Source interface {
+	core.Cloud
+	// Project returns the project of the token in use.
+	Project(ctx context.Context) (*api.Project, error)
+	// Follow calls fn for each event of the cloud: see client.Client.Follow.
+	Follow(
+		ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...client.EventFilter,
+	) error
+}
+
+// Cloud is a core.Cloud of definite answers. Changes are passed on: their versions and names protect them.
+// Safe for concurrent use.
+type Cloud struct {
+	Source
+	project project
+}
+
+// Reject returns the cloud with definite answers about the project, which is given by name or ID. What
+// token returns must change when the token in use does.
+func Reject(source Source, projectNameOrID string, token func() string) *Cloud {
+	return &Cloud{Source: source, project: project{ask: source.Project, want: projectNameOrID, token: token}}
+}
+
+// CheckToken fails unless the token in use belongs to our project.
+func (c *Cloud) CheckToken(ctx context.Context) error {
+	_, err := c.project.resolveID(ctx)
+	return err
+}
+
+// GetInstance fails with a client.IsNotFound error only if our project has no such instance.
+func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
+	found, err := c.Source.GetInstance(ctx, id)
+	return found, c.checkOne(ctx, id, err, func() subject { return subjectOf(found) })
+}
+
+// GetLoadBalancer fails with a client.IsNotFound error only if our project has no such load balancer.
+func (c *Cloud) GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
+	found, err := c.Source.GetLoadBalancer(ctx, id)
+	return found, c.checkOne(ctx, id, err, func() subject { return subjectOf(found) })
+}
+
+// ListInstances returns instances of our project.
+func (c *Cloud) ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error) {
+	return list(ctx, c, func() ([]api.Instance, error) { return c.Source.ListInstances(ctx, f) })
+}
+
+// ListLoadBalancers returns load balancers of our project.
+func (c *Cloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	return list(ctx, c, func() ([]api.LoadBalancer, error) { return c.Source.ListLoadBalancers(ctx, f) })
+}
+
+// ListAddresses returns reserved addresses of our project.
+func (c *Cloud) ListAddresses(ctx context.Context, f client.AddressFilter) ([]api.ReservedAddress, error) {
+	return list(ctx, c, func() ([]api.ReservedAddress, error) { return c.Source.ListAddresses(ctx, f) })
+}
+
+// ListRoutes returns routes of our project.
+func (c *Cloud) ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error) {
+	return list(ctx, c, func() ([]api.Route, error) { return c.Source.ListRoutes(ctx, f) })
+}
+
+// UpdateLoadBalancer fails with a client.IsNotFound error only if our project has no such load balancer.
+func (c *Cloud) UpdateLoadBalancer(
+	ctx context.Context, id string, u api.LoadBalancerUpdate,
+) (*api.LoadBalancer, error) {
+	updated, err := c.Source.UpdateLoadBalancer(ctx, id, u)
+	return updated, c.checkRefusal(ctx, err)
+}
+
+// DeleteLoadBalancer fails with a client.IsNotFound error only if our project has no such load balancer.
+func (c *Cloud) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
+	deleted, err := c.Source.DeleteLoadBalancer(ctx, id)
+	return deleted, c.checkRefusal(ctx, err)
+}
+
+// DeleteRoute fails with a client.IsNotFound error only if our project has no such route.
+func (c *Cloud) DeleteRoute(ctx context.Context, id string) error {
+	return c.checkRefusal(ctx, c.Source.DeleteRoute(ctx, id))
+}
+
+// Follow ends when an event is about another project, or when the token with which it began is no longer
+// in use: a stream of another project reports no change of our resources. A stream counts as open once the
+// cloud has said that the token belongs to our project.
+func (c *Cloud) Follow(
+	ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...client.EventFilter,
+) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	token := c.project.token()
+	go c.endWithToken(ctx, token, end)
+	err := c.Source.Follow(ctx, after, func(event api.Event) error {
+		if s, known := subjectOfEvent(event); known {
+			if err := c.checkProject(ctx, s); err != nil {
+				return err
+			}
+		}
+		return fn(event)
+	}, func(err error) {
+		if err == nil {
+			if err = c.checkStillToken(ctx, token); err != nil {
+				end(err)
+			}
+		}
+		onBreak(err)
+	}, only...)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// endWithToken ends a stream that began with that token when another token is in use.
+func (c *Cloud) endWithToken(ctx context.Context, token string, end context.CancelCauseFunc) {
+	tick := time.NewTicker(tokenPeriod)
+	defer tick.Stop()
+	for c.project.token() == token {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	end(errTokenChanged)
+}
+
+// checkStillToken fails unless that token is still in use and belongs to our project.
+func (c *Cloud) checkStillToken(ctx context.Context, token string) error {
+	if err := c.CheckToken(ctx); err != nil {
+		return err
+	}
+	if c.project.token() != token {
+		return errTokenChanged
+	}
+	return nil
+}
+
+// list returns a list that began and ended with a token of our project, and shows nothing of another. An
+// empty list names no project.
+func list[T api.Instance | api.LoadBalancer | api.ReservedAddress | api.Route](
+	ctx context.Context, c *Cloud, ask func() ([]T, error),
+) ([]T, error) {
+	token := c.project.token()
+	found, err := ask()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkStillToken(ctx, token); err != nil {
+		return nil, err
+	}
+	for n := range found {
+		if err := c.checkProject(ctx, subjectOf(&found[n])); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// subject is what an answer is about.
+type subject struct{ kind, id, project string }
+
+func subjectOf(resource any) subject {
+	switch r := resource.(type) {
+	case *api.Instance:
+		return subject{"instance", r.ID, r.Project}
+	case *api.LoadBalancer:
+		return subject{"load balancer", r.ID, r.Project}
+	case *api.ReservedAddress:
+		return subject{"address", r.ID, r.Project}
+	case *api.Route:
+		return subject{"route", r.ID, r.Project}
+	}
+	return subject{}
+}
+
+// subjectOfEvent is what an event is about, if it is of a kind that is checked.
+func subjectOfEvent(event api.Event) (s subject, known bool) {
+	switch {
+	case event.Instance != nil:
+		return subjectOf(event.Instance), true
+	case event.LoadBalancer != nil:
+		return subjectOf(event.LoadBalancer), true
+	case event.Route != nil:
+		return subjectOf(event.Route), true
+	}
+	return subject{}, false
+}
+
+// checkOne checks the answer to a question for one resource.
+func (c *Cloud) checkOne(ctx context.Context, id string, err error, about func() subject) error {
+	if err != nil {
+		return c.checkRefusal(ctx, err)
+	}
+	s := about()
+	if s.id != id {
+		return fmt.Errorf("the cloud was asked for %s %s and answered with %q", s.kind, id, s.id)
+	}
+	return c.checkProject(ctx, s)
+}
+
+func (c *Cloud) checkProject(ctx context.Context, s subject) error {
+	ours, err := c.project.resolveID(ctx)
+	if err == nil && s.project != ours {
+		err = fmt.Errorf("%w: the answer is not used: %s %s belongs to project %q, which is not ours",
+			ErrWrongProject, s.kind, s.id, s.project)
+	}
+	return err
+}
+
+// checkRefusal returns the cloud's refusal. A "not found" that is not about our project becomes an error
+// for which client.IsNotFound is false.
+func (c *Cloud) checkRefusal(ctx context.Context, refusal error) error {
+	if !client.IsNotFound(refusal) {
+		return refusal
+	}
+	ours, err := c.project.resolveID(ctx)
+	if err != nil {
+		return err
+	}
+	if project := client.ProjectOf(refusal); project != ours {
+		return fmt.Errorf("%w: the answer is not used: project %q is not ours: %v", //nolint:errorlint // See above.
+			ErrWrongProject, project, refusal)
+	}
+	return refusal
+}
