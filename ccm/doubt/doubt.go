@@ -246,8 +246,8 @@ func (c *Cloud) checkRefusal(ctx context.Context, refusal error) error {
 		return err
 	}
 	if project := client.ProjectOf(refusal); project != ours {
-		return fmt.Errorf("%w: the answer is not used: project %q is not ours: %v", //nolint:errorlint // See above.
-			ErrWrongProject, project, refusal)
+		return fmt.Errorf("%w: the answer is not used: project %q is not ours: %s",
+			ErrWrongProject, project, refusal.Error())
 	}
 	return refusal
 }
