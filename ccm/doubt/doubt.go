@@ -142,14 +142,17 @@ func (c *Cloud) Follow(
 func (c *Cloud) endWithToken(ctx context.Context, token string, end context.CancelCauseFunc) {
 	tick := time.NewTicker(tokenPeriod)
 	defer tick.Stop()
-	for c.project.token() == token {
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			if c.project.token() != token {
+				end(errTokenChanged)
+				return
+			}
 		}
 	}
-	end(errTokenChanged)
 }
 
 // checkStillToken fails unless that token is still in use and belongs to our project.
