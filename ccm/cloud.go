@@ -24,6 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
@@ -35,7 +36,7 @@ type cloud struct {
 	instances       *instances
 	loadBalancers   *loadBalancers
 	routes          *routes
-	orphanGuard     *deletionGuard // of load balancers without a Service
+	orphanGuard     *guard.Budget // of load balancers without a Service
 	explain         *explainer
 	identity        *clusterIdentity
 	cached          bool // the inventory remembers
@@ -70,13 +71,12 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	})
 	identity.onUIDKnown = known.RelistCluster
 	mass := cfg.MassDeletion
-	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
+	limits := guard.Limits{Share: mass.Share, Minimum: mass.Minimum, Window: mass.Window.Duration, Hold: mass.Hold.Duration}
 	instances := &instances{
 		api: definite, identity: identity, inventory: known, explain: explain,
 		labels: nodeLabels(cfg.NodeLabels), addresses: newNodeAddressRules(cfg.NodeAddresses),
-		guard: newDeletionGuard(guardedNodes, limits, clock.RealClock{}, explain),
+		guard: guard.New(guardedNodes, limits, clock.RealClock{}, explain),
 	}
-	instances.guard.list = instances.listNodeUIDs
 	return &cloud{
 		checkToken:      definite.CheckToken,
 		inventory:       known,
@@ -90,7 +90,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 			api: definite, identity: identity, inventory: known, instances: instances, explain: explain,
 			health: newJobHealth("the route controller"),
 		},
-		orphanGuard: newDeletionGuard(guardedOrphans, limits, clock.RealClock{}, explain),
+		orphanGuard: guard.New(guardedOrphans, limits, clock.RealClock{}, explain),
 		explain:     explain,
 		identity:    identity,
 		cached:      cfg.Cache,
@@ -113,9 +113,9 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	ctx, cancel := context.WithCancel(context.Background())
 	c.identity.start(ctx, builder.ClientOrDie("fakecloud-cluster"))
 	configMaps := builder.ClientOrDie("fakecloud-guard").CoreV1().ConfigMaps(contract.GuardNamespace)
-	for _, g := range []*deletionGuard{c.instances.guard, c.orphanGuard} {
-		g.store = &guardConfigMap{configMaps: configMaps}
-		go g.Run(ctx)
+	for _, budget := range []*guard.Budget{c.instances.guard, c.orphanGuard} {
+		budget.Keep(configMaps)
+		go budget.Run(ctx)
 	}
 	go func() {
 		defer c.inventoryHealth.end()
@@ -145,7 +145,7 @@ func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 	core := informers.Core().V1()
 	nodes := core.Nodes().Lister()
 	c.routes.nodes, c.instances.nodes = nodes, nodes
-	c.instances.guard.setSynced(core.Nodes().Informer().HasSynced)
+	c.instances.guard.Watch(c.instances.listNodeUIDs, core.Nodes().Informer().HasSynced)
 	if err := requestRouteResync(core.Nodes().Informer()); err != nil {
 		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
 	}

@@ -12,13 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
-	"k8s.io/utils/clock"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
@@ -33,7 +34,7 @@ func newTestCloud(f *fakeAPI) *cloud {
 		inventory:  inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
 		inventoryHealth: newJobHealth("inventory"), loadBalancers: &loadBalancers{},
 		routes: &routes{health: newJobHealth("routes")}, identity: testIdentity(""),
-		orphanGuard: newTestGuard(guardedOrphans, clock.RealClock{}, i.explain),
+		orphanGuard: newTestGuard(guardedOrphans, func() sets.Set[types.UID] { return nil }, i.explain),
 	}
 }
 

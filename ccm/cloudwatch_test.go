@@ -32,7 +32,6 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	controllermanager "k8s.io/controller-manager/app"
 	cmconfig "k8s.io/controller-manager/config"
-	"k8s.io/utils/clock"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
@@ -133,9 +132,8 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	w.orphanSweeper = &orphanSweeper{
 		identity: testIdentity("cluster-uid"), kube: kube, inventory: w.cloud, balancers: w.reconciler,
 		services: w.services, undeletable: newOrphanBackoff(),
-		guard: newTestGuard(guardedOrphans, clock.RealClock{}, w.explain),
 	}
-	w.guard.list = w.listBalancerIDs
+	w.guard = newTestGuard(guardedOrphans, w.listBalancerIDs, w.explain)
 	w.feed.Subscribe(w.nodeWatch.enqueueChange)
 	w.feed.Subscribe(w.serviceWatch.enqueueChange)
 	for _, o := range objects {

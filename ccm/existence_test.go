@@ -114,7 +114,7 @@ func (a answer) asked() *corev1.Node {
 func (a answer) node() string {
 	switch {
 	case a.concludes == gone:
-		return "deleted, once it is not Ready or the event stream tells; one of too many at once is held (see guard.go)"
+		return "deleted, once it is not Ready or the event stream tells; one of too many at once is held (see package guard)"
 	case a.concludes == unknown:
 		return "stays as it is, asked about again; a new one keeps its taint"
 	case a.hollow:

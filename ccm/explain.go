@@ -23,6 +23,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -42,9 +43,7 @@ var nextSteps = map[string]string{
 		"with --cloud-provider=external",
 	contract.ReasonProvidedNodeIP:   "start the kubelet with one of these addresses as --node-ip, or without it",
 	contract.ReasonNodeLabelSkipped: "change the tag, or remove it from nodeLabels in the cloud config",
-	contract.ReasonMassDeletionGuardFailed: "allow the CCM to get, create and update configmap " +
-		contract.GuardNamespace + "/" + contract.GuardConfigMap + " (see manifests/ccm/base/rbac)",
-	contract.ReasonRouteConflict: "the route is created once the conflicting one is gone",
+	contract.ReasonRouteConflict:    "the route is created once the conflicting one is gone",
 	contract.ReasonRouteNotSupported: "give the cluster an IPv4 range for its pods, " +
 		"or leave this one to the network plugin",
 	contract.ReasonWrongProject:  "give the CCM a token of the project that it is configured for",
@@ -66,11 +65,12 @@ var nextSteps = map[string]string{
 	contract.ReasonLoadBalancerProtected: "remove the protection in the cloud, or set the Service's annotation " +
 		annotations.Prefix + annotations.OnDelete + " to delete or keep",
 	// The messages of these say what to do.
-	contract.ReasonMassDeletionHeld:      "",
-	contract.ReasonMassDeletionStopped:   "",
-	contract.ReasonLoadBalancerNameTaken: "",
-	contract.ReasonAddressNotAvailable:   "",
-	contract.ReasonLoadBalancerDegraded:  "",
+	contract.ReasonMassDeletionHeld:        "",
+	contract.ReasonMassDeletionGuardFailed: "",
+	contract.ReasonMassDeletionStopped:     "",
+	contract.ReasonLoadBalancerNameTaken:   "",
+	contract.ReasonAddressNotAvailable:     "",
+	contract.ReasonLoadBalancerDegraded:    "",
 	// There is nothing to do.
 	contract.ReasonLoadBalancerReplaced: "",
 	contract.ReasonIPv4Only:             "",
@@ -86,8 +86,6 @@ const (
 	topicInstance       = "instance"
 	topicLabels         = "labels"
 	topicProviderID     = "provider-id"
-	topicExistence      = "existence"
-	topicMassDeletion   = "mass-deletion"
 	topicLoadBalancer   = "load-balancer"
 	topicTargets        = "targets"
 	topicRoute          = "route" // one for each destination: topicRoute + " " + CIDR
@@ -148,6 +146,21 @@ func (e *explainer) warnOnce(obj object, topic string, c cause, format string, a
 		e.recorder.Eventf(obj, corev1.EventTypeWarning, c.reason, format, args...)
 	}
 }
+
+// WarnOnce, Note and Resolve are for package guard.
+
+// WarnOnce writes an Event about a cause, unless it did so since the topic was last resolved.
+func (e *explainer) WarnOnce(obj guard.Object, topic, reason, detail, message string) {
+	e.warnOnce(obj, topic, cause{reason, detail}, "%s", message)
+}
+
+// Note writes an Event about something that happened.
+func (e *explainer) Note(obj guard.Object, reason, message string) {
+	e.recordNormalEvent(obj, reason, "%s", message)
+}
+
+// Resolve records that the topic's causes are over.
+func (e *explainer) Resolve(obj guard.Object, topic string) { e.markResolved(obj, topic) }
 
 // reasonPending is the last reason of a topic whose causes are over, while what was asked for is not done
 // yet. It has no Event.

@@ -189,7 +189,7 @@ func TestEachReasonHasANextStep(t *testing.T) {
 	needsNone := []string{
 		contract.ReasonLoadBalancerNameTaken, contract.ReasonAddressNotAvailable, contract.ReasonLoadBalancerDegraded,
 		contract.ReasonLoadBalancerReplaced, contract.ReasonIPv4Only,
-		contract.ReasonMassDeletionHeld, contract.ReasonMassDeletionStopped,
+		contract.ReasonMassDeletionHeld, contract.ReasonMassDeletionStopped, contract.ReasonMassDeletionGuardFailed,
 	}
 	done := []string{
 		contract.ReasonMassDeletionConfirmed, contract.ReasonNodeRemoved, contract.ReasonLoadBalancerRepaired,

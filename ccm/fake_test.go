@@ -8,12 +8,18 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -149,6 +155,17 @@ func instance(state api.InstanceState) api.Instance {
 		},
 	}
 }
+
+// newTestGuard is a budget that is kept in an API server of its own.
+func newTestGuard(kind guard.Kind, list func() sets.Set[types.UID], explain *explainer) *guard.Budget {
+	b := guard.New(kind, oneThird, clock.RealClock{}, explain)
+	b.Keep(fake.NewClientset().CoreV1().ConfigMaps(contract.GuardNamespace))
+	b.Watch(list, func() bool { return true })
+	return b
+}
+
+// oneThird is the configuration's default.
+var oneThird = guard.Limits{Share: 0.33, Minimum: 1, Window: time.Hour, Hold: 30 * time.Minute}
 
 // assertError asserts that err says want, or that there is none if want is "".
 func assertError(t *testing.T, err error, want string) {

@@ -3,11 +3,10 @@ package ccm
 // The node controller calls InstanceMetadata to initialise a Node, and again every few
 // minutes for its addresses. The node lifecycle controller calls InstanceExists and
 // InstanceShutdown for Nodes that are not Ready, and deletes the Node when the first is
-// false. existence.go decides what is certain, and guard.go how many Nodes may go at a time.
+// false. existence.go decides what is certain, and package guard how many Nodes may go at a time.
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -27,7 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/doubt"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -42,7 +41,7 @@ type instances struct {
 	api       instancesAPI
 	identity  *clusterIdentity
 	inventory knownInstances
-	guard     *deletionGuard         // of Nodes
+	guard     *guard.Budget         // of Nodes
 	nodes     corelisters.NodeLister // set before the controllers start
 	explain   *explainer
 	labels    nodeLabels
@@ -50,10 +49,10 @@ type instances struct {
 }
 
 // guardedNodes are what the guard of Nodes guards.
-var guardedNodes = guarded{
-	key: nodeGuardKey, confirmation: contract.AnnotationConfirmMassDeletion, one: "Node", many: "Nodes",
-	finding: "were reported gone",
-	remedy:  "If the instances still exist, repair the cloud, and the Nodes stay",
+var guardedNodes = guard.Kind{
+	Key: "nodes", Confirmation: contract.AnnotationConfirmMassDeletion, One: "Node", Many: "Nodes",
+	Finding: "were reported gone",
+	Remedy:  "If the instances still exist, repair the cloud, and the Nodes stay",
 }
 
 var _ cloudprovider.InstancesV2 = (*instances)(nil)
@@ -76,7 +75,7 @@ func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool, error) {
 	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
-		if err := i.guard.checkHeld(node.UID); err != nil {
+		if err := i.guard.CheckHeld(node.UID); err != nil {
 			return false, err
 		}
 		v = confirm(ctx)
@@ -86,9 +85,6 @@ func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool,
 		i.recordExists(node, v.instance)
 		return false, nil
 	case v.goneReason == "":
-		if errors.Is(v.err, doubt.ErrWrongProject) {
-			i.guard.recordDoubt(node.UID)
-		}
 		return false, v.err
 	case isBeingRemoved(node):
 		return true, nil
@@ -96,8 +92,8 @@ func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool,
 	if err := i.checkNotReplaced(node); err != nil {
 		return false, err
 	}
-	err := i.guard.admit(ctx, candidate{
-		uid: node.UID, object: node, why: v.goneReason, inUse: isReady(node),
+	err := i.guard.Admit(ctx, guard.Candidate{
+		UID: node.UID, Object: node, Why: v.goneReason, InUse: isReady(node),
 	})
 	return err == nil, err
 }
@@ -138,7 +134,7 @@ func isReady(node *corev1.Node) bool {
 
 // recordExists tells the guard and the explainer that a Node's instance exists.
 func (i *instances) recordExists(node *corev1.Node, instance *api.Instance) {
-	i.guard.recordExists(node.UID)
+	i.guard.RecordExists(node.UID, node)
 	i.explain.explainInstanceState(node, instance)
 }
 

@@ -4,17 +4,6 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/calls"
 )
 
-// What the mass-deletion guards do, of Nodes and of load balancers.
-var (
-	massDeletionTrips = calls.NewCounter("mass_deletion_guard_trips_total",
-		"How often too many objects were reported gone, so that no more were deleted.", "of")
-	massDeletionActive = calls.NewGauge("mass_deletion_guard_active",
-		"1 while objects that were reported gone are kept, because they are too many; else 0. "+
-			"Only the leader reports it.", "of")
-	massDeletionHeld = calls.NewGauge("mass_deletion_guard_held",
-		"How many objects are kept until a person confirms the trip, or it has lasted for the hold time.", "of")
-)
-
 // What the cloud watch has done, for /metrics.
 var (
 	balancerRepairs = calls.NewCounter("load_balancer_repairs_total",

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -46,7 +47,7 @@ type orphanSweeper struct {
 	services serviceIndex
 	synced   cache.InformerSynced
 
-	guard       *deletionGuard
+	guard       *guard.Budget
 	undeletable *flowcontrol.Backoff // by balancer ID and version: one that somebody changed may be deletable
 
 	orphanedSince map[string]time.Time // by balancer ID
@@ -54,11 +55,11 @@ type orphanSweeper struct {
 }
 
 // guardedOrphans are what the guard of load balancers without a Service guards.
-var guardedOrphans = guarded{
-	key: orphanGuardKey, confirmation: contract.AnnotationConfirmOrphanDeletion,
-	one: "load balancer", many: "load balancers",
-	finding: "were found without a Service",
-	remedy:  "If the Services were lost, restore them with their UIDs, and the load balancers stay",
+var guardedOrphans = guard.Kind{
+	Key: "orphans", Confirmation: contract.AnnotationConfirmOrphanDeletion,
+	One: "load balancer", Many: "load balancers",
+	Finding: "were found without a Service",
+	Remedy:  "If the Services were lost, restore them with their UIDs, and the load balancers stay",
 }
 
 // balancerLister is the part of the inventory that lists the cluster's balancers.
@@ -83,7 +84,6 @@ func newOrphanSweeper(
 		guard:       c.orphanGuard,
 		undeletable: newOrphanBackoff(),
 	}
-	s.guard.list = s.listBalancerIDs
 	return s, s.useInformers(shared)
 }
 
@@ -109,7 +109,7 @@ func (s *orphanSweeper) useInformers(shared informers.SharedInformerFactory) err
 	var err error
 	s.services, err = newServiceIndex(informer)
 	s.synced = informer.HasSynced
-	s.guard.setSynced(informer.HasSynced)
+	s.guard.Watch(s.listBalancerIDs, informer.HasSynced)
 	return err
 }
 
@@ -142,7 +142,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 		}
 		switch {
 		case !orphan:
-			s.guard.recordExists(types.UID(lb.ID))
+			s.guard.RecordExists(types.UID(lb.ID), nil)
 		case clusterUID == "" || lb.Tags[contract.TagClusterUID] != clusterUID:
 			unknown.Insert(lb.ID)
 			s.reportUnknownOwner(&lb, clusterUID)
@@ -203,11 +203,11 @@ func (s *orphanSweeper) reportUnknownOwner(lb *api.LoadBalancer, clusterUID stri
 
 func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, owner *corev1.Service) {
 	id, try := types.UID(lb.ID), fmt.Sprint(lb.ID, " ", lb.Version)
-	if s.undeletable.IsInBackOffSinceUpdate(try, time.Now()) || s.guard.checkHeld(id) != nil {
+	if s.undeletable.IsInBackOffSinceUpdate(try, time.Now()) || s.guard.CheckHeld(id) != nil {
 		return
 	}
 	why := fmt.Sprintf("load balancer %s belonged to service %s", lb.ID, klog.KObj(owner))
-	if err := s.guard.admit(ctx, candidate{uid: id, why: why}); err != nil {
+	if err := s.guard.Admit(ctx, guard.Candidate{UID: id, Why: why}); err != nil {
 		klog.V(2).InfoS("Keeping load balancer whose Service is gone for now", "id", lb.ID, "err", err)
 		return
 	}

@@ -110,10 +110,10 @@ type MassDeletion struct {
 	Share float64 `json:"share" env:"FAKECLOUD_MASS_DELETION_SHARE"`
 	// Minimum is how many may be deleted whatever their share is.
 	Minimum int `json:"minimum" env:"FAKECLOUD_MASS_DELETION_MINIMUM"`
-	// Window is the time over which deletions are counted.
+	// Window is the time over which deletions are counted, from the first one on.
 	Window metav1.Duration `json:"window" env:"FAKECLOUD_MASS_DELETION_WINDOW"`
-	// Hold is how long the Nodes over the share are kept before they are deleted without a
-	// confirmation. It starts again if the cloud reports that one of them exists.
+	// Hold is how long the Nodes over the share are kept unless somebody confirms their deletion.
+	// Then another share may go.
 	Hold metav1.Duration `json:"hold" env:"FAKECLOUD_MASS_DELETION_HOLD"`
 }
 

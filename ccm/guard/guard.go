@@ -1,0 +1,330 @@
+// Package guard limits how many objects the CCM deletes because the cloud, or the API server, said that
+// something is gone. Such answers may be wrong for many objects at once: a cloud has lost its data, or etcd
+// was restored from an older backup. Begin with Budget.
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+)
+
+const (
+	// refreshPeriod is how often a stopped budget looks for a confirmation.
+	refreshPeriod = 2 * time.Second
+	// heldRetry is how soon upstream asks again about a held object: soon, as it may be confirmed.
+	heldRetry = 10 * time.Second
+	// maxRecheckPause is the longest time between two questions to the cloud about a held object.
+	maxRecheckPause = time.Minute
+)
+
+// Limits are the numbers of a budget.
+type Limits struct {
+	// Within Window, the larger of Share (from 0 to 1, of all objects, rounded up) and Minimum may be deleted.
+	Share   float64
+	Minimum int
+	Window  time.Duration
+	// Hold is how long a window lasts once more deletions were asked for.
+	Hold time.Duration
+}
+
+// Kind describes the objects that a budget is for.
+type Kind struct {
+	Key          string // of the record in the ConfigMap
+	Confirmation string // the annotation of the ConfigMap by which a person raises the budget
+	One, Many    string
+	// Finding is why they would be deleted, and Remedy what to do if that is wrong.
+	Finding, Remedy string
+}
+
+// Object has Events.
+type Object interface {
+	runtime.Object
+	GetUID() types.UID
+}
+
+// Candidate is an object that is about to be deleted.
+type Candidate struct {
+	UID types.UID
+	// Object receives the Events about it; nil for none.
+	Object Object
+	Why    string
+	// InUse is true for a Ready Node: its kubelet contradicts the cloud. Such candidates have half of the
+	// budget, and none of a window that follows one that was stopped.
+	InUse bool
+}
+
+// Events are where people read what a budget does.
+type Events interface {
+	// WarnOnce writes a Warning unless it did so since Resolve was called. Reason and detail tell causes apart.
+	WarnOnce(obj Object, topic, reason, detail, message string)
+	Note(obj Object, reason, message string)
+	Resolve(obj Object, topic string)
+}
+
+// Topics of Events.
+const (
+	topicHeld    = "existence"
+	topicStopped = "mass-deletion"
+)
+
+// Budget is how many objects may be deleted in a window. The window begins with its first deletion. A
+// candidate over the budget stops it: nothing more is deleted until the window is over, which it is after
+// Limits.Hold, or until a person raises the budget by an annotation. The next window has a budget of its own.
+//
+// The window is kept in the cluster, so that neither a restart nor a new leader spends a budget twice. No
+// deletion is allowed that cannot be recorded first. Safe for concurrent use.
+type Budget struct {
+	kind   Kind
+	limits Limits
+	clock  clock.PassiveClock
+	events Events
+	store  *configMap // set by Keep
+	// list returns the UIDs of all objects.
+	list   func() sets.Set[types.UID]
+	synced cache.InformerSynced // whether list is complete; nil before Watch
+
+	mu      sync.Mutex
+	loaded  bool // now equals the stored window
+	now     window
+	allowed sets.Set[types.UID] // in this window, by this process
+	held    map[types.UID]time.Time
+}
+
+// New makes a budget. Call Watch and Run before the controllers start.
+func New(kind Kind, limits Limits, clock clock.PassiveClock, events Events) *Budget {
+	b := &Budget{
+		kind: kind, limits: limits, clock: clock, events: events,
+		allowed: sets.New[types.UID](), held: map[types.UID]time.Time{},
+	}
+	b.updateMetrics()
+	return b
+}
+
+// Watch sets what lists the UIDs of all objects, and what tells whether that is complete.
+func (b *Budget) Watch(list func() sets.Set[types.UID], synced cache.InformerSynced) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.list, b.synced = list, synced
+}
+
+// Run looks for confirmations until ctx ends.
+func (b *Budget) Run(ctx context.Context) {
+	if cache.WaitForCacheSync(ctx.Done(), b.hasSynced) {
+		wait.UntilWithContext(ctx, b.refresh, refreshPeriod)
+	}
+}
+
+func (b *Budget) hasSynced() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.synced != nil && b.synced()
+}
+
+// refresh reads a stopped window again: a person may have raised its budget.
+func (b *Budget) refresh(ctx context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.updateMetrics()
+	there := b.list()
+	maps.DeleteFunc(b.held, func(uid types.UID, _ time.Time) bool { return !there.Has(uid) })
+	b.loaded = b.loaded && !b.now.Stopped
+	if err := b.load(ctx); err != nil {
+		klog.V(2).InfoS("Mass-deletion guard: cannot read its record", "kind", b.kind.Many, "err", err)
+	}
+}
+
+// load reads the window, unless it is loaded, and takes in a confirmation.
+func (b *Budget) load(ctx context.Context) error {
+	if b.loaded {
+		return nil
+	}
+	if b.synced == nil || !b.synced() {
+		return fmt.Errorf("the list of %s is not complete yet", b.kind.Many)
+	}
+	stored, err := b.store.load(ctx, b.kind.Key)
+	if err != nil {
+		return err
+	}
+	b.now, b.loaded = stored, true
+	if !b.now.Stopped || b.now.Raised || b.store.confirmed(b.kind.Confirmation) != b.now.Number {
+		return nil
+	}
+	b.now.Raised = true
+	if err := b.save(ctx); err != nil {
+		return err
+	}
+	klog.InfoS("Mass-deletion guard: a person has raised the budget", "kind", b.kind.Many, "trip", b.now.Number)
+	b.events.Note(b.store.last, contract.ReasonMassDeletionConfirmed, fmt.Sprintf(
+		"Trip %d was confirmed: %d %s are deleted as soon as each is reported gone once more",
+		b.now.Number, len(b.held), b.kind.Many))
+	return nil
+}
+
+// save writes the window. After an error it must be loaded again.
+func (b *Budget) save(ctx context.Context) error {
+	err := b.store.save(ctx, b.kind.Key, b.now)
+	b.loaded = err == nil
+	return err
+}
+
+// Admit allows the deletion of a candidate that was just reported gone. An error keeps it.
+func (b *Budget) Admit(ctx context.Context, c Candidate) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.updateMetrics()
+	if err := b.load(ctx); err != nil {
+		return b.refuse(c, err)
+	}
+	now := b.clock.Now()
+	if !now.Before(b.now.Ends) {
+		b.now = b.now.next(now.Add(b.limits.Window))
+		b.allowed = b.allowed.Intersection(b.list())
+	}
+	if b.allowed.Has(c.UID) {
+		return nil // Its deletion was allowed and is pending.
+	}
+	// A budget must not shrink while it is spent.
+	b.now.Known = max(b.now.Known, b.list().Insert(c.UID).Len())
+	limit := b.limits.budget(b.now.Known)
+	switch fits := b.now.Spent < limit; {
+	case b.now.Raised, fits && !c.InUse && !b.now.Stopped,
+		fits && !b.now.Strict && b.now.Spent < (limit+1)/2 && !b.now.Stopped:
+		return b.spend(ctx, c)
+	case fits && !b.now.Strict && !b.now.Stopped:
+		return cloudproviderapi.NewRetryError(fmt.Sprintf("%s, but the %s is still in use, and the deletion "+
+			"budget for such is spent: it is kept until it is no longer in use", c.Why, b.kind.One), heldRetry)
+	case !b.now.Stopped:
+		if err := b.stop(ctx, now); err != nil {
+			return b.refuse(c, err)
+		}
+	}
+	b.hold(c, now)
+	return b.retryError()
+}
+
+// budget is how many of so many objects may be deleted in a window, at least one.
+func (l Limits) budget(known int) int {
+	const rounding = 1e-9 // A third of 300 is not 100.00000000000001.
+	return max(int(math.Ceil(l.Share*float64(known)-rounding)), l.Minimum, 1)
+}
+
+// spend records, in the store first, that a candidate may be deleted.
+func (b *Budget) spend(ctx context.Context, c Candidate) error {
+	b.now.Spent++
+	if err := b.save(ctx); err != nil {
+		return b.refuse(c, err)
+	}
+	b.allowed.Insert(c.UID)
+	b.release(c.UID, c.Object)
+	return nil
+}
+
+// refuse returns the error for a candidate that is kept because the window cannot be read or saved.
+func (b *Budget) refuse(c Candidate, err error) error {
+	if c.Object != nil && !errors.Is(err, errChanged) {
+		b.events.WarnOnce(c.Object, topicHeld, contract.ReasonMassDeletionGuardFailed, "", fmt.Sprintf(
+			"%s is not deleted, although %s: the mass-deletion guard cannot save its record: %v; allow the CCM to get, "+
+				"create and update configmap %s/%s (see manifests/ccm/base/rbac)",
+			b.kind.One, c.Why, err, contract.GuardNamespace, contract.GuardConfigMap))
+	}
+	return fmt.Errorf("the mass-deletion guard deletes no %s while it cannot save its record: %w", b.kind.One, err)
+}
+
+// stop holds further candidates until the window is over. It is recorded, so that the window has the same
+// number after a restart.
+func (b *Budget) stop(ctx context.Context, now time.Time) error {
+	b.now.Stopped, b.now.Ends = true, now.Add(b.limits.Hold)
+	if err := b.save(ctx); err != nil {
+		return err
+	}
+	trips.WithLabelValues(b.kind.One).Inc()
+	klog.ErrorS(nil, "Mass-deletion guard: too many objects were reported gone; no more are deleted",
+		"kind", b.kind.Many, "trip", b.now.Number, "deleted", b.now.Spent, "known", b.now.Known,
+		"until", b.now.Ends, "confirm", b.confirmCommand())
+	b.events.WarnOnce(b.store.last, topicStopped, contract.ReasonMassDeletionStopped, fmt.Sprint(b.now.Number),
+		fmt.Sprintf("Mass deletion stopped (trip %d): more than %d of %d %s %s within %s. No more are deleted for %s. %s. "+
+			"To confirm the deletions, run: %s.", b.now.Number, b.now.Spent, b.now.Known, b.kind.Many, b.kind.Finding,
+			b.limits.Window, b.limits.Hold, b.kind.Remedy, b.confirmCommand()))
+	return nil
+}
+
+// confirmCommand is the command with which a person raises the budget of this window.
+func (b *Budget) confirmCommand() string {
+	return fmt.Sprintf("kubectl -n %s annotate --overwrite configmap %s %s=%d",
+		contract.GuardNamespace, contract.GuardConfigMap, b.kind.Confirmation, b.now.Number)
+}
+
+// hold keeps a candidate, and writes an Event on it.
+func (b *Budget) hold(c Candidate, now time.Time) {
+	b.held[c.UID] = now
+	if c.Object == nil {
+		return
+	}
+	b.events.WarnOnce(c.Object, topicHeld, contract.ReasonMassDeletionHeld, fmt.Sprint(b.now.Number), fmt.Sprintf(
+		"%s is not deleted: %s, but too many others are gone, too (trip %d). %s. To confirm the deletions, run: %s.",
+		b.kind.One, c.Why, b.now.Number, b.kind.Remedy, b.confirmCommand()))
+}
+
+// CheckHeld returns an error for a held object until it is time to ask the cloud about it again.
+func (b *Budget) CheckHeld(uid types.UID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	since, isHeld := b.held[uid]
+	now := b.clock.Now()
+	pause := min(maxRecheckPause, b.limits.Hold/5)
+	if !isHeld || b.now.Raised || !now.Before(b.now.Ends) || !now.Before(since.Add(pause)) {
+		return nil
+	}
+	return b.retryError()
+}
+
+// RecordExists records that an object, which may be held, exists. obj is nil if it has no Events.
+func (b *Budget) RecordExists(uid types.UID, obj Object) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.allowed.Delete(uid)
+	if _, isHeld := b.held[uid]; isHeld {
+		klog.InfoS("Mass-deletion guard: a held object exists after all and is kept", "kind", b.kind.Many, "uid", uid)
+		b.release(uid, obj)
+		b.updateMetrics()
+	}
+}
+
+func (b *Budget) release(uid types.UID, obj Object) {
+	delete(b.held, uid)
+	if obj != nil {
+		b.events.Resolve(obj, topicHeld)
+	}
+}
+
+// retryError says when to ask again, and why.
+func (b *Budget) retryError() error {
+	return cloudproviderapi.NewRetryError(fmt.Sprintf("%d other %s %s, too (trip %d of the mass-deletion guard): "+
+		"this %s is kept until %s, or until somebody confirms the deletions", len(b.held)+b.now.Spent-1, b.kind.Many,
+		b.kind.Finding, b.now.Number, b.kind.One, b.now.Ends.UTC().Format(time.RFC3339)), heldRetry)
+}
+
+func (b *Budget) updateMetrics() {
+	stopped := 0.0
+	if b.now.Stopped && !b.now.Raised && b.clock.Now().Before(b.now.Ends) {
+		stopped = 1
+	}
+	active.WithLabelValues(b.kind.One).Set(stopped)
+	holds.WithLabelValues(b.kind.One).Set(float64(len(b.held)))
+}

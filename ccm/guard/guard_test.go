@@ -1,0 +1,505 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/component-base/metrics/testutil"
+	clocktesting "k8s.io/utils/clock/testing"
+	"pgregory.net/rapid"
+)
+
+// memoryConfigMaps has the one ConfigMap of the guard, and refuses an update of an older version, as the API
+// server does and client-go's fake does not.
+type memoryConfigMaps struct {
+	typedcorev1.ConfigMapInterface
+	mu      sync.Mutex
+	stored  *corev1.ConfigMap
+	refusal error // of every request, unless nil
+	saves   int
+}
+
+var configMapResource = schema.GroupResource{Resource: "configmaps"}
+
+func (m *memoryConfigMaps) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.ConfigMap, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.refusal != nil:
+		return nil, m.refusal
+	case m.stored == nil:
+		return nil, apierrors.NewNotFound(configMapResource, name)
+	}
+	return m.stored.DeepCopy(), nil
+}
+
+func (m *memoryConfigMaps) Create(_ context.Context, c *corev1.ConfigMap, _ metav1.CreateOptions) (*corev1.ConfigMap, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stored != nil {
+		return nil, apierrors.NewAlreadyExists(configMapResource, c.Name)
+	}
+	return m.save(c)
+}
+
+func (m *memoryConfigMaps) Update(_ context.Context, c *corev1.ConfigMap, _ metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stored == nil || c.ResourceVersion != m.stored.ResourceVersion {
+		return nil, apierrors.NewConflict(configMapResource, c.Name, nil)
+	}
+	return m.save(c)
+}
+
+func (m *memoryConfigMaps) save(c *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	if m.refusal != nil {
+		return nil, m.refusal
+	}
+	m.saves++
+	m.stored = c.DeepCopy()
+	m.stored.ResourceVersion = strconv.Itoa(m.saves)
+	return m.stored.DeepCopy(), nil
+}
+
+// confirm does what kubectl annotate does.
+func (m *memoryConfigMaps) confirm(number string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saves++
+	m.stored.ResourceVersion = strconv.Itoa(m.saves)
+	m.stored.Annotations = map[string]string{"raise": number}
+}
+
+// told are the reasons of Events that were written.
+type told struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (e *told) WarnOnce(_ Object, _, reason, _, message string) { e.add(reason + ": " + message) }
+func (e *told) Note(_ Object, reason, message string)           { e.add(reason + ": " + message) }
+func (*told) Resolve(Object, string)                            {}
+
+func (e *told) add(event string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.events = append(e.events, event)
+}
+
+// oneThird is the configuration's default.
+var oneThird = Limits{Share: 0.33, Minimum: 1, Window: time.Hour, Hold: 30 * time.Minute}
+
+// herd are Nodes of which some are reported gone in every round.
+type herd struct {
+	t      require.TestingT
+	b      *Budget
+	clock  *clocktesting.FakePassiveClock
+	there  sets.Set[types.UID]
+	gone   sets.Set[types.UID]
+	ready  bool
+	record *memoryConfigMaps
+	told   *told
+}
+
+func newHerd(t require.TestingT, size int) *herd {
+	h := &herd{
+		t: t, clock: clocktesting.NewFakePassiveClock(time.Unix(0, 0)), there: sets.New[types.UID](),
+		gone: sets.New[types.UID](), record: &memoryConfigMaps{}, told: &told{},
+	}
+	for n := range size {
+		h.there.Insert(uid(n))
+	}
+	h.restart()
+	return h
+}
+
+func uid(n int) types.UID { return types.UID(fmt.Sprintf("%04d", n)) }
+
+// restart has another process lead, which knows what the record has.
+func (h *herd) restart() {
+	kind := Kind{Key: "nodes", Confirmation: "raise", One: "Node", Many: "Nodes", Finding: "were reported gone"}
+	h.b = New(kind, oneThird, h.clock, h.told)
+	h.b.Keep(h.record)
+	h.b.Watch(h.there.Clone, func() bool { return true })
+}
+
+// end has the cloud say that these are gone, or are there after all.
+func (h *herd) end(from, to int, gone bool) {
+	for n := from; n < to; n++ {
+		if h.gone.Delete(uid(n)); gone {
+			h.gone.Insert(uid(n))
+		}
+	}
+}
+
+// round asks about each Node as upstream does, and returns how many went.
+func (h *herd) round() (went int) {
+	for _, id := range sets.List(h.there) {
+		if h.ask(id) {
+			went++
+		}
+	}
+	h.b.refresh(context.Background())
+	return went
+}
+
+func (h *herd) ask(id types.UID) (went bool) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: id}}
+	if !h.gone.Has(id) {
+		h.b.RecordExists(id, node)
+		return false
+	}
+	if h.b.CheckHeld(id) != nil {
+		return false
+	}
+	if h.b.Admit(context.Background(), Candidate{UID: id, Object: node, Why: "it is gone", InUse: h.ready}) != nil {
+		return false
+	}
+	h.there.Delete(id)
+	return true
+}
+
+// roundsFor makes a round every five seconds, and returns how many went.
+func (h *herd) roundsFor(d time.Duration) (went int) {
+	for until := h.clock.Now().Add(d); h.clock.Now().Before(until); went += h.round() {
+		h.wait(5 * time.Second)
+	}
+	return went
+}
+
+func (h *herd) wait(d time.Duration) { h.clock.SetTime(h.clock.Now().Add(d)) }
+
+func (h *herd) requireStopped(stopped bool, held int) {
+	h.b.refresh(context.Background())
+	require.Equal(h.t, stopped, h.b.now.Stopped && !h.b.now.Raised && h.clock.Now().Before(h.b.now.Ends))
+	require.Len(h.t, h.b.held, held, "held")
+}
+
+func TestShare(t *testing.T) {
+	for name, tc := range map[string]struct{ size, ended, went int }{
+		"none of many":            {1000, 0, 0},
+		"a tenth of many":         {1000, 100, 100},
+		"just a third":            {1000, 330, 330},
+		"more than a third":       {1000, 400, 330},
+		"all":                     {1000, 1000, 330},
+		"the only one":            {1, 1, 1},
+		"both of two":             {2, 2, 1},
+		"one of three":            {3, 1, 1},
+		"all of three":            {3, 3, 1},
+		"two of five":             {5, 2, 2},
+		"all of five":             {5, 5, 2},
+		"a zone of a small one":   {6, 2, 2},
+		"half of a small cluster": {10, 5, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHerd(t, tc.size)
+			h.end(0, tc.ended, true)
+			assert.Equal(t, tc.went, h.round())
+			held := tc.ended - tc.went
+			h.requireStopped(held > 0, held)
+			if held == 0 {
+				assert.Empty(t, h.told.events)
+				return
+			}
+			require.Len(t, h.told.events, held+1, "one Event on each that is held, and one on the ConfigMap")
+			assert.Contains(t, h.told.events[0], fmt.Sprintf("MassDeletionStopped: Mass deletion stopped (trip 1): "+
+				"more than %d of %d Nodes were reported gone within 1h0m0s. No more are deleted for 30m0s.", tc.went, tc.size))
+			assert.Contains(t, h.told.events[1], "MassDeletionHeld: Node is not deleted: it is gone, but too many")
+			assert.Contains(t, h.told.events[1], "kubectl -n kube-system annotate --overwrite configmap "+
+				"fakecloud-mass-deletion-guard raise=1.")
+		})
+	}
+}
+
+// A Node that is Ready contradicts the cloud: half of the budget goes, and nothing of the window after.
+func TestReadyNodesGoMoreRarely(t *testing.T) {
+	h := newHerd(t, 100)
+	h.ready = true
+	h.end(0, 20, true)
+	assert.Equal(t, 17, h.round())
+	h.requireStopped(false, 0)
+	h.ready = false
+	assert.Equal(t, 3, h.round(), "their kubelets agree")
+	h.end(20, 100, true)
+	assert.Equal(t, 13, h.round())
+	h.requireStopped(true, 67)
+	h.ready = true
+	assert.Zero(t, h.roundsFor(5*oneThird.Hold))
+	h.record.confirm(strconv.Itoa(h.b.now.Number))
+	assert.Equal(t, 67, h.roundsFor(2*time.Minute))
+}
+
+// One whose deletion fails costs its budget once, and the others get their turn.
+func TestUndeletable(t *testing.T) {
+	h := newHerd(t, 30)
+	for range 4 {
+		for n := range 30 {
+			_ = h.b.Admit(t.Context(), Candidate{UID: uid(n)})
+		}
+		h.wait(oneThird.Hold)
+	}
+	assert.Len(t, h.b.allowed, 30)
+	h.b.RecordExists(uid(0), nil)
+	assert.Len(t, h.b.allowed, 29)
+}
+
+// Nobody looks: after the hold another share goes, and so on.
+func TestNextWindow(t *testing.T) {
+	h := newHerd(t, 30)
+	h.end(0, 20, true)
+	require.Equal(t, 10, h.round())
+	assert.Zero(t, h.roundsFor(oneThird.Hold-5*time.Second))
+	assert.Equal(t, 7, h.roundsFor(time.Minute), "a third of the twenty that are left")
+	h.requireStopped(true, 3)
+	assert.Equal(t, 2, h.b.now.Number)
+	assert.Equal(t, 3, h.roundsFor(oneThird.Hold+time.Minute))
+	h.requireStopped(false, 0)
+}
+
+// While Nodes are held, the cloud is asked about them rarely; those that are there after all stay.
+func TestCloudRecovers(t *testing.T) {
+	h := newHerd(t, 100)
+	h.end(0, 40, true)
+	require.Equal(t, 33, h.round())
+	held := sets.List(h.there)[0]
+	require.Error(t, h.b.CheckHeld(held))
+	h.wait(time.Minute)
+	require.NoError(t, h.b.CheckHeld(held))
+	h.end(0, 40, false)
+	assert.Zero(t, h.round())
+	h.requireStopped(true, 0)
+	h.wait(oneThird.Hold)
+	h.end(40, 50, true)
+	assert.Equal(t, 10, h.round(), "and afterwards Nodes go as ever")
+}
+
+func TestConfirmation(t *testing.T) {
+	for name, restart := range map[string]func(h *herd){
+		"one process":          func(*herd) {},
+		"a restart in between": (*herd).restart,
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHerd(t, 30)
+			h.end(0, 20, true)
+			h.round()
+			h.requireStopped(true, 10)
+			for _, wrong := range []string{"0", "2", "-1", "yes"} {
+				h.record.confirm(wrong)
+				h.requireStopped(true, 10)
+				assert.Zero(t, h.round(), "confirmed is %s", wrong)
+			}
+			h.record.confirm("1")
+			h.b.refresh(t.Context())
+			assert.Contains(t, h.told.events[len(h.told.events)-1], "MassDeletionConfirmed: Trip 1 was confirmed: 10 Nodes")
+			restart(h)
+			h.end(19, 20, false)
+			assert.Equal(t, 9, h.round(), "all of which the cloud says it again")
+			h.wait(oneThird.Hold)
+			h.end(20, 30, true)
+			assert.Equal(t, 4, h.round())
+			h.requireStopped(true, 6)
+			assert.Equal(t, 2, h.b.now.Number, "another window, whose budget nobody has raised")
+		})
+	}
+}
+
+// What a predecessor spent counts, until the window is over.
+func TestRestarts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pause time.Duration
+		went  int
+	}{
+		"at once":           {went: 2},
+		"within the window": {pause: oneThird.Window - time.Minute, went: 2},
+		"when that is over": {pause: oneThird.Window, went: 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHerd(t, 30)
+			h.end(0, 8, true)
+			require.Equal(t, 8, h.round())
+			h.restart()
+			h.wait(tc.pause)
+			h.end(8, 20, true)
+			assert.Equal(t, tc.went, h.round())
+			for range 10 {
+				h.restart()
+				assert.Zero(t, h.round())
+			}
+			h.requireStopped(true, 12-tc.went)
+		})
+	}
+}
+
+// Before a Node goes the record has it. While that cannot be written none goes.
+func TestNothingGoesThatCannotBeRecorded(t *testing.T) {
+	h := newHerd(t, 30)
+	h.end(0, 2, true)
+	for _, refusal := range []error{apierrors.NewForbidden(configMapResource, "guard", nil), errors.New("timeout")} {
+		h.record.refusal = refusal
+		assert.Zero(t, h.round())
+	}
+	assert.Contains(t, h.told.events[0], "MassDeletionGuardFailed: Node is not deleted, although it is gone: the mass-")
+	h.record.refusal = nil
+	assert.Equal(t, 2, h.round())
+	h.record.refusal = errors.New("timeout")
+	h.end(2, 4, true)
+	assert.Zero(t, h.round(), "also when it could be read before")
+	h.record.refusal = nil
+	assert.Equal(t, 2, h.round())
+	assert.Equal(t, 4, h.record.saves, "one for each Node")
+
+	h.restart()
+	h.b.synced = func() bool { return false }
+	h.end(4, 5, true)
+	assert.Zero(t, h.round(), "nobody knows how many Nodes there are")
+
+	h.record.stored.Data["nodes"] = "{"
+	h.restart()
+	require.ErrorContains(t, h.b.Admit(t.Context(), Candidate{UID: uid(4)}), "delete it to start with an empty record")
+	h.record.stored = nil
+	assert.Equal(t, 1, h.round())
+}
+
+// A leader that was replaced and does not know it lets nothing go by what it remembers.
+func TestTwoLeaders(t *testing.T) {
+	h := newHerd(t, 30)
+	h.end(0, 1, true)
+	h.round()
+	former := h.b
+	h.restart()
+	h.end(1, 20, true)
+	require.Equal(t, 9, h.round())
+	next := Candidate{UID: "next", Why: "gone"}
+	require.ErrorIs(t, former.Admit(t.Context(), next), errChanged)
+	var held *cloudproviderapi.RetryError
+	require.ErrorAs(t, former.Admit(t.Context(), next), &held, "it has read what the other wrote")
+	assert.Equal(t, heldRetry, held.RetryAfter())
+	assert.True(t, former.now.Stopped)
+}
+
+// Two budgets share the ConfigMap.
+func TestOtherBudget(t *testing.T) {
+	h := newHerd(t, 30)
+	h.end(0, 1, true)
+	h.round()
+	other := New(Kind{Key: "orphans", One: "load balancer"}, oneThird, h.clock, h.told)
+	other.Keep(h.record)
+	other.Watch(h.there.Clone, func() bool { return true })
+	require.NoError(t, other.Admit(t.Context(), Candidate{UID: "lb-1"}))
+	h.end(1, 30, true)
+	assert.Zero(t, h.round()-9)
+	assert.Contains(t, h.record.stored.Data["nodes"], `"spent":10`)
+	assert.Contains(t, h.record.stored.Data["orphans"], `"spent":1`)
+}
+
+// However many ask at once, no more than the share goes.
+func TestManyAskAtOnce(t *testing.T) {
+	h := newHerd(t, 300)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	went := sets.New[types.UID]()
+	for _, id := range sets.List(h.there) {
+		for range 3 {
+			all.Go(func() {
+				if h.b.Admit(context.Background(), Candidate{UID: id}) == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					went.Insert(id)
+				}
+			})
+		}
+	}
+	all.Wait()
+	assert.Len(t, went, 99)
+}
+
+// Whatever ends and comes back, whenever it is asked about, however often the CCM restarts and the record
+// fails: in no window goes more than its budget unless a person has raised it, and in the end all that are
+// gone have gone.
+func TestBudgetProperties(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		size := rapid.IntRange(1, 40).Draw(rt, "size")
+		h := newHerd(rt, size)
+		went := map[int]int{} // by window
+		round := func() {
+			for _, id := range sets.List(h.there) {
+				if h.ask(id) {
+					require.NoError(rt, h.record.refusal)
+					went[h.b.now.Number]++
+					most := oneThird.budget(h.b.now.Known)
+					require.True(rt, h.b.now.Raised || went[h.b.now.Number] <= most, "%d of %d", went, most)
+				}
+			}
+			h.b.refresh(context.Background())
+		}
+		some := func(rt *rapid.T, gone bool) {
+			n := rapid.IntRange(0, size-1).Draw(rt, "n")
+			h.end(n, min(size, n+8), gone)
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"end":     func(rt *rapid.T) { some(rt, true) },
+			"back":    func(rt *rapid.T) { some(rt, false) },
+			"ready":   func(rt *rapid.T) { h.ready = rapid.Bool().Draw(rt, "ready") },
+			"wait":    func(rt *rapid.T) { h.wait(time.Duration(rapid.IntRange(1, 30).Draw(rt, "m")) * time.Minute) },
+			"round":   func(*rapid.T) { round() },
+			"restart": func(*rapid.T) { h.restart() },
+			"crowded": func(*rapid.T) { h.record.refusal = errors.New("timeout") },
+			"mended":  func(*rapid.T) { h.record.refusal = nil },
+			"confirm": func(*rapid.T) {
+				if h.record.stored != nil && h.b.now.Stopped {
+					h.record.confirm(strconv.Itoa(h.b.now.Number))
+				}
+			},
+		})
+		h.record.refusal, h.ready = nil, false
+		for range 4 * size {
+			h.wait(oneThird.Hold)
+			round()
+		}
+		require.Empty(rt, h.there.Intersection(h.gone))
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	value := func() (isActive, held float64) {
+		isActive, err := testutil.GetGaugeMetricValue(active.WithLabelValues("Node"))
+		require.NoError(t, err)
+		held, err = testutil.GetGaugeMetricValue(holds.WithLabelValues("Node"))
+		require.NoError(t, err)
+		return isActive, held
+	}
+	h := newHerd(t, 10)
+	h.end(0, 9, true)
+	before, err := testutil.GetCounterMetricValue(trips.WithLabelValues("Node"))
+	require.NoError(t, err)
+	h.round()
+	after, err := testutil.GetCounterMetricValue(trips.WithLabelValues("Node"))
+	require.NoError(t, err)
+	assert.InDelta(t, 1, after-before, 0)
+	isActive, held := value()
+	assert.Equal(t, []float64{1, 5}, []float64{isActive, held})
+	h.restart()
+	h.b.refresh(t.Context())
+	isActive, _ = value()
+	assert.InDelta(t, 1, isActive, 0, "also of a process that has just begun")
+	h.there.Delete(sets.List(h.there)...)
+	h.wait(oneThird.Hold)
+	h.b.refresh(t.Context())
+	isActive, held = value()
+	assert.Equal(t, []float64{0, 0}, []float64{isActive, held}, "though nobody calls the guard any more")
+}
