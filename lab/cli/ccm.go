@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/clikit"
@@ -91,7 +92,7 @@ Ctrl-C did.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), shellCommandLine(words))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), shellescape.QuoteCommand(words))
 			return err
 		},
 	}

@@ -158,7 +158,7 @@ func (p *logPrinter) copyLog(ctx context.Context, lines *logLines, log cluster.L
 		last = 0
 	}
 	w := lines.writerFor(log.Name)
-	if err := errors.Join(log.Copy(ctx, w, last, p.flags.follow), w.flush()); err != nil && ctx.Err() == nil {
+	if err := errors.Join(log.Copy(ctx, w, last, p.flags.follow), w.Flush()); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("log of %s: %w", log.Name, err)
 	}
 	return nil

@@ -93,21 +93,16 @@ func buildImages(ctx context.Context, bin string, note func(string)) (string, er
 	made := 0
 	for _, program := range clusterPrograms {
 		binary, archive := filepath.Join(bin, program), filepath.Join(out, program+".tar")
-		newest, err := os.Stat(binary)
-		if err != nil {
+		if stale, err := build.IsOlder(archive, []string{binary}); err != nil {
 			return "", err
-		}
-		if have, err := os.Stat(archive); err == nil && have.ModTime().After(newest.ModTime()) {
+		} else if !stale {
 			continue
 		}
 		note(program)
 		// The cloud adds addresses to its interface and listens on any port.
 		spec, err := image.Program(imageName(program), binary, program == "fakecloud")
 		if err == nil {
-			err = spec.Tree.AddNotices(ctx, ".")
-		}
-		if err == nil {
-			err = image.WriteFile(archive, spec)
+			err = image.WriteFileWithNotices(ctx, archive, spec)
 		}
 		if err != nil {
 			return "", err
