@@ -256,6 +256,15 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 	return true, os.WriteFile(stampFile, []byte(want), 0o644)
 }
 
+// BuildStep is Build as a step of a program that shows its progress.
+func (m Module) BuildStep(ctx context.Context, out string, note func(string)) (result string, err error) {
+	built, err := m.Build(ctx, out, note)
+	if err == nil && !built {
+		return out + " is up to date", nil
+	}
+	return fmt.Sprintf("%d programs in %s", len(m.Mains)+len(m.Tests), out), err
+}
+
 // defaultName is the name that `go build` gives a package's program.
 func defaultName(pkg string) string {
 	if majorVersionRegexp.MatchString(path.Base(pkg)) {

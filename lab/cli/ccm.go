@@ -19,7 +19,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
-// newCCM returns the command `lab ccm` with its subcommands.
 func newCCM(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ccm",
@@ -70,7 +69,6 @@ func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)
 	return steps.Do(title, func(func(string)) (string, error) { return do(l) })
 }
 
-// newCCMCommand returns the command `lab ccm command`.
 func newCCMCommand(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "command",
@@ -98,7 +96,6 @@ Ctrl-C did.`,
 	}
 }
 
-// newCCMRotateKey returns the command `lab ccm rotate-key`.
 func newCCMRotateKey(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate-key",
@@ -116,7 +113,6 @@ that was broken off goes on when the command is run again.`,
 	}
 }
 
-// newCCMUse returns the command `lab ccm use`.
 func newCCMUse(o *globalOptions) *cobra.Command {
 	own, guest := false, &guestFlags{}
 	cmd := &cobra.Command{
@@ -222,7 +218,6 @@ func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) err
 	return err
 }
 
-// newDialect returns the command `lab dialect`.
 func newDialect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dialect", Short: "Show how CCMs of other clouds are run in a lab",

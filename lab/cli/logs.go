@@ -28,7 +28,6 @@ type logsFlags struct {
 	since       string
 }
 
-// newLogs returns the command `lab logs`.
 func newLogs(o *globalOptions) *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
@@ -53,9 +52,7 @@ belongs to the line before.`,
 				return nil, cobra.ShellCompDirectiveError
 			}
 			logs, _ := l.Cluster.Logs(cmd.Context())
-			return slices.DeleteFunc(
-				logNames(logs), func(name string) bool { return slices.Contains(args, name) },
-			), cobra.ShellCompDirectiveNoFileComp
+			return without(logNames(logs), args), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			since, err := f.validateFlags(args)

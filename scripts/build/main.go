@@ -72,13 +72,7 @@ func run() error {
 
 // buildModule builds the programs of a module into the folder out, as a step.
 func buildModule(ctx context.Context, steps *ui.Steps, title string, m build.Module, out string) error {
-	return steps.Do(title, func(note func(string)) (string, error) {
-		built, err := m.Build(ctx, out, note)
-		if err == nil && !built {
-			return out + " is up to date", nil
-		}
-		return fmt.Sprintf("%d programs in %s", len(m.Mains), out), err
-	})
+	return steps.Do(title, func(note func(string)) (string, error) { return m.BuildStep(ctx, out, note) })
 }
 
 // clusterPrograms are the programs that can run in a cluster, each in an image of its own.
