@@ -3,6 +3,7 @@ module github.com/ccmlab/ccmlab
 go 1.26.0
 
 require (
+	al.essio.dev/pkg/shellescape v1.5.1
 	charm.land/glamour/v2 v2.0.1
 	github.com/brightbox/gobrightbox/v2 v2.2.2
 	github.com/ccmlab/ccmlab/lab/demoserver v0.0.0
@@ -73,7 +74,6 @@ require (
 )
 
 require (
-	al.essio.dev/pkg/shellescape v1.5.1 // indirect
 	cel.dev/expr v0.25.1 // indirect
 	charm.land/lipgloss/v2 v2.0.4 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20230124172434-306776ec8161 // indirect

@@ -28,7 +28,7 @@ func TestDemoPodsReadTheZoneOfTheirNode(t *testing.T) {
 	const node, namespace = "node-1", metav1.NamespaceDefault
 	bed := testbed.ForTest(t, testbed.Options{})
 	core := bed.Admin().CoreV1()
-	require.NoError(t, apply.Manifests(t.Context(), bed.Kubeconfig(), manifests.Demo))
+	require.NoError(t, apply.Manifests(t.Context(), bed.Cluster().Kubeconfig(), manifests.Demo))
 	_, err := core.Nodes().
 		Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -141,9 +141,9 @@ func newExercise(t *testing.T) *exercise {
 	t.Helper()
 	bed := testbed.ForTest(t, testbed.Options{AuditPolicy: auditEverything})
 	x := &exercise{bed: bed, kubeconfig: filepath.Join(t.TempDir(), "ccm.yaml")}
-	require.NoError(t, kubeaccess.ServiceAccount(t.Context(), bed.Kubeconfig(), account, x.kubeconfig))
+	require.NoError(t, kubeaccess.ServiceAccount(t.Context(), bed.Cluster().Kubeconfig(), account, x.kubeconfig))
 	x.flags = append(deploymentFlags(t),
-		"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+bed.ClusterCIDR(),
+		"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+bed.Cluster().PodCIDR(),
 		"--route-reconciliation-period=1s")
 	x.grants = x.listGrants(t)
 	x.scraper = newScraper(t, bed)
@@ -322,7 +322,7 @@ func (x *exercise) createWork(t *testing.T) {
 	// The mass-deletion guard creates its ConfigMap for the first Node, and updates it for the second.
 	err = x.bed.Admin().CoreV1().ConfigMaps(kubeSystem).Delete(ctx, contract.GuardConfigMap, metav1.DeleteOptions{})
 	require.True(t, err == nil || apierrors.IsNotFound(err), "%v", err)
-	prefix := strings.Split(x.bed.ClusterCIDR(), ".")[1] // 10.X.128.0/17
+	prefix := strings.Split(x.bed.Cluster().PodCIDR(), ".")[1] // 10.X.128.0/17
 	require.NoError(t, x.bed.RegisterNodes(ctx, func(i int, n *corev1.Node) {
 		if i == 0 {
 			n.Spec.PodCIDR = fmt.Sprintf("10.%s.%d.0/25", prefix, 128+x.rounds)
@@ -389,7 +389,7 @@ func (x *exercise) touchService(ctx context.Context, ccm *testbed.CCM) error {
 
 // requestsSince are the requests of the CCM since the audit log had this length.
 func (x *exercise) requestsSince(since int64) (all []request, err error) {
-	log, err := os.Open(x.bed.AuditLog())
+	log, err := os.Open(x.bed.Cluster().AuditLog())
 	if err != nil {
 		return nil, err
 	}
@@ -419,7 +419,7 @@ func (x *exercise) allRequests(t *testing.T, since int64) []request {
 
 func (x *exercise) auditLogSize(t *testing.T) int64 {
 	t.Helper()
-	info, err := os.Stat(x.bed.AuditLog())
+	info, err := os.Stat(x.bed.Cluster().AuditLog())
 	require.NoError(t, err)
 	return info.Size()
 }

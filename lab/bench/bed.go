@@ -12,8 +12,7 @@ import (
 
 	"github.com/prometheus/procfs"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
@@ -110,9 +110,10 @@ func (d *bed) measureInit(ctx context.Context, env, flags []string) (v value, er
 	}
 	logProgress("measuring until %d Nodes are initialised …", d.nodes)
 	initialised := sets.New[string]()
+	nodes := cache.NewListWatchFromClient(kube.CoreV1().RESTClient(), "nodes", "", fields.Everything())
 	watched := make(chan error, 1)
 	go func() {
-		_, err := watchtools.UntilWithSync(ctx, watchNodes(kube), &corev1.Node{}, nil, func(e watch.Event) (bool, error) {
+		_, err := watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, nil, func(e watch.Event) (bool, error) {
 			if n, ok := e.Object.(*corev1.Node); ok && !kubediff.IsUninitialized(n) {
 				initialised.Insert(n.Name)
 			}
@@ -122,7 +123,8 @@ func (d *bed) measureInit(ctx context.Context, env, flags []string) (v value, er
 	}()
 	if err := d.startCCM(ctx, env, flags); err != nil {
 		cancel()
-		return v, errors.Join(err, ignoreInterrupted(<-watched))
+		<-watched
+		return v, err
 	}
 	err = <-watched
 	took := time.Since(d.ccm.Started())
@@ -136,23 +138,6 @@ func (d *bed) measureInit(ctx context.Context, env, flags []string) (v value, er
 	v.Seconds, v.Left = took.Seconds(), d.nodes-initialised.Len()
 	logProgress("init: %s", v)
 	return v, err
-}
-
-func ignoreInterrupted(err error) error {
-	if wait.Interrupted(err) {
-		return nil
-	}
-	return err
-}
-
-func watchNodes(kube kubernetes.Interface) cache.ListerWatcher {
-	nodes := kube.CoreV1().Nodes()
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return nodes.List(ctx, o)
-		},
-		WatchFuncWithContext: nodes.Watch,
-	}
 }
 
 // measureRest measures what is used while nothing happens.
@@ -254,44 +239,26 @@ var presetFlags = []string{"--cloud-provider=", "--allow-untagged-cloud", "--web
 
 // addPreset has the CCM of a dialect's cloud run by its preset, with the admin's rights.
 func (d *bed) addPreset(ctx context.Context, o *testbed.CCMOptions) error {
-	values, err := d.presetValues(ctx)
-	if err != nil {
+	cluster := d.Cluster()
+	l := &lab.Lab{State: cluster.Lab, Cluster: cluster, Host: cluster.Host}
+	ccm := &program.CCM{
+		Env: d.preset.Environment(), ConfigTemplate: d.preset.Config, Values: l.CCMValues(d.dialect),
+	}
+	if err := l.FillCloudValues(ctx, ccm); err != nil {
 		return err
 	}
-	env, err := values.Fill(d.preset.Environment())
-	if err != nil {
+	env, err1 := ccm.Values.Fill(ccm.Env)
+	config, err2 := ccm.Values.Fill([]string{ccm.ConfigTemplate})
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	config, err := values.Fill([]string{d.preset.Config})
-	if err != nil {
-		return err
-	}
-	o.ConfigYAML = config[0]
-	o.Kubeconfig, o.Env = d.Kubeconfig(), append(env, o.Env...)
+	o.ConfigYAML, o.Kubeconfig, o.Env = config[0], ccm.Values.Kubeconfig, append(env, o.Env...)
 	for _, arg := range d.preset.Args {
 		if slices.ContainsFunc(presetFlags, func(flag string) bool { return strings.HasPrefix(arg, flag) }) {
 			o.Flags = append(o.Flags, arg)
 		}
 	}
 	return nil
-}
-
-// presetValues are those that the presets of dialects name, with a key pair of the CCM's token.
-func (d *bed) presetValues(ctx context.Context) (v program.Values, err error) {
-	_, host, _ := strings.Cut(d.DialectURL(d.dialect), "://")
-	v = program.Values{
-		DialectURL: d.DialectURL(d.dialect), DialectHost: host, CAFile: d.CloudCA, TokenFile: d.CCMToken,
-		Project: d.Project, NeedsRoutes: "false", KeyFile: d.CCMToken + "-key.pem",
-	}
-	if v.NetworkCode, err = cluster.NetworkCode(ctx, d.Cloud()); err != nil {
-		return v, err
-	}
-	project, err := d.Cloud().Project(ctx)
-	if err != nil {
-		return v, err
-	}
-	v.KeyFingerprint, err = cluster.EnsureTokenKey(ctx, d.Cloud(), project.ID, ccmToken, v.KeyFile)
-	return v, err
 }
 
 // logProgress prints a line about the progress to stderr.

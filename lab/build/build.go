@@ -7,7 +7,6 @@
 package build
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -257,6 +256,15 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 	return true, os.WriteFile(stampFile, []byte(want), 0o644)
 }
 
+// BuildStep is Build as a step of a program that shows its progress.
+func (m Module) BuildStep(ctx context.Context, out string, note func(string)) (result string, err error) {
+	built, err := m.Build(ctx, out, note)
+	if err == nil && !built {
+		return out + " is up to date", nil
+	}
+	return fmt.Sprintf("%d programs in %s", len(m.Mains)+len(m.Tests), out), err
+}
+
 // defaultName is the name that `go build` gives a package's program.
 func defaultName(pkg string) string {
 	if majorVersionRegexp.MatchString(path.Base(pkg)) {
@@ -347,6 +355,20 @@ func (m Module) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// RunGo runs the go command in a folder and returns its output. An error has the last lines of what it said.
+func RunGo(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		err = fmt.Errorf("%w\n%s", err, process.LastLines(string(exit.Stderr), 10))
+	}
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return string(out), nil
+}
+
 // countStale is the number of packages that are to be compiled.
 func (m Module) countStale(ctx context.Context) (int, error) {
 	var stderr bytes.Buffer
@@ -363,24 +385,14 @@ func (m Module) countStale(ctx context.Context) (int, error) {
 // compile, from which the progress is computed.
 func (m Module) compilePrograms(ctx context.Context, out string, stale int, note func(string)) error {
 	cmd := m.programsCommand(ctx, m.stampedFlags(ctx), "build", "-v", "-o", out+string(filepath.Separator))
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
 	var lines []string
 	began := time.Now()
-	for r := bufio.NewReader(stderr); ; {
-		line, err := r.ReadString('\n')
-		if err != nil {
-			break
-		}
-		lines = append(lines, strings.TrimRight(line, "\n"))
+	cmd.Stderr = &process.LineWriter{Tell: func(line string) error {
+		lines = append(lines, line)
 		note(formatProgress(len(lines), stale, time.Since(began)))
-	}
-	if err := cmd.Wait(); err != nil {
+		return nil
+	}}
+	if err := cmd.Run(); err != nil {
 		return m.compileError(ctx, "go build", err, strings.Join(lines, "\n"))
 	}
 	return nil

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gorilla/mux"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	cloudconsole "github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
@@ -88,18 +89,13 @@ func writeLessonsSite(dir string) (string, error) {
 
 // pollUntilDone calls look every pollInterval until ctx ends.
 func pollUntilDone(ctx context.Context, look func(context.Context) error) error {
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, false, func(ctx context.Context) (bool, error) {
 		if err := look(ctx); err != nil && ctx.Err() == nil {
 			slog.Error("looking at the seats", "error", err)
 		}
-	}
+		return false, nil
+	})
+	return nil
 }
 
 // servePage serves the page until ctx ends.

@@ -140,11 +140,10 @@ func (r *Room) Stay(ctx context.Context) error {
 
 // Did is the result of a program at a seat.
 type Did struct {
-	Seat string `json:"seat"`
+	Seat string
 	// Output is what the program printed, Err why it failed.
-	Output string `json:"output"`
-	Err    error  `json:"-"`
-	Error  string `json:"error,omitempty"`
+	Output string
+	Err    error
 }
 
 // Each runs a program at each of these seats, several at a time, and calls tell with
@@ -185,7 +184,7 @@ func (r *Room) runAtSeats(ctx context.Context, seats []string, parallel int, arg
 
 func (r *Room) runAtSeat(ctx context.Context, seat string, args []string) Did {
 	if ctx.Err() != nil {
-		return Did{Seat: seat, Err: ctx.Err(), Error: "interrupted"}
+		return Did{Seat: seat, Err: ctx.Err()}
 	}
 	cmd, err := r.Program(ctx, seat, args...)
 	var out bytes.Buffer
@@ -193,11 +192,7 @@ func (r *Room) runAtSeat(ctx context.Context, seat string, args []string) Did {
 		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, stopGrace
 		err = cmd.Run()
 	}
-	did := Did{Seat: seat, Output: out.String(), Err: err}
-	if err != nil {
-		did.Error = err.Error()
-	}
-	return did
+	return Did{Seat: seat, Output: out.String(), Err: err}
 }
 
 // Begin starts a lesson at every seat where none is up: the one that was started there

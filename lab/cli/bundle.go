@@ -20,7 +20,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
-// newBundle returns the command `lab bundle`.
 func newBundle(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "bundle FILE",

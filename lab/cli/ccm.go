@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/clikit"
@@ -18,7 +19,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
-// newCCM returns the command `lab ccm` with its subcommands.
 func newCCM(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ccm",
@@ -69,7 +69,6 @@ func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)
 	return steps.Do(title, func(func(string)) (string, error) { return do(l) })
 }
 
-// newCCMCommand returns the command `lab ccm command`.
 func newCCMCommand(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "command",
@@ -91,13 +90,12 @@ Ctrl-C did.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), shellCommandLine(words))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), shellescape.QuoteCommand(words))
 			return err
 		},
 	}
 }
 
-// newCCMRotateKey returns the command `lab ccm rotate-key`.
 func newCCMRotateKey(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate-key",
@@ -115,7 +113,6 @@ that was broken off goes on when the command is run again.`,
 	}
 }
 
-// newCCMUse returns the command `lab ccm use`.
 func newCCMUse(o *globalOptions) *cobra.Command {
 	own, guest := false, &guestFlags{}
 	cmd := &cobra.Command{
@@ -221,7 +218,6 @@ func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) err
 	return err
 }
 
-// newDialect returns the command `lab dialect`.
 func newDialect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dialect", Short: "Show how CCMs of other clouds are run in a lab",

@@ -26,7 +26,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
-// newClassroom returns the command `lab classroom` with its subcommands.
 func newClassroom(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "classroom",
@@ -71,7 +70,6 @@ type classroomUpFlags struct {
 // noLesson is the value of --lesson that begins no lesson at new seats.
 const noLesson = "none"
 
-// newClassroomUp returns the command `lab classroom up`.
 func newClassroomUp(o *globalOptions) *cobra.Command {
 	var c classroomUpFlags
 	cmd := &cobra.Command{
@@ -360,7 +358,6 @@ func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error
 	return p.err
 }
 
-// newClassroomCards returns the command `lab classroom cards`.
 func newClassroomCards() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "cards SEAT...",
@@ -394,7 +391,6 @@ func completeSeats(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 	return room.Names(), cobra.ShellCompDirectiveNoFileComp
 }
 
-// newClassroomStatus returns the command `lab classroom status`.
 func newClassroomStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
@@ -455,7 +451,6 @@ func printClassroomStatus(w io.Writer, room *classroom.Room, v *classroom.View) 
 	return p.err
 }
 
-// newClassroomRun returns the command `lab classroom run`.
 func newClassroomRun() *cobra.Command {
 	var chosen []string
 	cmd := &cobra.Command{
@@ -503,7 +498,6 @@ func printSeatOutput(w io.Writer, did classroom.Did) {
 	}
 }
 
-// newClassroomShell returns the command `lab classroom shell`.
 func newClassroomShell() *cobra.Command {
 	return &cobra.Command{
 		Use:               "shell SEAT",
@@ -532,7 +526,6 @@ func newClassroomShell() *cobra.Command {
 	}
 }
 
-// newClassroomDown returns the command `lab classroom down`.
 func newClassroomDown(o *globalOptions) *cobra.Command {
 	var deleting bool
 	cmd := &cobra.Command{
@@ -574,7 +567,6 @@ func newClassroomServe() *cobra.Command {
 	}
 }
 
-// newClassroomPage returns the command `lab classroom page`.
 func newClassroomPage() *cobra.Command {
 	var (
 		rooms classroom.Rooms

@@ -194,8 +194,11 @@ func completeLabs(most int) cobra.CompletionFunc {
 		if err != nil || len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return slices.DeleteFunc(
-			names, func(name string) bool { return slices.Contains(args, name) },
-		), cobra.ShellCompDirectiveNoFileComp
+		return without(names, args), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// without removes the arguments that are there already from what may complete the next one.
+func without(names, args []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) })
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// newCompare returns the command `lab compare`.
 func newCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare A B",

@@ -23,7 +23,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// newConformance returns the command `lab conformance` with its subcommands.
 func newConformance(o *globalOptions) *cobra.Command {
 	f := &conformanceFlags{}
 	cmd := &cobra.Command{

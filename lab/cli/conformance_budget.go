@@ -26,7 +26,6 @@ func (f *conformanceFlags) readBudgetLimits() (conformance.Limits, error) {
 	return limits, nil
 }
 
-// newConformanceBudget returns the command `lab conformance budget`.
 func newConformanceBudget() *cobra.Command {
 	return &cobra.Command{
 		Use:   "budget",

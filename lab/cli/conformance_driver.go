@@ -15,7 +15,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// newConformanceDriver returns the command `lab conformance driver` with its subcommand.
 func newConformanceDriver() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "driver",
@@ -27,7 +26,6 @@ func newConformanceDriver() *cobra.Command {
 	return cmd
 }
 
-// newConformanceDriverNew returns the command `lab conformance driver new`.
 func newConformanceDriverNew() *cobra.Command {
 	var language string
 	cmd := &cobra.Command{
@@ -60,7 +58,6 @@ It needs nothing but what comes with its language.`,
 	return cmd
 }
 
-// newConformanceDriverCheck returns the command `lab conformance driver check`.
 func newConformanceDriverCheck() *cobra.Command {
 	f := &conformanceFlags{}
 	var trying suite.Trying

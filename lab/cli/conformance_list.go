@@ -27,7 +27,6 @@ type listedTest struct {
 	Source     string                 `json:"source"`
 }
 
-// newConformanceList returns the command `lab conformance list`.
 func newConformanceList() *cobra.Command {
 	var s *selection
 	cmd := &cobra.Command{

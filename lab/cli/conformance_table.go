@@ -15,7 +15,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/report"
 )
 
-// newConformanceTable returns the command `lab conformance table`.
 func newConformanceTable() *cobra.Command {
 	return &cobra.Command{
 		Use:   "table FILE...",

@@ -11,7 +11,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 )
 
-// newConsole returns the command `lab console`.
 func newConsole(o *globalOptions) *cobra.Command {
 	var readOnly, renew bool
 	cmd := &cobra.Command{
@@ -69,7 +68,6 @@ file without it, too.`,
 	return cmd
 }
 
-// newRecord returns the command `lab record`.
 func newRecord(o *globalOptions) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{

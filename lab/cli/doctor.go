@@ -13,7 +13,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/doctor"
 )
 
-// newDoctor returns the command `lab doctor`.
 func newDoctor(o *globalOptions) *cobra.Command {
 	kind := cluster.DefaultKind
 	cmd := &cobra.Command{

@@ -14,7 +14,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// newDown returns the command `lab down`.
 func newDown(o *globalOptions) *cobra.Command {
 	var all, keepState bool
 	cmd := &cobra.Command{

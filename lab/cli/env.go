@@ -8,7 +8,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
-// newEnv returns the command `lab env`.
 func newEnv(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
@@ -41,7 +40,6 @@ lessons take place, go compiles a CCM as the lab does; in a bundle that is its o
 	}
 }
 
-// newKubeconfig returns the command `lab kubeconfig`.
 func newKubeconfig(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "kubeconfig",

@@ -22,7 +22,6 @@ var explainKinds = map[string]string{
 	"service": explain.KindService, "services": explain.KindService, "svc": explain.KindService,
 }
 
-// newExplain returns the command `lab explain`.
 func newExplain(o *globalOptions) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{

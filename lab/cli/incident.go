@@ -21,7 +21,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// newIncident returns the command `lab incident` with its subcommands.
 func newIncident(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "incident",
@@ -52,7 +51,6 @@ type listedIncident struct {
 	Known      []string               `json:"known,omitempty"`
 }
 
-// newIncidentList returns the command `lab incident list`.
 func newIncidentList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -78,7 +76,6 @@ func newIncidentList() *cobra.Command {
 	return cmd
 }
 
-// newIncidentRun returns the command `lab incident run`.
 func newIncidentRun(o *globalOptions) *cobra.Command {
 	f := &conformanceFlags{}
 	cmd := &cobra.Command{

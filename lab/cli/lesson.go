@@ -21,7 +21,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// newLesson returns the command `lab lesson` with its subcommands.
 func newLesson(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lesson",
@@ -144,7 +143,6 @@ type listedLesson struct {
 	Finished *time.Time `json:"finished,omitempty"`
 }
 
-// newLessonList returns the command `lab lesson list`.
 func newLessonList(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -213,7 +211,6 @@ func listLessons(s *lessons.Seat) ([]listedLesson, error) {
 	return list, nil
 }
 
-// newLessonStart returns the command `lab lesson start`.
 func newLessonStart(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start ID",
@@ -247,7 +244,6 @@ func startLesson(cmd *cobra.Command, o *globalOptions, s *lessons.Seat, l *lesso
 	return printLesson(cmd.OutOrStdout(), st, s.Name())
 }
 
-// newLessonStatus returns the command `lab lesson status`.
 func newLessonStatus(o *globalOptions) *cobra.Command {
 	var fresh bool
 	cmd := &cobra.Command{
@@ -273,7 +269,6 @@ func newLessonStatus(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
-// newLessonJudge returns the command `lab lesson judge`.
 func newLessonJudge(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "judge TEST...",
@@ -288,9 +283,7 @@ status and watch run all tests of a task, and begin with those that failed last 
 			if s, err := takeLearnersSeat(cmd, o); err == nil {
 				tests, _ = judgedTests(s)
 			}
-			return slices.DeleteFunc(
-				tests, func(id string) bool { return slices.Contains(args, id) },
-			), cobra.ShellCompDirectiveNoFileComp
+			return without(tests, args), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
 			tests, err := judgedTests(s)
@@ -341,7 +334,6 @@ func printNews(cmd *cobra.Command, s *lessons.Seat) error {
 // to think that a task is noticed at once.
 const lessonWatchInterval = time.Second
 
-// newLessonWatch returns the command `lab lesson watch`.
 func newLessonWatch(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch",
@@ -412,7 +404,6 @@ func newlyDoneTasks(before, now *lessons.Status) []*lessons.Task {
 	return fresh
 }
 
-// newLessonHint returns the command `lab lesson hint`.
 func newLessonHint(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "hint",
@@ -435,7 +426,6 @@ func newLessonHint(o *globalOptions) *cobra.Command {
 	}
 }
 
-// newLessonSolve returns the command `lab lesson solve`.
 func newLessonSolve(o *globalOptions) *cobra.Command {
 	var all, printOnly bool
 	cmd := &cobra.Command{
@@ -474,7 +464,6 @@ func newLessonSolve(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
-// newLessonReset returns the command `lab lesson reset`.
 func newLessonReset(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "reset",
@@ -497,7 +486,6 @@ func newLessonReset(o *globalOptions) *cobra.Command {
 	}
 }
 
-// newLessonNext returns the command `lab lesson next`.
 func newLessonNext(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "next",
@@ -530,7 +518,6 @@ func newLessonNext(o *globalOptions) *cobra.Command {
 	}
 }
 
-// newLessonStop returns the command `lab lesson stop`.
 func newLessonStop(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "stop",
@@ -542,7 +529,6 @@ func newLessonStop(o *globalOptions) *cobra.Command {
 	}
 }
 
-// newLessonText returns the command `lab lesson text`.
 func newLessonText(o *globalOptions) *cobra.Command {
 	var trainer bool
 	cmd := &cobra.Command{
@@ -573,7 +559,6 @@ func newLessonText(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
-// newLessonSite returns the command `lab lesson site`.
 func newLessonSite(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "site FOLDER",

@@ -21,7 +21,6 @@ const verifyLabName = "verify"
 // maxParallelLessons is the maximum of --parallel. Each lesson needs a lab or two.
 const maxParallelLessons = 10
 
-// newLessonVerify returns the command `lab lesson verify`.
 func newLessonVerify(o *globalOptions) *cobra.Command {
 	v := lessonVerification{o: o}
 	cmd := &cobra.Command{

@@ -12,7 +12,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
-// newList returns the command `lab list`.
 func newList(_ *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",

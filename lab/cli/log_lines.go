@@ -1,12 +1,13 @@
 package cli
 
 import (
-	"bytes"
 	"fmt"
 	"regexp"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 // logLines prints lines of several components on one screen. Lines of different
@@ -44,6 +45,7 @@ func (l *logLines) writerFor(name string) *lineWriter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &lineWriter{shared: l, skipping: !l.since.IsZero()}
+	w.Tell = w.writeLine
 	if l.prefix {
 		w.prefix = l.out.paintText(prefixColors[l.writerCount%len(prefixColors)], fmt.Sprintf("%-*s | ", l.width, name))
 	}
@@ -53,33 +55,10 @@ func (l *logLines) writerFor(name string) *lineWriter {
 
 // lineWriter prints the log of one component line by line.
 type lineWriter struct {
+	process.LineWriter
 	shared   *logLines
 	prefix   string
-	partial  []byte
 	skipping bool // The last line that had a time was too old.
-}
-
-// Write prints the lines that p completes, and keeps the rest.
-func (w *lineWriter) Write(p []byte) (int, error) {
-	w.partial = append(w.partial, p...)
-	for {
-		line, rest, ok := bytes.Cut(w.partial, []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		if err := w.writeLine(string(line)); err != nil {
-			return 0, err
-		}
-		w.partial = rest
-	}
-}
-
-// flush prints a last line that has no newline.
-func (w *lineWriter) flush() error {
-	if len(w.partial) == 0 {
-		return nil
-	}
-	return w.writeLine(string(w.partial))
 }
 
 // writeLine prints a line, unless it is older than since. A line without a time belongs

@@ -28,7 +28,6 @@ type logsFlags struct {
 	since       string
 }
 
-// newLogs returns the command `lab logs`.
 func newLogs(o *globalOptions) *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
@@ -53,9 +52,7 @@ belongs to the line before.`,
 				return nil, cobra.ShellCompDirectiveError
 			}
 			logs, _ := l.Cluster.Logs(cmd.Context())
-			return slices.DeleteFunc(
-				logNames(logs), func(name string) bool { return slices.Contains(args, name) },
-			), cobra.ShellCompDirectiveNoFileComp
+			return without(logNames(logs), args), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			since, err := f.validateFlags(args)
@@ -158,7 +155,7 @@ func (p *logPrinter) copyLog(ctx context.Context, lines *logLines, log cluster.L
 		last = 0
 	}
 	w := lines.writerFor(log.Name)
-	if err := errors.Join(log.Copy(ctx, w, last, p.flags.follow), w.flush()); err != nil && ctx.Err() == nil {
+	if err := errors.Join(log.Copy(ctx, w, last, p.flags.follow), w.Flush()); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("log of %s: %w", log.Name, err)
 	}
 	return nil

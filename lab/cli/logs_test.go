@@ -123,7 +123,7 @@ func TestLogLinesOfSeveralWriters(t *testing.T) {
 	write(etcd, "one\ntw")
 	write(cloud, "three\n")
 	write(etcd, "o\n\nfour")
-	require.NoError(t, errors.Join(etcd.flush(), cloud.flush()))
+	require.NoError(t, errors.Join(etcd.Flush(), cloud.Flush()))
 	assert.Equal(
 		t, "etcd      | one\nfakecloud | three\netcd      | two\netcd      | \netcd      | four\n", out.String(),
 		"whole lines, without colour",

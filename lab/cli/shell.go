@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 )
 
@@ -23,21 +22,6 @@ func sameFile(a, b string) bool {
 	ia, err1 := os.Stat(a)
 	ib, err2 := os.Stat(b)
 	return err1 == nil && err2 == nil && os.SameFile(ia, ib)
-}
-
-// plainWord matches words that no shell needs quoted.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
-
-// shellCommandLine joins words into a command line for a shell. It quotes only those
-// that need quotes.
-func shellCommandLine(words []string) string {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		if quoted[i] = w; !plainWord.MatchString(w) {
-			quoted[i] = shellQuote(w)
-		}
-	}
-	return strings.Join(quoted, " ")
 }
 
 // shellQuote quotes s for a shell. Inside single quotes only the single quote is

@@ -12,7 +12,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
-// newStatus returns the command `lab status`.
 func newStatus(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",

@@ -18,7 +18,6 @@ import (
 
 const maxNodes = 100
 
-// newUp returns the command `lab up`.
 func newUp(o *globalOptions) *cobra.Command {
 	var (
 		opts  lifecycle.Options

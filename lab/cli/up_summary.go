@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
@@ -23,7 +24,7 @@ func printPresetCommand(cmd *cobra.Command, l *lab.Lab, dialect string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nThe CCM by hand:\n%s\n", shellCommandLine(words))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nThe CCM by hand:\n%s\n", shellescape.QuoteCommand(words))
 	return err
 }
 

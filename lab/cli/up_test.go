@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -146,8 +147,8 @@ func TestServicesToTry(t *testing.T) {
 // A shell reads the printed command line back as the same words.
 func TestShellCommandLine(t *testing.T) {
 	words := []string{"--plain=/a/b:1,2", "two words", "it's", "$HOME", "", "a*"}
-	assert.Equal(t, `--plain=/a/b:1,2 'two words'`, shellCommandLine(words[:2]))
-	said, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+shellCommandLine(words)).Output()
+	assert.Equal(t, `--plain=/a/b:1,2 'two words'`, shellescape.QuoteCommand(words[:2]))
+	said, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+shellescape.QuoteCommand(words)).Output()
 	require.NoError(t, err)
 	assert.Equal(t, strings.Join(words, "\n")+"\n", string(said))
 }

@@ -28,7 +28,6 @@ type versionInfo struct {
 // their versions.
 const versionTimeout = 5 * time.Second
 
-// newVersion returns the command `lab version`.
 func newVersion(_ *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",

@@ -46,7 +46,6 @@ With -o json, each line is an object:
 What is not recorded for the moment is said on standard error. watch ends with
 Ctrl-C, or when the lab goes down.`
 
-// newWatch returns the command `lab watch`.
 func newWatch(o *globalOptions) *cobra.Command {
 	var f watchFlags
 	cmd := &cobra.Command{

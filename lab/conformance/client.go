@@ -347,16 +347,12 @@ func (c *Client) callJournal() record.Journal {
 
 // LimitRoutes has the cloud refuse to make routes, as one does whose quota is used up.
 func (c *Client) LimitRoutes(ctx context.Context) (Injection, error) {
-	return c.inject("limiting routes", "limiting routes no more", "", func() (protocol.Injection, error) {
-		return c.Client.LimitRoutes(ctx)
-	})
+	return c.inject(ctx, "limiting routes", "limiting routes no more", "", c.Client.LimitRoutes)
 }
 
 // LimitBalancers has the cloud refuse to make balancers, as one does whose quota is used up.
 func (c *Client) LimitBalancers(ctx context.Context) (Injection, error) {
-	return c.inject("limiting balancers", "limiting balancers no more", "", func() (protocol.Injection, error) {
-		return c.Client.LimitBalancers(ctx)
-	})
+	return c.inject(ctx, "limiting balancers", "limiting balancers no more", "", c.Client.LimitBalancers)
 }
 
 // FaultKinds lists the kinds that can be injected.
@@ -384,9 +380,8 @@ func (c *Client) InjectFault(ctx context.Context, f Fault) (Injection, error) {
 			return c.proxy.InjectFault(ctx, f)
 		})
 	}
-	return c.inject("injecting fault "+what, "lifting fault "+what, evidence, func() (protocol.Injection, error) {
-		return c.Client.InjectFault(ctx, f)
-	})
+	inject := func(ctx context.Context) (protocol.Injection, error) { return c.Client.InjectFault(ctx, f) }
+	return c.inject(ctx, "injecting fault "+what, "lifting fault "+what, evidence, inject)
 }
 
 // ListZones lists the zones in which an instance can be created, several of them.
@@ -397,19 +392,20 @@ func (c *Client) ListZones(ctx context.Context) ([]string, error) {
 
 // InjectZoneOutage has all instances of a zone fail at once. It returns when they have; Lift, when they run again.
 func (c *Client) InjectZoneOutage(ctx context.Context, zone string) (Injection, error) {
-	return c.inject("losing zone "+zone, "zone "+zone+" comes back", "", func() (protocol.Injection, error) {
-		return c.Client.InjectZoneOutage(ctx, zone)
-	})
+	inject := func(ctx context.Context) (protocol.Injection, error) { return c.Client.InjectZoneOutage(ctx, zone) }
+	return c.inject(ctx, "losing zone "+zone, "zone "+zone+" comes back", "", inject)
 }
 
 // ExpireCredentials has the cloud refuse the credentials that the CCM has, on every call.
 func (c *Client) ExpireCredentials(ctx context.Context) (Expiry, error) {
 	var made protocol.Injection
-	i, err := c.inject("the CCM's credentials expire", "the CCM's credentials are accepted again", "expired credentials",
-		func() (_ protocol.Injection, err error) {
-			made, err = c.Client.ExpireCredentials(ctx)
-			return made, err
-		})
+	inject := func(ctx context.Context) (_ protocol.Injection, err error) {
+		made, err = c.Client.ExpireCredentials(ctx)
+		return made, err
+	}
+	i, err := c.inject(
+		ctx, "the CCM's credentials expire", "the CCM's credentials are accepted again", "expired credentials", inject,
+	)
 	return expiry{i, c, made.ID}, err
 }
 
@@ -436,23 +432,23 @@ func (e expiry) Renew(ctx context.Context) error {
 // has its own. Hits are the calls about instances that are made with them.
 func (c *Client) SwapCredentials(ctx context.Context) (Injection, error) {
 	// A CCM that has noticed whose they are may ask for nothing.
-	return c.inject("giving the CCM another project's credentials", "giving the CCM its own credentials back", "",
-		func() (protocol.Injection, error) { return c.Client.SwapCredentials(ctx) })
+	return c.inject(ctx, "giving the CCM another project's credentials", "giving the CCM its own credentials back", "",
+		c.Client.SwapCredentials)
 }
 
 // RenewCA has the CCM shown a certificate that a new CA signed, and puts that CA where the CCM has the former one.
 // Open connections break. Hits are connections on which the CCM accepted the new certificate.
 func (c *Client) RenewCA(ctx context.Context) (Injection, error) {
-	return c.inject("renewing the CA of the cloud's certificate", "the former CA's certificate is back", "",
-		func() (protocol.Injection, error) { return c.Client.RenewCA(ctx) })
+	return c.inject(ctx, "renewing the CA of the cloud's certificate", "the former CA's certificate is back", "",
+		c.Client.RenewCA)
 }
 
 // inject has the driver make the cloud misbehave: see hold.
 func (c *Client) inject(
-	what, lifting, evidence string, inject func() (protocol.Injection, error),
+	ctx context.Context, what, lifting, evidence string, inject func(context.Context) (protocol.Injection, error),
 ) (Injection, error) {
 	return c.hold(what, lifting, evidence, func() (Injection, error) {
-		made, err := inject()
+		made, err := inject(ctx)
 		return driverInjection{c, made.ID}, err
 	})
 }

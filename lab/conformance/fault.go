@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -82,6 +83,28 @@ var FaultKinds = []FaultKind{
 	FaultUnauthorized, FaultForbidden, FaultForeignNotFound, FaultThrottled, FaultServerError, FaultUnavailable,
 	FaultTimeout, FaultReset, FaultRefused, FaultGarbage, FaultEmptyList,
 }
+
+// FaultStatuses are those of the faults that are answers.
+var FaultStatuses = map[FaultKind]int{
+	FaultUnauthorized:    http.StatusUnauthorized,
+	FaultForbidden:       http.StatusForbidden,
+	FaultForeignNotFound: http.StatusNotFound,
+	FaultNotFound:        http.StatusNotFound, // It names the caller's own project.
+	FaultConflict:        http.StatusConflict,
+	FaultPrecondition:    http.StatusPreconditionFailed,
+	FaultThrottled:       http.StatusTooManyRequests,
+	FaultServerError:     http.StatusInternalServerError,
+	FaultUnavailable:     http.StatusServiceUnavailable,
+	FaultThrottledFor:    http.StatusTooManyRequests,
+	FaultUnavailableFor:  http.StatusServiceUnavailable,
+}
+
+const (
+	// SlowDelay is how long an answer takes under FaultSlow.
+	SlowDelay = 30 * time.Second
+	// Garbage is the body of an answer under FaultGarbage, as HTML.
+	Garbage = "<html><body>Welcome to this network. Please accept our terms.</body></html>"
+)
 
 // AllFaultKinds lists the doubtful answers and all other faults.
 func AllFaultKinds() []FaultKind {

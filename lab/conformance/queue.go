@@ -286,17 +286,27 @@ func (q *Queue) awaitWork(ctx context.Context, order []schedulingClass) (first s
 
 // await returns when something holds; false when ctx ends, or when nothing runs that could change it.
 func (q *Queue) await(ctx context.Context, holds func() bool) bool {
+	held := false
+	q.awaitChange(ctx, func() bool {
+		held = holds()
+		return held || len(q.held) == 0
+	})
+	return held && ctx.Err() == nil
+}
+
+// awaitChange returns when something holds, or ctx ends. holds is called with the lock held.
+func (q *Queue) awaitChange(ctx context.Context, holds func() bool) {
 	for {
 		q.mu.Lock()
-		held, over, changed := holds(), len(q.held) == 0, q.changed
+		held, changed := holds(), q.changed
 		q.mu.Unlock()
-		if held || over {
-			return held && ctx.Err() == nil
+		if held {
+			return
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return false
+			return
 		}
 	}
 }
@@ -305,19 +315,7 @@ func (q *Queue) await(ctx context.Context, holds func() bool) bool {
 // when no other run is left that might pass them, or when ctx ends.
 func (q *Queue) standBack(ctx context.Context) {
 	q.leaveRun()
-	for {
-		q.mu.Lock()
-		active, changed := q.active, q.changed
-		q.mu.Unlock()
-		if active == 0 {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
+	q.awaitChange(ctx, func() bool { return q.active == 0 })
 }
 
 // Merge makes one report of the reports of all runs that shared the queue. It is

@@ -222,7 +222,7 @@ func Names(ctx context.Context, l *lab.Lab, kind string) ([]string, error) {
 }
 
 func newSource(ctx context.Context, l *lab.Lab) (Source, error) {
-	source := Source{LabName: l.State.Name, NoProvider: l.Cluster.Traits().NoCloudProvider}
+	source := Source{LabFacts: LabFacts{LabName: l.State.Name, NoProvider: l.Cluster.Traits().NoCloudProvider}}
 	var err error
 	bounded, cancel := context.WithTimeout(ctx, processesBound)
 	defer cancel()

@@ -53,19 +53,11 @@ type CloudReader interface {
 	ListAudit(ctx context.Context, f client.AuditFilter, limit int) ([]api.AuditEntry, error)
 }
 
-// Source queries facts. It changes nothing.
+// Source queries facts, beside those that it has of the lab itself. It changes nothing.
 type Source struct {
-	LabName     string
-	NoProvider  bool
-	OtherCCM    string
-	NoBalancers bool
-	CCMRefusal  string
-	Components  []cluster.Component
-	Processes   map[string]Process
-	Kube        kubernetes.Interface
-	Cloud       CloudReader
-	// Missing lists facts that the caller could not provide, and why.
-	Missing []string
+	LabFacts
+	Kube  kubernetes.Interface
+	Cloud CloudReader
 	// Removed is when Nodes were last deleted, by name.
 	Removed map[string]time.Time
 }
@@ -106,11 +98,8 @@ func (a *LabFacts) setClusterError(err error) {
 }
 
 func (s Source) beginQueries(a *LabFacts) *factQueries {
-	*a = LabFacts{
-		LabName: s.LabName, NoProvider: s.NoProvider, OtherCCM: s.OtherCCM, NoBalancers: s.NoBalancers,
-		CCMRefusal: s.CCMRefusal, Now: time.Now(),
-		Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing),
-	}
+	*a = s.LabFacts
+	a.Now, a.Missing = time.Now(), slices.Clone(s.Missing)
 	return &factQueries{labFacts: a}
 }
 

@@ -113,7 +113,8 @@ func objects() []runtime.Object {
 func source(t *testing.T) (Source, *fake.Clientset, *fakeCloud) {
 	t.Helper()
 	kube, cloud := fake.NewClientset(objects()...), &fakeCloud{t: t, refuse: map[string]bool{}}
-	return Source{LabName: "lab", Components: around("node/node-1").Components, Kube: kube, Cloud: cloud}, kube, cloud
+	facts := LabFacts{LabName: "lab", Components: around("node/node-1").Components}
+	return Source{LabFacts: facts, Kube: kube, Cloud: cloud}, kube, cloud
 }
 
 // refuse has the API server refuse to give one resource.

@@ -8,6 +8,7 @@ package image
 import (
 	"bufio"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -78,6 +79,14 @@ func Write(w io.Writer, spec Spec) error {
 		tags[tag] = img
 	}
 	return tarball.MultiRefWrite(tags, w)
+}
+
+// WriteFileWithNotices is WriteFile with what AddNotices adds from the root of a clone, the working directory.
+func WriteFileWithNotices(ctx context.Context, file string, spec Spec) error {
+	if err := spec.Tree.AddNotices(ctx, "."); err != nil {
+		return fmt.Errorf("image %s: %w", strings.Join(spec.Names, ", "), err)
+	}
+	return WriteFile(file, spec)
 }
 
 // WriteFile writes the image to a file, all or nothing.

@@ -46,7 +46,7 @@ func (w *world) followMigrationPage() []string {
 	shell := exec.CommandContext(w.t.Context(), "sh", "-ec", blocks["sh"])
 	kube, err := filepath.Abs(bin.Kube)
 	require.NoError(w.t, err)
-	shell.Env = append(os.Environ(), "PATH="+kube+":"+os.Getenv("PATH"), "KUBECONFIG="+w.Kubeconfig())
+	shell.Env = append(os.Environ(), "PATH="+kube+":"+os.Getenv("PATH"), "KUBECONFIG="+w.Cluster().Kubeconfig())
 	out, err := shell.CombinedOutput()
 	require.NoError(w.t, err, "%s", out)
 	config := filepath.Join(w.t.TempDir(), "migration.yaml")

@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
@@ -101,7 +100,7 @@ func vendorModules(ctx context.Context, root, folder string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := runGo(ctx, folder, "mod", "vendor"); err != nil {
+	if _, err := build.RunGo(ctx, folder, "mod", "vendor"); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -129,12 +128,12 @@ var goTools = []string{"asm", "compile", "link", "vet"}
 // packGo packs the Go distribution that the clone is built with, without what no
 // learner needs: the sources of its commands, tests, race detectors, documentation.
 func packGo(ctx context.Context, root string, files map[string]string) error {
-	said, err := runGo(ctx, root, "env", "-json", "GOROOT", "GOTOOLDIR")
+	said, err := build.RunGo(ctx, root, "env", "-json", "GOROOT", "GOTOOLDIR")
 	if err != nil {
 		return err
 	}
 	var env struct{ GOROOT, GOTOOLDIR string }
-	if err := json.Unmarshal(said, &env); err != nil {
+	if err := json.Unmarshal([]byte(said), &env); err != nil {
 		return err
 	}
 	tools, err := filepath.Rel(env.GOROOT, env.GOTOOLDIR)
@@ -176,18 +175,4 @@ func packTree(files map[string]string, to, from, name string, wanted func(name s
 		}
 		return nil
 	})
-}
-
-// runGo runs the go command and returns its output.
-func runGo(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	said, err := cmd.Output()
-	if failed := new(exec.ExitError); errors.As(err, &failed) {
-		err = fmt.Errorf("%w\n%s", err, process.LastLines(string(failed.Stderr), 10))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
-	}
-	return said, nil
 }

@@ -172,9 +172,9 @@ func unpacked(t *testing.T, files map[string]string) string {
 // cacheOfGo has what was compiled before: the flags are the same.
 func cacheOfGo(ctx context.Context, t *testing.T) string {
 	t.Helper()
-	out, err := runGo(ctx, "", "env", "GOCACHE")
+	out, err := build.RunGo(ctx, "", "env", "GOCACHE")
 	require.NoError(t, err)
-	return string(out[:len(out)-1])
+	return out[:len(out)-1]
 }
 
 // A folder that was begun elsewhere is equipped anew, with the learner's sources in it;

@@ -1,12 +1,11 @@
 package lessons
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -49,22 +48,15 @@ func (s *Seat) runScript(ctx context.Context, l *Lesson, script string, say func
 	cmd.Env, cmd.WaitDelay = env, interruptGracePeriod
 	interruptAll(cmd)
 	var last bytes.Buffer
-	lines, writer := io.Pipe()
-	cmd.Stdout, cmd.Stderr = writer, writer
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		for scanner := bufio.NewScanner(lines); scanner.Scan(); {
-			fmt.Fprintln(&last, scanner.Text())
-			if say != nil {
-				say(scanner.Text())
-			}
+	lines := &process.LineWriter{Tell: func(line string) error {
+		fmt.Fprintln(&last, line)
+		if say != nil {
+			say(line)
 		}
-		_, _ = io.Copy(io.Discard, lines) // After a line too long to tell.
-	}()
-	err = cmd.Run()
-	_ = writer.Close()
-	<-told
+		return nil
+	}}
+	cmd.Stdout, cmd.Stderr = lines, lines
+	err = errors.Join(cmd.Run(), lines.Flush())
 	if err != nil {
 		return fmt.Errorf("%w\n%s", cmp.Or(context.Cause(ctx), err), process.LastLines(last.String(), 20))
 	}

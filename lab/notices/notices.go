@@ -16,7 +16,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -26,7 +25,6 @@ import (
 	"golang.org/x/mod/module"
 
 	"github.com/ccmlab/ccmlab/lab/build"
-	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 const (
@@ -124,7 +122,8 @@ func (c *Collection) terms(ctx context.Context) (string, error) {
 // moduleFolders says where the modules are in Go's cache. It downloads modules that are missing
 // there, because another machine compiled the programs.
 func moduleFolders(ctx context.Context, modules []module.Version) (folders []string, err error) {
-	cache, err := goCommand(ctx, "env", "GOMODCACHE")
+	outside := os.TempDir() // Of any module, so that no go.mod or go.sum is changed.
+	cache, err := build.RunGo(ctx, outside, "env", "GOMODCACHE")
 	if err != nil {
 		return nil, err
 	}
@@ -142,25 +141,11 @@ func moduleFolders(ctx context.Context, modules []module.Version) (folders []str
 		folders = append(folders, folder)
 	}
 	if len(download) > 2 {
-		if _, err := goCommand(ctx, download...); err != nil {
+		if _, err := build.RunGo(ctx, outside, download...); err != nil {
 			return nil, fmt.Errorf("the licences of what the programs are made of: %w", err)
 		}
 	}
 	return folders, nil
-}
-
-// goCommand runs go outside of any module, so that no go.mod or go.sum is changed.
-func goCommand(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = os.TempDir()
-	out, err := cmd.Output()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		err = fmt.Errorf("%w\n%s", err, process.LastLines(string(exit.Stderr), 10))
-	}
-	if err != nil {
-		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
-	}
-	return string(out), nil
 }
 
 // listing is what the text is made from: the components, and each licence text once,

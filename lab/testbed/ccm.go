@@ -10,15 +10,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"k8s.io/client-go/rest"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
@@ -37,9 +33,7 @@ type CCMOptions struct {
 	// Env is added, as NAME=value. Variables of the test's own environment that could
 	// configure a CCM are left out.
 	Env []string
-	// ClusterName is --cluster-name; "" is the bed's Name.
-	ClusterName string
-	// ConfigYAML is the file of --cloud-config; "" is CloudConfig.
+	// ConfigYAML is the file of --cloud-config; "" is one for the bed's cloud and project.
 	ConfigYAML string
 	// Kubeconfig is the CCM's identity in the cluster; "" is the user
 	// cloud-controller-manager of manifests/ccm.
@@ -67,12 +61,6 @@ type CCM struct {
 
 	http *http.Client
 	base string
-}
-
-// CloudConfig is the YAML of a cloud config for the bed's cloud and project. A test may
-// append to it.
-func (b *Bed) CloudConfig() string {
-	return local.CCMConfig(b.CloudURL, b.CCMToken, b.CloudCA, b.Project)
 }
 
 // StartCCM starts a CCM and returns when it serves /healthz, which is before it leads.
@@ -109,8 +97,9 @@ func (b *Bed) newCCM(o CCMOptions) (spec process.Spec, address string, err error
 	defer b.mu.Unlock()
 	b.started++
 	name := fmt.Sprintf("ccm-%d", b.started)
-	config := b.site.Lab.Path(name + ".yaml")
-	if err := atomicfile.Write(config, []byte(cmp.Or(o.ConfigYAML, b.CloudConfig()))); err != nil {
+	config, cloud := b.site.Lab.Path(name+".yaml"), b.site.Cloud()
+	text := cmp.Or(o.ConfigYAML, local.CCMConfig(cloud.URL, b.CCMToken, cloud.CAFile, b.Name))
+	if err := atomicfile.Write(config, []byte(text)); err != nil {
 		return spec, "", err
 	}
 	// The port is free until it is taken: nobody else is in this slot, and the
@@ -119,7 +108,7 @@ func (b *Bed) newCCM(o CCMOptions) (spec process.Spec, address string, err error
 	address = b.site.Address() + ":" + strconv.Itoa(port)
 	spec = b.site.Spec(name, "ccm", append(b.site.CCMIdentity(),
 		"--cloud-config="+config,
-		"--cluster-name="+cmp.Or(o.ClusterName, b.Name),
+		"--cluster-name="+b.Name,
 		"--bind-address="+b.site.Address(), "--secure-port="+strconv.Itoa(port),
 		"--configure-cloud-routes=false",
 	)...)
@@ -146,45 +135,6 @@ func (c *CCM) Kill() error {
 	ctx, cancel := context.WithTimeout(context.Background(), killBound)
 	defer cancel()
 	return c.Wait(ctx)
-}
-
-// Stop ends the process as a cluster does, with SIGTERM, and returns when it has ended.
-// After three seconds it is killed.
-func (c *CCM) Stop() error { return process.Stop(context.Background(), stopGrace, c.Process) }
-
-// Log returns all that the process has written. The file is gone after the bed's Close.
-func (c *CCM) Log() string {
-	log, err := os.ReadFile(c.LogFile)
-	if err != nil {
-		return err.Error()
-	}
-	return string(log)
-}
-
-// Metric sums all series of a counter or gauge with this name and these labels. found
-// is false while there is no such series.
-func (c *CCM) Metric(ctx context.Context, name string, labels map[string]string) (sum float64, found bool, err error) {
-	text, err := c.Get(ctx, "/metrics")
-	if err != nil {
-		return 0, false, err
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		return 0, false, err
-	}
-	for _, series := range families[name].GetMetric() {
-		missing := len(labels)
-		for _, l := range series.GetLabel() {
-			if want, asked := labels[l.GetName()]; asked && want == l.GetValue() {
-				missing--
-			}
-		}
-		if missing == 0 {
-			sum, found = sum+series.GetCounter().GetValue()+series.GetGauge().GetValue(), true
-		}
-	}
-	return sum, found, nil
 }
 
 // URL is the base URL of the CCM's server. Its certificate is signed by the cluster's

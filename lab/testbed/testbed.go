@@ -18,7 +18,7 @@
 //	require.NoError(t, bed.RegisterNodes(ctx, nil, "node-1"))
 //	ccm, err := bed.StartCCM(ctx, testbed.CCMOptions{})
 //	require.NoError(t, err)
-//	… bed.Admin(), bed.Cloud(), ccm.Kill(), bed.StopCloud(ctx) …
+//	… bed.Admin(), bed.Cloud(), ccm.Kill() …
 //
 // and need not clean up. Whoever is no test calls New, and Close in the end.
 package testbed
@@ -42,7 +42,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
-	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -62,11 +61,7 @@ type Options struct {
 	Profile string
 	// CloudFlags are added to `fakecloud serve`.
 	CloudFlags []string
-	// CloudOf is a bed whose cloud and project this one shares instead of having
-	// its own: two clusters in one project. Give each a Name. The owner of the
-	// cloud must be closed last.
-	CloudOf *Bed
-	// AuditPolicy is what the API server records in AuditLog, an
+	// AuditPolicy is what the API server records in the cluster's AuditLog, an
 	// audit.k8s.io/v1.Policy as YAML; there is no log when it is empty.
 	AuditPolicy string
 	// Bin is the folder of our own programs, with upstream's in its folder kube
@@ -75,18 +70,10 @@ type Options struct {
 	Bin string
 }
 
-// Bed is a cluster with a cloud. Its methods may be called concurrently, those
-// that start and stop the cloud excepted.
+// Bed is a cluster with a cloud. Its methods may be called concurrently.
 type Bed struct {
-	// Name is the cluster's.
+	// Name is the cluster's, and the cloud project's.
 	Name string
-	// Project is the cloud's, by name.
-	Project string
-	// CloudURL is the base of the cloud's API; it stays the same over StopCloud
-	// and StartCloud.
-	CloudURL string
-	// CloudCA is the file with the certificate that signed the cloud's.
-	CloudCA string
 	// CCMToken is the file with the CCM's token: an editor by the name "ccm".
 	CCMToken string
 
@@ -94,7 +81,6 @@ type Bed struct {
 	site    *embedded.Cluster
 	hold    cluster.Hold
 	opts    Options
-	owner   *Bed // of the cloud
 	config  *rest.Config
 	admin   kubernetes.Interface
 	cloud   *client.Client
@@ -131,9 +117,6 @@ func newBed(ctx context.Context, o Options) (*Bed, error) {
 	if _, err := state.Dir(o.Name); err != nil {
 		return nil, err
 	}
-	if o.CloudOf != nil && o.CloudOf.Name == o.Name {
-		return nil, fmt.Errorf("two clusters in one project, both named %q: give each a name of its own", o.Name)
-	}
 	bin, err := findBinaries(o.Bin)
 	if err != nil {
 		return nil, err
@@ -147,14 +130,11 @@ func newBed(ctx context.Context, o Options) (*Bed, error) {
 	site := embedded.New(lab, bin)
 	site.Host.KillWithStarter, site.AuditPolicy = true, o.AuditPolicy
 	b := &Bed{Name: o.Name, dir: dir, site: site, opts: o}
-	b.owner = cmp.Or(o.CloudOf, b)
 	b.close = sync.OnceValue(b.removeLeftovers)
 	if b.hold, err = site.Claim(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	cloud := b.owner.site.Cloud()
-	b.Project, b.CloudURL, b.CloudCA = b.owner.Name, cloud.URL, cloud.CAFile
-	b.CCMToken = cloud.TokenFile(cluster.CallerCCM)
+	b.CCMToken = site.Cloud().TokenFile(cluster.CallerCCM)
 	return b, nil
 }
 
@@ -203,17 +183,13 @@ func (b *Bed) startComponents(ctx context.Context) error {
 	var errs [2]error
 	var both sync.WaitGroup
 	both.Go(func() { errs[0] = b.site.StartAPIServer(ctx) })
-	both.Go(func() {
-		if b.owner == b {
-			errs[1] = b.StartCloud(ctx)
-		}
-	})
+	both.Go(func() { errs[1] = b.startCloud(ctx) })
 	both.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
 	var err error
-	if b.cloud, err = b.owner.site.Cloud().Client(cluster.CallerOperator); err != nil {
+	if b.cloud, err = b.site.Cloud().Client(cluster.CallerOperator); err != nil {
 		return err
 	}
 	if b.config, err = clientcmd.BuildConfigFromFlags("", b.site.Kubeconfig()); err != nil {
@@ -230,54 +206,20 @@ func (b *Bed) Admin() kubernetes.Interface { return b.admin }
 // AdminConfig is the same as a configuration, a copy.
 func (b *Bed) AdminConfig() *rest.Config { return rest.CopyConfig(b.config) }
 
-// Kubeconfig is the same as a file, for kubectl.
-func (b *Bed) Kubeconfig() string { return b.site.Kubeconfig() }
-
-// AuditLog is a file to which the API server adds an audit.k8s.io/v1.Event a
-// line, soon after the answer.
-func (b *Bed) AuditLog() string { return b.site.AuditLog() }
-
-// ClusterCIDR is the range of the cluster's pods, for the CCM's --cluster-cidr;
-// 10.X.128.0/17.
-func (b *Bed) ClusterCIDR() string { return b.site.PodCIDR() }
+// Cluster is the bed's cluster. Its Kubeconfig has all rights; PodCIDR is for the CCM's --cluster-cidr.
+func (b *Bed) Cluster() *embedded.Cluster { return b.site }
 
 // Cloud is a client of the cloud in the name of "operator", an admin: what it
 // calls is told apart from the CCM's calls in the audit.
 func (b *Bed) Cloud() *client.Client { return b.cloud }
 
-// DialectURL is where the cloud is spoken to as another cloud.
-func (b *Bed) DialectURL(dialect string) string { return b.owner.site.Cloud().Dialects[dialect] }
-
-// StartCloud starts the cloud after StopCloud, with the data and at the address
-// that it had, and returns when it is ready. It does nothing if it runs.
-func (b *Bed) StartCloud(ctx context.Context) error {
-	if b.owner != b {
-		return b.owner.StartCloud(ctx)
-	}
+// startCloud starts the cloud, and returns when it is ready.
+func (b *Bed) startCloud(ctx context.Context) error {
 	spec := b.site.Fakecloud(contract.TagCluster + "=" + b.Name)
 	spec.Args = append(spec.Args, b.opts.CloudFlags...)
-	p, err := b.site.Ensure(spec)
-	if err != nil {
-		return err
-	}
-	return local.Await(ctx, p, "fakecloud to be ready on "+b.CloudURL, b.site.Cloud().Ready)
+	cloud := b.site.Cloud()
+	return b.site.Serve(ctx, "fakecloud to be ready on "+cloud.URL, cloud.Ready, spec)
 }
-
-// StopCloud ends the cloud: from its return on, connections to it are refused.
-// Its data stays.
-func (b *Bed) StopCloud(ctx context.Context) error {
-	if b.owner != b {
-		return b.owner.StopCloud(ctx)
-	}
-	running, err := b.site.Host.Running()
-	if err != nil || running[local.ComponentCloud] == nil {
-		return err
-	}
-	return process.Stop(ctx, stopGrace, running[local.ComponentCloud])
-}
-
-// stopGrace is how long a process has to end by itself.
-const stopGrace = 3 * time.Second
 
 // closeBound is how long all of them together may take.
 const closeBound = 30 * time.Second
@@ -294,17 +236,6 @@ func (b *Bed) removeLeftovers() error {
 		err = errors.Join(err, b.hold.Close())
 	}
 	return errors.Join(err, os.RemoveAll(b.dir))
-}
-
-// Processes returns the IDs of the bed's processes, by name: etcd, kube-apiserver,
-// fakecloud (unless it is another bed's), ccm-1 and so on.
-func (b *Bed) Processes() (map[string]int, error) {
-	running, err := b.site.Host.Running()
-	pids := map[string]int{}
-	for name, p := range running {
-		pids[name] = p.PID
-	}
-	return pids, err
 }
 
 // Logs are the last lines of every process's log, each under its name.

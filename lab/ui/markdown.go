@@ -14,7 +14,8 @@ import (
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
 	gmtext "github.com/yuin/goldmark/text"
-	"golang.org/x/term"
+
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // The columns at which text is wrapped. Longer lines are hard to read, even if the terminal has
@@ -34,10 +35,8 @@ func Markdown(w io.Writer, text string) error {
 			style = styles.LightStyleConfig
 		}
 	}
-	if f, ok := w.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-			columns = max(minColumns, min(maxColumns, width))
-		}
+	if width, _ := clikit.TerminalSize(w); width > 0 {
+		columns = max(minColumns, min(maxColumns, width))
 	}
 	r, err := glamour.NewTermRenderer(glamour.WithStyles(style), glamour.WithWordWrap(columns))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/term"
+	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 // Tests prints one line per test that has ended. On a terminal a last line
@@ -51,11 +51,8 @@ func NewTests(f *os.File, total int) *Tests {
 	return &Tests{
 		w: f, tty: tty, color: Colored(f), total: total, running: map[string]time.Time{},
 		width: func() int {
-			width, _, err := term.GetSize(int(f.Fd()))
-			if err != nil || width <= 0 {
-				return 80
-			}
-			return width
+			width, _ := clikit.TerminalSize(f)
+			return cmp.Or(width, 80)
 		},
 	}
 }
@@ -93,8 +90,8 @@ func (t *Tests) End(name string, outcome Outcome, took time.Duration, why string
 		code, mark, note, why = "33", "⊘", "  "+why, ""
 	}
 	_, _ = fmt.Fprintf(
-		t.w, " %s %-58s %s%s\n", paint(t.color, code, mark), name,
-		paint(t.color, "2", fmt.Sprintf("%6.1fs", took.Seconds())), note,
+		t.w, " %s %-58s %s%s\n", Paint(t.color, code, mark), name,
+		Paint(t.color, "2", fmt.Sprintf("%6.1fs", took.Seconds())), note,
 	)
 	if why != "" {
 		_, _ = fmt.Fprintln(t.w, "     "+strings.ReplaceAll(why, "\n", "\n     "))

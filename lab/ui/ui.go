@@ -124,9 +124,10 @@ func (s *Steps) Say(format string, args ...any) {
 	}
 }
 
-func (s *Steps) paint(code, text string) string { return paint(s.color, code, text) }
+func (s *Steps) paint(code, text string) string { return Paint(s.color, code, text) }
 
-func paint(color bool, code, text string) string {
+// Paint is text in a colour, which is an SGR code, or the plain text if color is false.
+func Paint(color bool, code, text string) string {
 	if !color {
 		return text
 	}
@@ -156,9 +157,6 @@ func Colored(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && Terminal(f) && os.Getenv("NO_COLOR") == ""
 }
-
-// Paint is text in a colour, which is an SGR code, or the plain text if color is false.
-func Paint(color bool, code, text string) string { return paint(color, code, text) }
 
 // JoinFirst joins the first items, at most so many, with commas, and counts the rest.
 func JoinFirst(items []string, most int) string {

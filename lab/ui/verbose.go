@@ -35,7 +35,7 @@ func (v *verboseHandler) Handle(_ context.Context, r slog.Record) error {
 		writeAttr(a)
 	}
 	r.Attrs(writeAttr)
-	line := paint(v.color, "2", b.String()) + "\n"
+	line := Paint(v.color, "2", b.String()) + "\n"
 	if v.wipe {
 		line = "\r\033[K" + line
 	}

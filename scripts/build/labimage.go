@@ -40,10 +40,7 @@ func buildLabImage(ctx context.Context, steps *ui.Steps, bin, kube string, out i
 		}
 		spec, err := labSpec(programs)
 		if err == nil {
-			err = spec.Tree.AddNotices(ctx, ".")
-		}
-		if err == nil {
-			err = image.WriteFile(archive, spec)
+			err = image.WriteFileWithNotices(ctx, archive, spec)
 		}
 		return archive, err
 	})

@@ -72,13 +72,7 @@ func run() error {
 
 // buildModule builds the programs of a module into the folder out, as a step.
 func buildModule(ctx context.Context, steps *ui.Steps, title string, m build.Module, out string) error {
-	return steps.Do(title, func(note func(string)) (string, error) {
-		built, err := m.Build(ctx, out, note)
-		if err == nil && !built {
-			return out + " is up to date", nil
-		}
-		return fmt.Sprintf("%d programs in %s", len(m.Mains), out), err
-	})
+	return steps.Do(title, func(note func(string)) (string, error) { return m.BuildStep(ctx, out, note) })
 }
 
 // clusterPrograms are the programs that can run in a cluster, each in an image of its own.
@@ -93,21 +87,16 @@ func buildImages(ctx context.Context, bin string, note func(string)) (string, er
 	made := 0
 	for _, program := range clusterPrograms {
 		binary, archive := filepath.Join(bin, program), filepath.Join(out, program+".tar")
-		newest, err := os.Stat(binary)
-		if err != nil {
+		if stale, err := build.IsOlder(archive, []string{binary}); err != nil {
 			return "", err
-		}
-		if have, err := os.Stat(archive); err == nil && have.ModTime().After(newest.ModTime()) {
+		} else if !stale {
 			continue
 		}
 		note(program)
 		// The cloud adds addresses to its interface and listens on any port.
 		spec, err := image.Program(imageName(program), binary, program == "fakecloud")
 		if err == nil {
-			err = spec.Tree.AddNotices(ctx, ".")
-		}
-		if err == nil {
-			err = image.WriteFile(archive, spec)
+			err = image.WriteFileWithNotices(ctx, archive, spec)
 		}
 		if err != nil {
 			return "", err

@@ -74,13 +74,10 @@ func writeSeatImage(ctx context.Context, archive, root, parts string, programs m
 		return err
 	}
 	spec, err := seatSpec(tree, parts, programs)
-	if err == nil {
-		err = spec.Tree.AddNotices(ctx, ".")
-	}
 	if err != nil {
 		return err
 	}
-	return image.WriteFile(archive, spec)
+	return image.WriteFileWithNotices(ctx, archive, spec)
 }
 
 func seatSpec(tree image.Tree, parts string, programs map[string]string) (image.Spec, error) {

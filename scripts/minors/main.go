@@ -74,14 +74,11 @@ func testMinor(ctx context.Context, steps *ui.Steps, name string, m build.Module
 		return err
 	}
 	if err := steps.Do("build "+name, func(note func(string)) (string, error) {
-		built, err := m.Build(ctx, bin, note)
-		if err != nil {
-			return "", err
+		result, err := m.BuildStep(ctx, bin, note)
+		if err == nil {
+			err = linkSharedPrograms(bin)
 		}
-		if !built {
-			return bin + " is up to date", linkSharedPrograms(bin)
-		}
-		return fmt.Sprintf("%d programs in %s", len(m.Mains), bin), linkSharedPrograms(bin)
+		return result, err
 	}); err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -34,6 +33,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -356,20 +356,11 @@ func runLab(ctx context.Context, args []string, log string, note func(string)) e
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = downBound
 	cmd.Stdout = f
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	for lines := bufio.NewReader(io.TeeReader(stderr, f)); ; {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			return cmd.Wait()
-		}
+	cmd.Stderr = io.MultiWriter(f, &process.LineWriter{Tell: func(line string) error {
 		if !strings.HasPrefix(line, "    ") { // Indented lines say why a test failed, as the report does.
 			note(fmt.Sprintf("%.70s", strings.Join(strings.Fields(line), " ")))
 		}
-	}
+		return nil
+	}})
+	return cmd.Run()
 }

@@ -23,14 +23,13 @@ func assembleImage(ctx context.Context, tree image.Tree, version, name, store st
 		func() error { return addKind(ctx, tree, version) },
 		func() error { return addPrograms(tree) },
 		func() error { return addRuntimeSpec(ctx, tree) },
-		func() error { return tree.AddNotices(ctx, ".") },
 		func() error { return tree.Folder("var/lib/containerd", store, func(string) bool { return false }) },
 	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	return image.WriteFile(archive, image.Spec{
+	return image.WriteFileWithNotices(ctx, archive, image.Spec{
 		// By that systemd knows that it is in a container.
 		Names: []string{name}, Tree: tree, Env: []string{"container=docker"},
 		Entrypoint: []string{"/usr/local/bin/entrypoint", "/sbin/init"}, StopSignal: "SIGRTMIN+3",

@@ -56,11 +56,8 @@ func buildComponentImages(
 			spec.Tree.Dir("tmp", 0o777|os.ModeSticky)); err != nil {
 			return "", err
 		}
-		if err := spec.Tree.AddNotices(ctx, "."); err != nil {
-			return "", fmt.Errorf("the image of %s: %w", program, err)
-		}
 		file := filepath.Join(dir, program+".tar")
-		if err := image.WriteFile(file, spec); err != nil {
+		if err := image.WriteFileWithNotices(ctx, file, spec); err != nil {
 			return "", err
 		}
 		args = append(args, file)

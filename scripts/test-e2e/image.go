@@ -100,23 +100,16 @@ func writeImage(ctx context.Context, names []string, program string) error {
 	); err != nil {
 		return err
 	}
-	if err := tree.AddNotices(ctx, "."); err != nil {
-		return err
-	}
-	return image.WriteFile(imageArchive, image.Spec{
+	return image.WriteFileWithNotices(ctx, imageArchive, image.Spec{
 		Names: names, Tree: tree, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
 	})
 }
 
 // moduleFolder is the folder with the sources of the Kubernetes whose tests are run.
 func moduleFolder(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
-	cmd.Dir = filepath.Join("lab", "kube", "e2e")
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("go list -m k8s.io/kubernetes: %w", err)
-	}
-	return strings.TrimSpace(string(out)), nil
+	e2e := filepath.Join("lab", "kube", "e2e")
+	out, err := build.RunGo(ctx, e2e, "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+	return strings.TrimSpace(out), err
 }
 
 // loadImage loads the image into containerd in each node's container, unless it is there.

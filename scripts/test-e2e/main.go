@@ -130,11 +130,7 @@ func buildTests(ctx context.Context, steps *ui.Steps) error {
 		if err != nil {
 			return "", err
 		}
-		built, err := m.Build(ctx, testsDir, note)
-		if err == nil && !built {
-			return testsDir + " is up to date", nil
-		}
-		return fmt.Sprintf("%d programs in %s", len(m.Mains)+len(m.Tests), testsDir), err
+		return m.BuildStep(ctx, testsDir, note)
 	})
 }
 

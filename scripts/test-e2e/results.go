@@ -1,16 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 // resultPrinter reads ginkgo's output and prints one line for each test that has ended.
 type resultPrinter struct {
+	process.LineWriter
 	w       io.Writer
 	started time.Time
 	// result and seconds are of the test whose name is on the next line.
@@ -20,11 +22,15 @@ type resultPrinter struct {
 	// summarizes is whether ginkgo's list of failures has begun, which is printed as it is.
 	summarizes bool
 	count      map[string]int
-	rest       []byte
 }
 
 func newResultPrinter(w io.Writer) *resultPrinter {
-	return &resultPrinter{w: w, started: time.Now(), count: map[string]int{}}
+	p := &resultPrinter{w: w, started: time.Now(), count: map[string]int{}}
+	p.Tell = func(line string) error {
+		p.readLine(line)
+		return nil
+	}
+	return p
 }
 
 var (
@@ -38,19 +44,6 @@ var (
 	// nameNoise is what a test's name has beside the name: where the test ended, and its labels.
 	nameNoise = regexp.MustCompile(`\[It\] | \[sig-[^][]*\]$`)
 )
-
-// Write takes a part of ginkgo's output.
-func (p *resultPrinter) Write(data []byte) (int, error) {
-	p.rest = append(p.rest, data...)
-	for {
-		line, rest, found := bytes.Cut(p.rest, []byte("\n"))
-		if !found {
-			return len(data), nil
-		}
-		p.rest = rest
-		p.readLine(string(line))
-	}
-}
 
 func (p *resultPrinter) readLine(line string) {
 	if p.summarizes = p.summarizes || strings.HasPrefix(line, "Summarizing "); p.summarizes {

@@ -16,6 +16,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -156,12 +157,7 @@ func routesIn(table io.Reader) []netip.Prefix {
 }
 
 func overlapsAny(used []netip.Prefix, p netip.Prefix) bool {
-	for _, u := range used {
-		if u.Overlaps(p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(used, p.Overlaps)
 }
 
 // routeProtocol marks the lab's routes on a machine (rtnetlink(7): values above 4 are

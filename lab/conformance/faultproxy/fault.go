@@ -23,21 +23,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// statuses are those of the kinds that refuse a call.
-var statuses = map[conformance.FaultKind]int{
-	conformance.FaultUnauthorized:    http.StatusUnauthorized,
-	conformance.FaultForbidden:       http.StatusForbidden,
-	conformance.FaultForeignNotFound: http.StatusNotFound,
-	conformance.FaultNotFound:        http.StatusNotFound,
-	conformance.FaultConflict:        http.StatusConflict,
-	conformance.FaultPrecondition:    http.StatusPreconditionFailed,
-	conformance.FaultThrottled:       http.StatusTooManyRequests,
-	conformance.FaultServerError:     http.StatusInternalServerError,
-	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
-	conformance.FaultThrottledFor:    http.StatusTooManyRequests,
-	conformance.FaultUnavailableFor:  http.StatusServiceUnavailable,
-}
-
 // ownAnswerOnly are kinds that are made only with an answer of the cloud's own: a 404 is the truth
 // for a CCM unless something in it says whose project or account was looked at.
 var ownAnswerOnly = []conformance.FaultKind{conformance.FaultForeignNotFound, conformance.FaultNotFound}
@@ -53,7 +38,7 @@ var alwaysKinds = []conformance.FaultKind{
 
 // refusalKinds lists the kinds for which a cloud may have answers of its own, for messages.
 func refusalKinds() string {
-	kinds := slices.Sorted(maps.Keys(statuses))
+	kinds := slices.Sorted(maps.Keys(conformance.FaultStatuses))
 	names := make([]string, len(kinds))
 	for i, kind := range kinds {
 		names[i] = string(kind)
@@ -227,7 +212,7 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 		breakOff(w)
 	case conformance.FaultGarbage:
 		w.Header().Set("Content-Type", "text/html")
-		_, _ = io.WriteString(w, "<html><body>Welcome to this network. Please accept our terms.</body></html>")
+		_, _ = io.WriteString(w, conformance.Garbage)
 	case conformance.FaultSlow:
 		p.forward.ServeHTTP(w, r)
 	case conformance.FaultLost:
@@ -272,7 +257,7 @@ func breakOff(w http.ResponseWriter) { _ = effects.BreakOff(w) }
 
 // writeAnswer writes an answer of the cloud's own, or what a cloud would answer.
 func writeAnswer(w http.ResponseWriter, kind conformance.FaultKind, a protocol.ProxyAnswer) {
-	status := cmp.Or(a.Status, statuses[kind])
+	status := cmp.Or(a.Status, conformance.FaultStatuses[kind])
 	w.Header().Set("Content-Type", "application/json")
 	if status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")

@@ -52,9 +52,6 @@ type Proxy struct {
 
 var _ conformance.Proxy = (*Proxy)(nil)
 
-// slowDelay is the delay of conformance.FaultSlow.
-const slowDelay = 30 * time.Second
-
 // Open listens on a free port of host, an address of this machine. asked says what the proxy must know of
 // the cloud.
 func Open(host string, asked protocol.Proxy) (*Proxy, error) {
@@ -79,7 +76,7 @@ func Open(host string, asked protocol.Proxy) (*Proxy, error) {
 		return nil, errors.Join(err, behind.Close())
 	}
 	p := &Proxy{
-		upstream: upstream, answers: asked.Answers, rules: rules, gate: gate, slowDelay: slowDelay,
+		upstream: upstream, answers: asked.Answers, rules: rules, gate: gate, slowDelay: conformance.SlowDelay,
 		counted: conformance.Calls{Of: map[conformance.Thing]conformance.Count{}},
 	}
 	p.stopping, p.stop = context.WithCancel(context.Background())
@@ -142,7 +139,7 @@ func compileRules(upstream *url.URL, asked protocol.Proxy) (rules []compiledRule
 	for _, kind := range slices.Sorted(maps.Keys(asked.Answers)) {
 		// A driver of a later release has answers for kinds that this one does not know.
 		known := slices.Contains(conformance.AllFaultKinds(), conformance.FaultKind(kind))
-		if _, ok := statuses[conformance.FaultKind(kind)]; known && !ok {
+		if _, ok := conformance.FaultStatuses[conformance.FaultKind(kind)]; known && !ok {
 			errs = append(errs, fmt.Errorf("an answer for fault %q: want one of %s", kind, refusalKinds()))
 		}
 	}

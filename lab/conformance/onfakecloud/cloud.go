@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -113,10 +114,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 	if err == nil && spec.External {
 		i, err = c.attachExternalAddress(ctx, made.ID)
 	}
-	if err != nil {
-		return conformance.Instance{}, err
-	}
-	return c.instanceOf(i), nil
+	return c.toInstance(i, err)
 }
 
 // CreateNamesakeInstance implements protocol.Operations.
@@ -126,10 +124,7 @@ func (c *Cloud) CreateNamesakeInstance(ctx context.Context, body protocol.Name) 
 	if err == nil {
 		made, err = c.awaitState(ctx, made.ID, api.InstanceRunning)
 	}
-	if err != nil {
-		return conformance.Instance{}, err
-	}
-	return c.instanceOf(made), nil
+	return c.toInstance(made, err)
 }
 
 // requestDualStackInstance requests an instance with two further addresses, unless it is a machine, or the
@@ -210,6 +205,14 @@ func (c *Cloud) setUnlike(ctx context.Context, create *api.InstanceCreate, id st
 	return nil
 }
 
+// toInstance returns the instance of the cloud's answer, unless that is an error.
+func (c *Cloud) toInstance(i *api.Instance, err error) (conformance.Instance, error) {
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	return c.instanceOf(i), nil
+}
+
 func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
 		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i), Type: string(i.Type), Zone: i.Zone,
@@ -236,20 +239,12 @@ func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 
 // StopInstance implements protocol.Operations.
 func (c *Cloud) StopInstance(ctx context.Context, id string) error {
-	if _, err := c.API.StopInstance(ctx, id); err != nil {
-		return err
-	}
-	_, err := c.awaitState(ctx, id, api.InstanceStopped)
-	return err
+	return c.bringTo(ctx, api.InstanceStopped, c.API.StopInstance, id)
 }
 
 // StartInstance implements protocol.Operations.
 func (c *Cloud) StartInstance(ctx context.Context, id string) error {
-	if _, err := c.API.StartInstance(ctx, id); err != nil {
-		return err
-	}
-	_, err := c.awaitState(ctx, id, api.InstanceRunning)
-	return err
+	return c.bringTo(ctx, api.InstanceRunning, c.API.StartInstance, id)
 }
 
 // TerminateInstance implements protocol.Operations.
@@ -295,28 +290,27 @@ func (c *Cloud) ChangeAddresses(ctx context.Context, instanceID string) (conform
 			return conformance.Instance{}, err
 		}
 	}
-	i, err := c.attachExternalAddress(ctx, instanceID)
-	if err != nil {
-		return conformance.Instance{}, err
-	}
-	return c.instanceOf(i), nil
+	return c.toInstance(c.attachExternalAddress(ctx, instanceID))
 }
 
 // RenameInstance implements protocol.Operations.
 func (c *Cloud) RenameInstance(ctx context.Context, id string, body protocol.Name) (conformance.Instance, error) {
-	i, err := c.API.UpdateInstance(ctx, id, api.ResourceUpdate{Name: &body.Name})
-	if err != nil {
-		return conformance.Instance{}, err
-	}
-	return c.instanceOf(i), nil
+	return c.toInstance(c.API.UpdateInstance(ctx, id, api.ResourceUpdate{Name: &body.Name}))
 }
 
 // RebootInstance implements protocol.Operations.
 func (c *Cloud) RebootInstance(ctx context.Context, id string) error {
-	if _, err := c.API.RebootInstance(ctx, id); err != nil {
+	return c.bringTo(ctx, api.InstanceRunning, c.API.RebootInstance, id)
+}
+
+// bringTo changes an instance, and returns when it is in that state.
+func (c *Cloud) bringTo(
+	ctx context.Context, want api.InstanceState, change func(context.Context, string) (*api.Instance, error), id string,
+) error {
+	if _, err := change(ctx, id); err != nil {
 		return err
 	}
-	_, err := c.awaitState(ctx, id, api.InstanceRunning)
+	_, err := c.awaitState(ctx, id, want)
 	return err
 }
 
@@ -354,10 +348,7 @@ func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balance
 		return c.getAttachedAddress(ctx, id)
 	}
 	lb, err := c.API.GetLoadBalancer(ctx, id)
-	if err != nil {
-		return conformance.Balancer{}, orNotFound(err)
-	}
-	return c.balancerOf(lb), nil
+	return c.toBalancer(lb, orNotFound(err))
 }
 
 // orNotFound returns protocol.ErrNotFound where the error says that there is no such thing.
@@ -374,6 +365,14 @@ func unlessNotFound(err error) error {
 		return nil
 	}
 	return err
+}
+
+// toBalancer returns the balancer of the cloud's answer, unless that is an error.
+func (c *Cloud) toBalancer(lb *api.LoadBalancer, err error) (conformance.Balancer, error) {
+	if err != nil {
+		return conformance.Balancer{}, err
+	}
+	return c.balancerOf(lb), nil
 }
 
 func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
@@ -464,14 +463,10 @@ func (c *Cloud) ChangeBalancer(ctx context.Context, id string, body protocol.Bal
 
 // ResetBalancer implements protocol.Operations.
 func (c *Cloud) ResetBalancer(ctx context.Context, id string) (conformance.Balancer, error) {
-	lb, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{
+	return c.toBalancer(c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{
 		HealthCheck:  &api.HealthCheck{Protocol: api.HealthCheckNone},
 		SourceRanges: &api.SourceRanges{}, ClientAffinitySeconds: new(api.ClientAffinitySeconds),
-	})
-	if err != nil {
-		return conformance.Balancer{}, err
-	}
-	return c.balancerOf(lb), nil
+	}))
 }
 
 // TagBalancer implements protocol.Operations.
@@ -680,17 +675,12 @@ const pollEvery = 50 * time.Millisecond
 
 // pollUntil looks until done, an error or the end of ctx.
 func pollUntil(ctx context.Context, look func() (done bool, err error)) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		done, err := look()
-		if done || err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for the cloud: %w", context.Cause(ctx))
-		}
+	var failed error
+	if wait.PollUntilContextCancel(ctx, pollEvery, true, func(context.Context) (done bool, err error) {
+		done, failed = look()
+		return done, failed
+	}) == nil || failed != nil {
+		return failed
 	}
+	return fmt.Errorf("waiting for the cloud: %w", context.Cause(ctx))
 }

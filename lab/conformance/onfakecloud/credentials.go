@@ -69,10 +69,7 @@ func (e *expiry) Lift(ctx context.Context) error {
 	if e.renewed == "" || err != nil {
 		return err
 	}
-	if err := e.c.API.DeleteToken(ctx, e.project, e.renewed); err != nil && !client.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return unlessNotFound(e.c.API.DeleteToken(ctx, e.project, e.renewed))
 }
 
 // RenewCA implements protocol.Operations. The CCM's file has the former CA beside the new one, as a rotation
@@ -156,15 +153,13 @@ func (c *Cloud) swapCredentials(ctx context.Context) (protocol.Injected, error) 
 	if err == nil {
 		// The audit of another project is not for us. A delay that nobody notices
 		// counts its calls.
-		var counted *api.Fault
-		counted, err = c.API.CreateFault(ctx, api.FaultCreate{
+		s.Injected, err = c.createRule(ctx, api.FaultCreate{
 			Match:  api.FaultMatch{Project: other.ID, Token: name, Operations: operations[conformance.Instances]},
 			Effect: api.FaultEffect{DelayMilliseconds: 1},
 		})
-		if err == nil {
-			s.Injected = injection{api: c.API, id: counted.ID}
-			err = atomicfile.Write(c.TokenFile, []byte(made.Secret))
-		}
+	}
+	if err == nil {
+		err = atomicfile.Write(c.TokenFile, []byte(made.Secret))
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Lift(context.WithoutCancel(ctx)))

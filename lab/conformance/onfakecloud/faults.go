@@ -6,10 +6,10 @@ package onfakecloud
 import (
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
-	"time"
+
+	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -17,26 +17,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// slowDelay is how long an answer takes under FaultSlow.
-const slowDelay = 30 * time.Second
-
 // foreignProject is one that the cloud does not have.
 const foreignProject = "p-00000000000000000000000000"
-
-// statuses of the faults that are answers.
-var statuses = map[conformance.FaultKind]int{
-	conformance.FaultUnauthorized:    http.StatusUnauthorized,
-	conformance.FaultForbidden:       http.StatusForbidden,
-	conformance.FaultForeignNotFound: http.StatusNotFound,
-	conformance.FaultNotFound:        http.StatusNotFound, // It names the caller's own project.
-	conformance.FaultConflict:        http.StatusConflict,
-	conformance.FaultPrecondition:    http.StatusPreconditionFailed,
-	conformance.FaultThrottled:       http.StatusTooManyRequests,
-	conformance.FaultServerError:     http.StatusInternalServerError,
-	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
-	conformance.FaultThrottledFor:    http.StatusTooManyRequests,
-	conformance.FaultUnavailableFor:  http.StatusServiceUnavailable,
-}
 
 // omittedFields are those that a fault leaves out.
 var omittedFields = map[conformance.FaultKind][]string{
@@ -59,13 +41,6 @@ var operations = map[conformance.Thing][]string{
 		"listAddresses", "getAddress", "reserveAddress", "attachAddress", "detachAddress", "releaseAddress",
 	},
 	conformance.Routes: {"listRoutes", "getRoute", "createRoute", "updateRoute", "deleteRoute"},
-}
-
-// lists among them: all that an empty list can be the answer to.
-var lists = map[conformance.Thing][]string{
-	conformance.Instances: {"listInstances"},
-	conformance.Balancers: {"listLoadBalancers", "listAddresses"},
-	conformance.Routes:    {"listRoutes"},
 }
 
 // faultFeatures are the features that say which faults can be injected. An address takes no time to build, and has no listeners.
@@ -107,11 +82,15 @@ func (c *Cloud) makeFault(ctx context.Context, f conformance.Fault) (protocol.In
 		rule.Match.Operations = append(rule.Match.Operations, c.operationsUnder(f.Kind, thing)...)
 	}
 	if f.Writes {
-		rule.Match.Operations = slices.DeleteFunc(slices.Clone(rule.Match.Operations), isNoWrite)
+		rule.Match.Operations = without(rule.Match.Operations, isNoWrite)
 	}
 	if f.Kind == conformance.FaultNotFound {
 		return c.injectDataLoss(ctx, f, rule)
 	}
+	return c.createRule(ctx, rule)
+}
+
+func (c *Cloud) createRule(ctx context.Context, rule api.FaultCreate) (protocol.Injected, error) {
 	made, err := c.API.CreateFault(ctx, rule)
 	if err != nil {
 		return nil, err
@@ -131,11 +110,7 @@ func (c *Cloud) injectLifeCycleFault(ctx context.Context, f conformance.Fault) (
 	for _, thing := range f.On {
 		rule.Match.Kinds = append(rule.Match.Kinds, lifeCycleKinds[thing])
 	}
-	made, err := c.API.CreateFault(ctx, rule)
-	if err != nil {
-		return nil, err
-	}
-	return injection{api: c.API, id: made.ID}, nil
+	return c.createRule(ctx, rule)
 }
 
 // operationsUnder are those about a thing that a fault of this kind can meet: a
@@ -144,29 +119,31 @@ func (c *Cloud) injectLifeCycleFault(ctx context.Context, f conformance.Fault) (
 func (c *Cloud) operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []string {
 	operations := operations[thing]
 	if !c.balancersAreAddresses() && (kind == conformance.FaultLost || kind == conformance.FaultSlow) {
-		operations = slices.DeleteFunc(slices.Clone(operations), isOfAddress)
+		operations = without(operations, isOfAddress)
 	}
 	if slices.Contains(conformance.MissingFieldKinds(conformance.Balancers), kind) {
-		operations = slices.DeleteFunc(slices.Clone(operations), func(op string) bool {
-			return isOfAddress(op) != c.balancersAreAddresses()
-		})
-	}
-	if len(omittedFields[kind]) > 0 {
-		return slices.DeleteFunc(slices.Clone(operations), isWrite)
+		operations = without(operations, func(op string) bool { return isOfAddress(op) != c.balancersAreAddresses() })
 	}
 	switch kind {
 	case conformance.FaultEmptyList, conformance.FaultPartialList:
-		return lists[thing]
-	case conformance.FaultStale:
-		return slices.DeleteFunc(slices.Clone(operations), isWrite)
+		return without(operations, func(op string) bool { return !isList(op) })
 	case conformance.FaultLost, conformance.FaultConflict, conformance.FaultPrecondition:
-		return slices.DeleteFunc(slices.Clone(operations), isNoWrite)
-	default:
-		return operations
+		return without(operations, isNoWrite)
 	}
+	if kind == conformance.FaultStale || len(omittedFields[kind]) > 0 {
+		return without(operations, isWrite)
+	}
+	return operations
+}
+
+// without returns the operations but for those that are left out.
+func without(operations []string, leftOut func(string) bool) []string {
+	return slices.DeleteFunc(slices.Clone(operations), leftOut)
 }
 
 func isNoWrite(operation string) bool { return !isWrite(operation) }
+
+func isList(operation string) bool { return strings.HasPrefix(operation, "list") }
 
 func isOfAddress(operation string) bool {
 	return strings.HasSuffix(operation, "Address") || strings.HasSuffix(operation, "Addresses")
@@ -185,14 +162,12 @@ func (c *Cloud) injectDataLoss(
 	if err != nil {
 		return nil, err
 	}
-	rule.Match.Operations = slices.DeleteFunc(rule.Match.Operations, func(op string) bool {
-		return strings.HasPrefix(op, "list")
-	})
-	made, err := c.API.CreateFault(ctx, rule)
+	rule.Match.Operations = without(rule.Match.Operations, isList)
+	made, err := c.createRule(ctx, rule)
 	if err != nil {
 		return nil, errors.Join(err, empty.Lift(context.WithoutCancel(ctx)))
 	}
-	return pairedInjection{injection{api: c.API, id: made.ID}, empty}, nil
+	return pairedInjection{made, empty}, nil
 }
 
 // pairedInjection is two rules. Its hits are the first rule's.
@@ -217,14 +192,13 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 	case conformance.FaultEmptyList:
 		return api.FaultEffect{EmptyList: true}
 	case conformance.FaultGarbage:
-		body := "<html><body>Welcome to this network. Please accept our terms.</body></html>"
-		return api.FaultEffect{Body: &body, ContentType: "text/html"}
+		return api.FaultEffect{Body: ptr.To(conformance.Garbage), ContentType: "text/html"}
 	case conformance.FaultPartialList:
 		return api.FaultEffect{PartialList: 1}
 	case conformance.FaultStale:
 		return api.FaultEffect{Stale: true}
 	case conformance.FaultSlow:
-		return api.FaultEffect{DelayMilliseconds: int(slowDelay.Milliseconds())}
+		return api.FaultEffect{DelayMilliseconds: int(conformance.SlowDelay.Milliseconds())}
 	case conformance.FaultLost:
 		return api.FaultEffect{Hang: true, CarryOut: true}
 	case conformance.FaultStuck:
@@ -232,11 +206,11 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 	case conformance.FaultBuildFails:
 		return api.FaultEffect{Fail: "the conformance suite has it fail"}
 	case conformance.FaultForeignNotFound:
-		return api.FaultEffect{Status: statuses[k], Project: foreignProject}
+		return api.FaultEffect{Status: conformance.FaultStatuses[k], Project: foreignProject}
 	case conformance.FaultThrottledFor, conformance.FaultUnavailableFor:
-		return api.FaultEffect{Status: statuses[k], RetryAfterSeconds: int(conformance.RetryAfter.Seconds())}
+		return api.FaultEffect{Status: conformance.FaultStatuses[k], RetryAfterSeconds: int(conformance.RetryAfter.Seconds())}
 	default:
-		return api.FaultEffect{Status: statuses[k]}
+		return api.FaultEffect{Status: conformance.FaultStatuses[k]}
 	}
 }
 
@@ -255,10 +229,7 @@ func (i injection) Hits(ctx context.Context) (int, error) {
 }
 
 func (i injection) Lift(ctx context.Context) error {
-	if err := i.api.DeleteFault(ctx, i.id); err != nil && !client.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return unlessNotFound(i.api.DeleteFault(ctx, i.id))
 }
 
 // ListZones implements protocol.Operations.

@@ -5,6 +5,9 @@ package onfakecloud
 import (
 	"context"
 	"errors"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -69,23 +72,12 @@ func (c *Cloud) TerminateInstances(ctx context.Context, body protocol.IDs) error
 	ids := body.IDs
 	err := conformance.Each(ctx, instancesAtOnce, len(ids), func(ctx context.Context, i int) error {
 		_, err := c.API.TerminateInstance(ctx, ids[i])
-		if client.IsNotFound(err) {
-			err = nil
-		}
-		return err
+		return unlessNotFound(err)
 	})
-	ending := map[string]bool{}
-	for _, id := range ids {
-		ending[id] = true
-	}
+	ending := sets.New(ids...)
 	return errors.Join(err, pollUntil(ctx, func() (bool, error) {
 		left, err := c.inState(ctx, api.InstanceTerminating)
-		for _, i := range left {
-			if ending[i.ID] {
-				return false, err
-			}
-		}
-		return true, err
+		return !slices.ContainsFunc(left, func(i api.Instance) bool { return ending.Has(i.ID) }), err
 	}))
 }
 

@@ -6,12 +6,13 @@ package debian
 
 import (
 	"archive/tar"
-	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 // suite is the last release of Debian whose systemd supports cgroup v1.
@@ -120,25 +122,19 @@ func runMmdebstrap(ctx context.Context, args []string, note func(string)) error 
 	// mmdebstrap cleans up on SIGTERM. When it is killed it leaves mounts.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	var output []string
-	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		output = append(output, lines.Text())
-		if text, ok := strings.CutPrefix(lines.Text(), "I: "); ok {
+	var output bytes.Buffer
+	cmd.Stderr = io.MultiWriter(&output, &process.LineWriter{Tell: func(line string) error {
+		if text, ok := strings.CutPrefix(line, "I: "); ok {
 			note(text)
 		}
+		return nil
+	}})
+	err := cmd.Run()
+	if err != nil && ctx.Err() != nil {
+		return errors.New("interrupted")
 	}
-	if err := cmd.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return errors.New("interrupted")
-		}
-		return fmt.Errorf("mmdebstrap: %w\n%s", err, strings.Join(output[max(0, len(output)-15):], "\n"))
+	if err != nil {
+		return fmt.Errorf("mmdebstrap: %w\n%s", err, process.LastLines(output.String(), 15))
 	}
 	return nil
 }
