@@ -41,7 +41,7 @@ type instances struct {
 	api       instancesAPI
 	identity  *clusterIdentity
 	inventory knownInstances
-	guard     *guard.Budget         // of Nodes
+	guard     *guard.Budget          // of Nodes
 	nodes     corelisters.NodeLister // set before the controllers start
 	explain   *explainer
 	labels    nodeLabels
