@@ -114,14 +114,11 @@ func (s *admissionCache[K]) clear() {
 
 // changeAccess is change for tokens, their keys and projects. Keys go with their token. It clears
 // the caches before it returns: nobody is let in afterwards by what was valid before.
-func (c *Cloud) changeAccess(
-	ctx context.Context,
-	fn func(ctx context.Context, tx *changeTx, now time.Time) error,
-) error {
+func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *changeTx) error) error {
 	defer c.admissions.clear()
 	defer c.keyAdmissions.clear()
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		if err := fn(ctx, tx, now); err != nil {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
+		if err := fn(ctx, tx); err != nil {
 			return err
 		}
 		return tx.PruneTokenKeys(ctx)

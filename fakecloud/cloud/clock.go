@@ -169,7 +169,7 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	}
 	v.clock.Advance(end.Sub(out.Now))
 	out.Now, out.Complete = end, true
-	return out, c.change(ctx, func(context.Context, *changeTx, time.Time) error { return nil })
+	return out, c.change(ctx, func(context.Context, *changeTx) error { return nil })
 }
 
 // fireDue makes the transitions that are due, and those that become due by that. It stops

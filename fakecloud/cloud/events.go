@@ -54,7 +54,7 @@ func appendEvent(ctx context.Context, tx *changeTx, t EventType, from string, d 
 		to = ""
 	}
 	if t != Created && to != from && hasOperations(d.kind()) {
-		if err := endDecidedOperations(ctx, tx, d.row.ID, to, d.reason, d.updatedAt); err != nil {
+		if err := endDecidedOperations(ctx, tx, d.row.ID, to, d.reason); err != nil {
 			return err
 		}
 	}

@@ -65,12 +65,8 @@ type FirewallUpdate struct {
 
 // CreateFirewall gives the new firewall, which is in force.
 func (c *Cloud) CreateFirewall(ctx context.Context, p Project, spec FirewallSpec) (Firewall, Outcome, error) {
-	f, outcome, err := createResource(ctx, c.change, c, p, func(
-		ctx context.Context,
-		tx *changeTx,
-		now time.Time,
-	) (Firewall, error) {
-		return c.newFirewall(ctx, tx, p, spec, now)
+	f, outcome, err := createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Firewall, error) {
+		return c.newFirewall(ctx, tx, p, spec)
 	})
 	if err == nil {
 		c.refreshBalancersOf(context.WithoutCancel(ctx), f.Instances...)
@@ -78,13 +74,7 @@ func (c *Cloud) CreateFirewall(ctx context.Context, p Project, spec FirewallSpec
 	return f, outcome, err
 }
 
-func (c *Cloud) newFirewall(
-	ctx context.Context,
-	tx *changeTx,
-	p Project,
-	spec FirewallSpec,
-	now time.Time,
-) (Firewall, error) {
+func (c *Cloud) newFirewall(ctx context.Context, tx *changeTx, p Project, spec FirewallSpec) (Firewall, error) {
 	count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(FirewallResource)})
 	if err != nil {
 		return Firewall{}, err
@@ -97,12 +87,12 @@ func (c *Cloud) newFirewall(
 	}
 	f := Firewall{
 		Project: p.ID, Name: spec.Name, Instances: spec.Instances, Rules: spec.Rules, Records: spec.Records,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
 	}
 	if err := checkFirewall(ctx, tx.Tx, p, f, nil); err != nil {
 		return Firewall{}, err
 	}
-	if f.ID, f.Serial, err = c.newIdentity(ctx, tx, "f", now); err != nil {
+	if f.ID, f.Serial, err = c.newIdentity(ctx, tx, "f"); err != nil {
 		return Firewall{}, err
 	}
 	return f, insertResource(ctx, tx, f)
@@ -166,7 +156,7 @@ func (c *Cloud) ListFirewalls(ctx context.Context, p Project, f Filter) (page []
 // UpdateFirewall replaces what is given. An update that changes nothing leaves the version alone.
 func (c *Cloud) UpdateFirewall(ctx context.Context, p Project, id string, u FirewallUpdate) (Firewall, error) {
 	var old, f Firewall
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		if old, err = loadResource[Firewall](ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
@@ -186,7 +176,7 @@ func (c *Cloud) UpdateFirewall(ctx context.Context, p Project, id string, u Fire
 		if err := checkFirewall(ctx, tx.Tx, p, f, old.Instances); err != nil || sameFirewall(old, f) {
 			return err
 		}
-		return saveResource(ctx, tx, firewallNone, &f, now)
+		return saveResource(ctx, tx, firewallNone, &f)
 	})
 	if err != nil {
 		return Firewall{}, err
@@ -203,14 +193,14 @@ func sameFirewall(a, b Firewall) bool {
 // DeleteFirewall deletes a firewall. What its instances let in is then up to their others.
 func (c *Cloud) DeleteFirewall(ctx context.Context, p Project, id string) error {
 	var f Firewall
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		if f, err = loadResource[Firewall](ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := checkIfMatch(ctx, f.ID, f.Version); err != nil {
 			return err
 		}
-		return deleteResource(ctx, tx, &f, now)
+		return deleteResource(ctx, tx, &f)
 	})
 	if err == nil {
 		c.refreshBalancersOf(context.WithoutCancel(ctx), f.Instances...)

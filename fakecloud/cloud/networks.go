@@ -80,8 +80,8 @@ func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) 
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
 		return Network{}, Outcome{}, err
 	}
-	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (Network, error) {
-		return c.newNetwork(ctx, tx, p, spec, cidr, now)
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Network, error) {
+		return c.newNetwork(ctx, tx, p, spec, cidr)
 	})
 }
 
@@ -91,7 +91,6 @@ func (c *Cloud) newNetwork(
 	p Project,
 	spec NetworkSpec,
 	cidr netip.Prefix,
-	now time.Time,
 ) (Network, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
 		return Network{}, err
@@ -102,13 +101,13 @@ func (c *Cloud) newNetwork(
 	if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
 		return Network{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "n", now)
+	id, serial, err := c.newIdentity(ctx, tx, "n")
 	if err != nil {
 		return Network{}, err
 	}
 	n := Network{
 		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, CIDR: cidr,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
 	}
 	return n, insertResource(ctx, tx, n)
 }
@@ -124,8 +123,7 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 		return refuse(
 			NetworkConflict,
 			"%s overlaps with %s, where this cloud's load balancers get their addresses: choose another", cidr, pool,
-		).
-			withField("cidr", "overlaps with the load balancers' %s", pool)
+		).withField("cidr", "overlaps with the load balancers' %s", pool)
 	}
 	has, err := resourcesIn[Network](ctx, tx, p.ID)
 	if err != nil {
@@ -138,8 +136,7 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 				NetworkConflict,
 				"network %q (%s) has %s, which overlaps with %s: choose another, or delete that network first", n.Name,
 				n.ID, n.CIDR, cidr,
-			).
-				withField("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
+			).withField("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
 		}
 	}
 	return nil
@@ -162,7 +159,7 @@ func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []N
 // UpdateNetwork replaces what is given.
 func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u ResourceUpdate) (Network, error) {
 	var n Network
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		if n, err = c.loadNetwork(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
@@ -179,7 +176,7 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 			}
 		}
 		n.Name, n.Tags = name, tags
-		return saveResource(ctx, tx, networkNone, &n, now)
+		return saveResource(ctx, tx, networkNone, &n)
 	})
 	return n, err
 }
@@ -187,7 +184,7 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 // DeleteNetwork deletes a network that no instance and no balancer is in. The default network
 // cannot be deleted.
 func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
 		n, err := c.loadNetwork(ctx, tx.Tx, p, id)
 		if err != nil {
 			return err
@@ -207,7 +204,7 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		return deleteResource(ctx, tx, &n, now)
+		return deleteResource(ctx, tx, &n)
 	})
 }
 

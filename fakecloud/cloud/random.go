@@ -47,13 +47,8 @@ func (r *random) newID(prefix string, now time.Time) (string, error) {
 
 // newIdentity makes the ID and the serial number of a new resource. Serial numbers are never
 // given twice, not even after a restore, and are what clouds have that call things by a number.
-func (c *Cloud) newIdentity(
-	ctx context.Context,
-	tx *changeTx,
-	prefix string,
-	now time.Time,
-) (id string, serial int64, err error) {
-	if id, err = c.random.newID(prefix, now); err != nil {
+func (c *Cloud) newIdentity(ctx context.Context, tx *changeTx, prefix string) (id string, serial int64, err error) {
+	if id, err = c.random.newID(prefix, tx.now); err != nil {
 		return "", 0, err
 	}
 	serial, err = tx.NextSerial(ctx)

@@ -49,22 +49,12 @@ type AddressSpec struct {
 
 // ReserveAddress gives the project an address of the load balancers' pool.
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
-	return createResource(ctx, c.change, c, p, func(
-		ctx context.Context,
-		tx *changeTx,
-		now time.Time,
-	) (ReservedAddress, error) {
-		return c.newAddress(ctx, tx, p, spec, now)
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (ReservedAddress, error) {
+		return c.newAddress(ctx, tx, p, spec)
 	})
 }
 
-func (c *Cloud) newAddress(
-	ctx context.Context,
-	tx *changeTx,
-	p Project,
-	spec AddressSpec,
-	now time.Time,
-) (ReservedAddress, error) {
+func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec AddressSpec) (ReservedAddress, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
 		return ReservedAddress{}, err
 	}
@@ -73,14 +63,14 @@ func (c *Cloud) newAddress(
 	if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
 		return ReservedAddress{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "a", now)
+	id, serial, err := c.newIdentity(ctx, tx, "a")
 	if err != nil {
 		return ReservedAddress{}, err
 	}
 	rule, _ := findRule(AddressRules, addressNone, Create)
 	a := ReservedAddress{
 		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
 	}
 	return a, insertResource(ctx, tx, a)
 }
@@ -96,8 +86,7 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 		return ip, refuse(
 			InvalidRequest, "%q cannot be reserved: choose an address of %s that is neither its first nor its last",
 			want, pool,
-		).
-			withField("ip", "is not in the pool, %s", pool)
+		).withField("ip", "is not in the pool, %s", pool)
 	}
 	return ip, c.takeWanted(ctx, tx, p, "ip", ip)
 }
@@ -139,12 +128,7 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 // UpdateAddress replaces what is given. An update that changes nothing leaves the version
 // alone.
 func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
+	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 		changed := *a
 		var errs []error
 		if u.Name != nil {
@@ -159,7 +143,7 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 			return err
 		}
 		*a = changed
-		return saveResource(ctx, tx, a.State, a, now)
+		return saveResource(ctx, tx, a.State, a)
 	})
 }
 
@@ -171,13 +155,8 @@ func (c *Cloud) AttachAddress(ctx context.Context, p Project, id string, to Addr
 	if to.Kind == LoadBalancerResource {
 		attach = c.attachToBalancer
 	}
-	return c.changeAttachment(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
-		return attach(ctx, tx, p, a, to, now)
+	return c.changeAttachment(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
+		return attach(ctx, tx, p, a, to)
 	})
 }
 
@@ -187,7 +166,6 @@ func (c *Cloud) attachToInstance(
 	p Project,
 	a *ReservedAddress,
 	to AddressHolder,
-	now time.Time,
 ) error {
 	in, err := instanceToAttach(ctx, tx.Tx, p, to.ID)
 	switch {
@@ -196,11 +174,11 @@ func (c *Cloud) attachToInstance(
 	case len(in.External) >= maxAttached:
 		return refuseMoreAddresses(to, in.Name, "instanceId")
 	}
-	if err := holdAddress(ctx, tx, a, to, now); err != nil {
+	if err := holdAddress(ctx, tx, a, to); err != nil {
 		return err
 	}
 	in.External = append(in.External, a.IP)
-	return saveResource(ctx, tx, in.State, &in, now)
+	return saveResource(ctx, tx, in.State, &in)
 }
 
 func refuseMoreAddresses(holder AddressHolder, name, field string) error {
@@ -234,16 +212,11 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 
 // DetachAddress takes an address from what it is attached to. An available address stays as it is.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	return c.changeAttachment(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
+	return c.changeAttachment(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 		switch a.Holder.Kind {
 		case InstanceResource:
 		case LoadBalancerResource:
-			return c.detachFromBalancer(ctx, tx, a, now)
+			return c.detachFromBalancer(ctx, tx, a)
 		default:
 			return nil
 		}
@@ -251,33 +224,28 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		if err != nil {
 			return fmt.Errorf("holder of address %s: %w", a.ID, err)
 		}
-		if err := freeAddress(ctx, tx, a, now); err != nil {
+		if err := freeAddress(ctx, tx, a); err != nil {
 			return err
 		}
 		in.External = slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP })
-		return saveResource(ctx, tx, in.State, &in, now)
+		return saveResource(ctx, tx, in.State, &in)
 	})
 }
 
 // ReleaseAddress ends a reservation at once. An address that is held cannot be released.
 func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
-	_, err := c.changeAddress(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
+	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 		if _, ok := findRule(AddressRules, a.State, Delete); !ok {
 			return a.refuseInUse("detach it, or delete the balancer, first")
 		}
 		c.usedIPv4.markFree(tx.Tx, a.IP)
-		return deleteResource(ctx, tx, a, now)
+		return deleteResource(ctx, tx, a)
 	})
 	return err
 }
 
 // addressChange changes an address in a transaction.
-type addressChange func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error
+type addressChange func(ctx context.Context, tx *changeTx, a *ReservedAddress) error
 
 // changeAttachment is changeAddress, after which the data plane follows.
 func (c *Cloud) changeAttachment(
@@ -295,21 +263,16 @@ func (c *Cloud) changeAttachment(
 
 // changeAddress runs do in a change, with an address that has the version the caller
 // expects. It gives the address as do leaves it.
-func (c *Cloud) changeAddress(
-	ctx context.Context,
-	p Project,
-	id string,
-	do addressChange,
-) (ReservedAddress, error) {
+func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do addressChange) (ReservedAddress, error) {
 	var a ReservedAddress
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		if a, err = loadResource[ReservedAddress](ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := checkIfMatch(ctx, a.ID, a.Version); err != nil {
 			return err
 		}
-		return do(ctx, tx, &a, now)
+		return do(ctx, tx, &a)
 	})
 	if err != nil {
 		return ReservedAddress{}, err
@@ -322,35 +285,35 @@ func (a *ReservedAddress) refuseInUse(instead string) *Error {
 }
 
 // holdAddress gives an available address to a holder.
-func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder, now time.Time) error {
+func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder) error {
 	rule, ok := findRule(AddressRules, a.State, Attach)
 	if !ok {
 		return a.refuseInUse("detach it first, or choose another")
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, holder
-	return saveResource(ctx, tx, from, a, now)
+	return saveResource(ctx, tx, from, a)
 }
 
 // freeAddress makes an address that is held available.
-func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 	rule, ok := findRule(AddressRules, a.State, Detach)
 	if !ok || rule.Same {
 		return fmt.Errorf("address %s is %s and cannot be released", a.ID, a.State)
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, AddressHolder{}
-	return saveResource(ctx, tx, from, a, now)
+	return saveResource(ctx, tx, from, a)
 }
 
 // freeAddressesHeldBy makes all addresses of a holder available, as the holder ends.
-func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string, now time.Time) error {
+func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string) error {
 	held, err := resourcesReferringTo[ReservedAddress](ctx, tx.Tx, holder)
 	if err != nil {
 		return err
 	}
 	for _, a := range held {
-		if err := freeAddress(ctx, tx, &a, now); err != nil {
+		if err := freeAddress(ctx, tx, &a); err != nil {
 			return err
 		}
 	}
@@ -358,12 +321,12 @@ func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string, now t
 }
 
 // releaseExternalAddresses frees an instance's addresses, as the instance ends.
-func releaseExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, now time.Time) error {
+func releaseExternalAddresses(ctx context.Context, tx *changeTx, in *Instance) error {
 	if len(in.External) == 0 {
 		return nil
 	}
 	in.External = nil
-	return freeAddressesHeldBy(ctx, tx, in.ID, now)
+	return freeAddressesHeldBy(ctx, tx, in.ID)
 }
 
 // balancerAddress gives the address of a new balancer: the reserved one that it asks for,
@@ -388,8 +351,7 @@ func (c *Cloud) balancerAddress(
 		return netip.Addr{}, nil, refuse(
 			UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name,
 			want,
-		).
-			withField(field, "is not a reserved address of the project")
+		).withField(field, "is not a reserved address of the project")
 	case err != nil:
 		return netip.Addr{}, nil, err
 	}
@@ -431,8 +393,7 @@ func checkReservable(lb LoadBalancer) error {
 			InvalidRequest,
 			"load balancer %q has the reserved address %s, which is public: create another balancer for internal use",
 			lb.Name, reserved[0],
-		).
-			withField("scheme", "must be public, as is its reserved address")
+		).withField("scheme", "must be public, as is its reserved address")
 	}
 	return nil
 }

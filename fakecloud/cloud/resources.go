@@ -163,8 +163,8 @@ func insertResource(ctx context.Context, tx *changeTx, r resource) error {
 
 // saveResource writes a resource, which was in state from before, as its next version, and
 // the event.
-func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r revisable, now time.Time) error {
-	r.revise(now)
+func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r revisable) error {
+	r.revise(tx.now)
 	d := describeFully(r)
 	err := tx.UpdateResource(ctx, db.UpdateResourceParams{
 		ID: d.row.ID, Name: d.row.Name, State: d.row.State, Address: d.row.Address,
@@ -179,8 +179,8 @@ func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r revisa
 
 // deleteResource removes a resource. The event shows it as it last was, as a version after
 // that.
-func deleteResource(ctx context.Context, tx *changeTx, r revisable, now time.Time) error {
-	r.revise(now)
+func deleteResource(ctx context.Context, tx *changeTx, r revisable) error {
+	r.revise(tx.now)
 	d := describeFully(r)
 	if err := tx.DeleteResource(ctx, d.row.ID); err != nil {
 		return err
@@ -261,9 +261,7 @@ func (c *Cloud) ResourceID(ctx context.Context, p Project, kind Resource, serial
 
 // resourcesReferringTo gives the routes via an instance, or the addresses of a holder.
 func resourcesReferringTo[T resource](ctx context.Context, tx *store.Tx, id string) ([]T, error) {
-	rows, err := tx.ResourcesReferringTo(
-		ctx, db.ResourcesReferringToParams{RefersTo: &id, Kind: string(kindOf[T]())},
-	)
+	rows, err := tx.ResourcesReferringTo(ctx, db.ResourcesReferringToParams{RefersTo: &id, Kind: string(kindOf[T]())})
 	if err != nil {
 		return nil, err
 	}
@@ -375,13 +373,7 @@ func readPage[R, T any](
 
 // checkUnused refuses a name that another resource of the kind than self has. verb says
 // what to do to that resource so that the name becomes free.
-func checkUnused(
-	ctx context.Context,
-	tx *store.Tx,
-	kind Resource,
-	p Project,
-	self, name, verb string,
-) error {
+func checkUnused(ctx context.Context, tx *store.Tx, kind Resource, p Project, self, name, verb string) error {
 	id, err := tx.ResourceNamed(ctx, db.ResourceNamedParams{ProjectID: p.ID, Kind: string(kind), Name: name})
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:

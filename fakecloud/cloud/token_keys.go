@@ -35,7 +35,7 @@ type TokenKey struct {
 // AddTokenKey gives a token a public RSA key, as PEM.
 func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey string) (TokenKey, error) {
 	var k TokenKey
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		keys, err := loadTokenKeys(ctx, tx.Tx, project, token)
 		if err != nil {
 			return err
@@ -44,7 +44,7 @@ func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey strin
 		if err != nil {
 			return err
 		}
-		k = TokenKey{Fingerprint: identity.Fingerprint(der), CreatedAt: now}
+		k = TokenKey{Fingerprint: identity.Fingerprint(der), CreatedAt: tx.now}
 		switch other, err := tx.TokenKey(ctx, k.Fingerprint); {
 		case err == nil:
 			return refuse(
@@ -59,7 +59,7 @@ func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey strin
 			)
 		}
 		return tx.InsertTokenKey(ctx, db.InsertTokenKeyParams{
-			Fingerprint: k.Fingerprint, Token: token, ProjectID: project, PublicKey: der, CreatedAt: now.UnixMilli(),
+			Fingerprint: k.Fingerprint, Token: token, ProjectID: project, PublicKey: der, CreatedAt: tx.now.UnixMilli(),
 		})
 	})
 	return k, err
@@ -76,7 +76,7 @@ func (c *Cloud) ListTokenKeys(ctx context.Context, project, token string) (keys 
 
 // DeleteTokenKey deletes a key of a token.
 func (c *Cloud) DeleteTokenKey(ctx context.Context, project, token, fingerprint string) error {
-	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, _ time.Time) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		if _, err := loadTokenKeys(ctx, tx.Tx, project, token); err != nil {
 			return err
 		}

@@ -178,12 +178,7 @@ func (b *balancer) services() []schema.LoadBalancerService {
 	return services
 }
 
-func addService(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	q serviceRequest,
-) (api.LoadBalancerUpdate, error) {
+func addService(_ context.Context, _ *dialect.Request, b *balancer, q serviceRequest) (api.LoadBalancerUpdate, error) {
 	if _, taken := b.record.Services[q.ListenPort]; taken {
 		return api.LoadBalancerUpdate{}, &cloud.Error{
 			Code: portUsed, Message: "source port is already used by another service",
@@ -214,12 +209,7 @@ type portRequest struct {
 	ListenPort int `json:"listen_port"`
 }
 
-func deleteService(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	q portRequest,
-) (api.LoadBalancerUpdate, error) {
+func deleteService(_ context.Context, _ *dialect.Request, b *balancer, q portRequest) (api.LoadBalancerUpdate, error) {
 	if _, there := b.record.Services[q.ListenPort]; !there {
 		return api.LoadBalancerUpdate{}, dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}

@@ -198,12 +198,7 @@ func schemeOf(public bool) *api.LoadBalancerScheme {
 func setPublicInterface(enabled bool) func(
 	context.Context, *dialect.Request, *balancer, struct{},
 ) (api.LoadBalancerUpdate, error) {
-	return func(
-		_ context.Context,
-		_ *dialect.Request,
-		_ *balancer,
-		_ struct{},
-	) (api.LoadBalancerUpdate, error) {
+	return func(_ context.Context, _ *dialect.Request, _ *balancer, _ struct{}) (api.LoadBalancerUpdate, error) {
 		return api.LoadBalancerUpdate{Scheme: schemeOf(enabled)}, nil
 	}
 }
