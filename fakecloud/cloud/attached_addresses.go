@@ -59,7 +59,7 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 		return nil
 	}
 	forwarder := LoadBalancer{
-		ID: id, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
+		Metadata: Metadata{ID: id}, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
 	}
 	c.markForwarding(forwarder)
 	failure, err := c.applyForwarding(ctx, forwarder)

@@ -442,39 +442,23 @@ func (c *Cloud) HasProject(ctx context.Context, id string) (bool, error) {
 // ResourceTags gives the tags of a resource of a kind; none if the project has no
 // such resource.
 func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id string) (map[string]string, error) {
-	var tags map[string]string
-	var err error
-	switch kind {
-	case InstanceResource:
-		var in Instance
-		in, err = c.GetInstance(ctx, p, id)
-		tags = in.Tags
-	case LoadBalancerResource:
-		var lb LoadBalancer
-		lb, err = c.GetLoadBalancer(ctx, p, id)
-		tags = lb.Tags
-	case AddressResource:
-		var a ReservedAddress
-		a, err = c.GetAddress(ctx, p, id)
-		tags = a.Tags
-	case RouteResource:
-		var r Route
-		r, err = c.GetRoute(ctx, p, id)
-		tags = r.Tags
-	case NetworkResource:
-		var n Network
-		n, err = c.GetNetwork(ctx, p, id)
-		tags = n.Tags
-	case FirewallResource:
-		var f Firewall
-		f, err = c.GetFirewall(ctx, p, id)
-		tags = f.Tags
-	default:
+	readTags, ok := map[Resource]func(context.Context, *Cloud, Project, string) (map[string]string, error){
+		InstanceResource: tagsOf[Instance], LoadBalancerResource: tagsOf[LoadBalancer],
+		AddressResource: tagsOf[ReservedAddress], RouteResource: tagsOf[Route], NetworkResource: tagsOf[Network],
+		FirewallResource: tagsOf[Firewall],
+	}[kind]
+	if !ok {
 		return nil, fmt.Errorf("resources of kind %q have no tags", kind)
 	}
+	tags, err := readTags(ctx, c, p, id)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Code == NotFound {
 		return nil, nil
 	}
 	return tags, err
+}
+
+func tagsOf[T resource](ctx context.Context, c *Cloud, p Project, id string) (map[string]string, error) {
+	r, err := getResource[T](ctx, c, p, id)
+	return any(&r).(changeable).metadata().Tags, err
 }

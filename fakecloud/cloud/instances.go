@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -82,20 +83,16 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 	if err != nil {
 		return Instance{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "i")
+	metadata, err := c.newMetadata(ctx, tx, p, "i", name, spec.Tags)
 	if err != nil {
 		return Instance{}, err
 	}
 	rule, _ := findRule(InstanceRules, instanceNone, Create)
 	in := Instance{
-		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
-		Network: network.ID, State: rule.To, Address: address, Secondary: secondary,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
-		due: c.stateEnd(tx.now, rule.Wait),
+		Metadata: metadata, Region: c.cfg.Region, Zone: zone, Type: cmp.Or(spec.Type, Small), Network: network.ID,
+		State: rule.To, Address: address, Secondary: secondary,
 	}
-	if in.Type == "" {
-		in.Type = Small
-	}
+	in.due = c.stateEnd(tx.now, rule.Wait)
 	return in, insertResource(ctx, tx, in)
 }
 
@@ -156,17 +153,13 @@ func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want 
 		if want == "" {
 			name = "instance-" + c.random.letters(6)
 		}
-		err := checkInstanceNameUnused(ctx, tx, p, "", name)
+		err := checkUnused(ctx, tx, InstanceResource, p, "", name)
 		var taken *Error
 		if want == "" && errors.As(err, &taken) {
 			continue
 		}
 		return name, err
 	}
-}
-
-func checkInstanceNameUnused(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
-	return checkUnused(ctx, tx, InstanceResource, p, self, name, "terminate")
 }
 
 // instanceZone is the zone asked for, or the available one with the fewest instances.
@@ -216,32 +209,14 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 
 // UpdateInstance replaces what is given. A terminated instance cannot be updated.
 func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u ResourceUpdate) (Instance, error) {
-	var in Instance
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
-		if in, err = loadResource[Instance](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
-			return err
-		}
+	return updateResource(ctx, c, p, id, u, func(in *Instance, name string) error {
 		if in.State == InstanceTerminated {
 			return refuse(
 				WrongState, "cannot update instance %q (%s) while it is %s: this is final", in.Name, in.ID, in.State,
 			)
 		}
-		name, tags, differs, err := u.mergeInto(checkInstanceName, in.Name, in.Tags)
-		if err != nil || !differs {
-			return err
-		}
-		if name != in.Name {
-			if err := checkInstanceNameUnused(ctx, tx.Tx, p, in.ID, name); err != nil {
-				return err
-			}
-		}
-		in.Name, in.Tags = name, tags
-		return saveResource(ctx, tx, in.State, &in)
+		return checkInstanceName(name)
 	})
-	return in, err
 }
 
 // StartInstance starts an instance that is stopped or in error. A pending or running one
@@ -271,10 +246,7 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 	var outcome Outcome
 	var moved bool
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
-		if in, err = loadResource[Instance](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
+		if in, err = loadToChange[Instance](ctx, tx, p, id); err != nil {
 			return err
 		}
 		rule, ok := findRule(InstanceRules, in.State, on)

@@ -78,19 +78,17 @@ func (c *Cloud) newLoadBalancer(
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "lb")
+	metadata, err := c.newMetadata(ctx, tx, p, "lb", spec.Name, spec.Tags)
 	if err != nil {
 		return LoadBalancer{}, err
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Region: c.cfg.Region,
-		Address: address, Address6: address6, State: rule.To,
+		Metadata: metadata, Region: c.cfg.Region, Address: address, Address6: address6, State: rule.To,
 		Listeners: withCheckDefaults(spec.Listeners), Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
 		Records: spec.Records,
-		Tags:    withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
-		due: c.stateEnd(tx.now, rule.Wait),
 	}
+	lb.due = c.stateEnd(tx.now, rule.Wait)
 	lb.setOptions(spec.optionsWithDefaults())
 	if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, &spec.NetworkID, &spec.PrivateAddress); err != nil {
 		return LoadBalancer{}, err
@@ -246,7 +244,7 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return checkUnused(ctx, tx, LoadBalancerResource, p, self, name, "delete")
+	return checkUnused(ctx, tx, LoadBalancerResource, p, self, name)
 }
 
 // checkTargets refuses targets that are not instances of the project, are terminated, have an
@@ -326,11 +324,8 @@ func (c *Cloud) UpdateLoadBalancer(
 	var lb LoadBalancer
 	var outcome Outcome
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		old, err := loadResource[LoadBalancer](ctx, tx.Tx, p, id)
+		old, err := loadToChange[LoadBalancer](ctx, tx, p, id)
 		if err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, old.ID, old.Version); err != nil {
 			return err
 		}
 		rule, ok := findRule(LoadBalancerRules, old.State, Update)
@@ -490,10 +485,7 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 	var lb LoadBalancer
 	var outcome Outcome
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
-		if lb, err = loadResource[LoadBalancer](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, lb.ID, lb.Version); err != nil {
+		if lb, err = loadToChange[LoadBalancer](ctx, tx, p, id); err != nil {
 			return err
 		}
 		rule, ok := findRule(LoadBalancerRules, lb.State, Delete)

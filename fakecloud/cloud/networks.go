@@ -5,10 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -23,16 +21,9 @@ const (
 // Network is where instances get their addresses from. All projects' default networks
 // share one CIDR, Config.InstanceCIDR, since the addresses are this machine's own.
 type Network struct {
-	ID        string            `json:"id"`
-	Serial    int64             `json:"serial"`  // see newIdentity
-	Project   string            `json:"project"` // the project's ID
-	Name      string            `json:"name"`
-	CIDR      netip.Prefix      `json:"cidr"`
-	Default   bool              `json:"default"`
-	Tags      map[string]string `json:"tags"`
-	Version   int64             `json:"version"`
-	CreatedAt time.Time         `json:"createdAt"`
-	UpdatedAt time.Time         `json:"updatedAt"`
+	Metadata
+	CIDR    netip.Prefix `json:"cidr"`
+	Default bool         `json:"default"`
 }
 
 // NetworkSpec asks for a network.
@@ -40,33 +31,6 @@ type NetworkSpec struct {
 	Name string
 	CIDR string
 	Tags map[string]string
-}
-
-// ResourceUpdate replaces what is not nil. It is for resources of which only name and tags
-// can change.
-type ResourceUpdate struct {
-	Name *string
-	Tags *map[string]string
-}
-
-// mergeInto checks the update and gives the name and tags after it, and whether it changes
-// them.
-func (u ResourceUpdate) mergeInto(
-	checkName func(string) error,
-	name string,
-	tags map[string]string,
-) (string, map[string]string, bool, error) {
-	newName, newTags := name, tags
-	if u.Name != nil {
-		newName = *u.Name
-	}
-	if u.Tags != nil {
-		newTags = tagsOrEmpty(*u.Tags)
-	}
-	if err := errors.Join(checkName(newName), checkTags(newTags)); err != nil {
-		return "", nil, false, err
-	}
-	return newName, newTags, newName != name || !maps.Equal(newTags, tags), nil
 }
 
 // CreateNetwork gives the new network.
@@ -95,25 +59,18 @@ func (c *Cloud) newNetwork(
 	if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
 		return Network{}, err
 	}
-	if err := checkNetworkName(ctx, tx.Tx, p, spec.Name); err != nil {
+	if err := checkUnused(ctx, tx.Tx, NetworkResource, p, "", spec.Name); err != nil {
 		return Network{}, err
 	}
 	if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
 		return Network{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "n")
+	metadata, err := c.newMetadata(ctx, tx, p, "n", spec.Name, spec.Tags)
 	if err != nil {
 		return Network{}, err
 	}
-	n := Network{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, CIDR: cidr,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
-	}
+	n := Network{Metadata: metadata, CIDR: cidr}
 	return n, insertResource(ctx, tx, n)
-}
-
-func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	return checkUnused(ctx, tx, NetworkResource, p, "", name, "delete")
 }
 
 // checkNetworkCIDR refuses a CIDR that overlaps with another network of the project or
@@ -158,38 +115,18 @@ func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []N
 
 // UpdateNetwork replaces what is given.
 func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u ResourceUpdate) (Network, error) {
-	var n Network
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
-		if n, err = c.loadNetwork(ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, n.ID, n.Version); err != nil {
-			return err
-		}
-		name, tags, differs, err := u.mergeInto(checkName, n.Name, n.Tags)
-		if err != nil || !differs {
-			return err
-		}
-		if name != n.Name {
-			if err := checkNetworkName(ctx, tx.Tx, p, name); err != nil {
-				return err
-			}
-		}
-		n.Name, n.Tags = name, tags
-		return saveResource(ctx, tx, networkNone, &n)
+	return updateResource(ctx, c, p, id, u, func(n *Network, name string) error {
+		*n = c.withDefaultCIDR(*n)
+		return checkName(name)
 	})
-	return n, err
 }
 
 // DeleteNetwork deletes a network that no instance and no balancer is in. The default network
 // cannot be deleted.
 func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		n, err := c.loadNetwork(ctx, tx.Tx, p, id)
+		n, err := loadToChange[Network](ctx, tx, p, id)
 		if err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, n.ID, n.Version); err != nil {
 			return err
 		}
 		if n.Default {

@@ -55,6 +55,21 @@ func (c *Cloud) newIdentity(ctx context.Context, tx *changeTx, prefix string) (i
 	return id, serial, err
 }
 
+// newMetadata is that of a new resource, whose ID begins with a prefix.
+func (c *Cloud) newMetadata(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	prefix, name string,
+	tags map[string]string,
+) (Metadata, error) {
+	id, serial, err := c.newIdentity(ctx, tx, prefix)
+	return Metadata{
+		ID: id, Serial: serial, Project: p.ID, Name: name, Tags: withDefaults(tags, p.DefaultTags), Version: 1,
+		CreatedAt: tx.now, UpdatedAt: tx.now,
+	}, err
+}
+
 // float draws from [0,1).
 func (r *random) float() float64 {
 	r.mu.Lock()

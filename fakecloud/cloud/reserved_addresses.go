@@ -5,10 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -20,18 +18,11 @@ const maxAttached = 32
 // ReservedAddress is an address of the load balancers' pool that a project owns, whether
 // or not something holds it.
 type ReservedAddress struct {
-	ID        string            `json:"id"`
-	Serial    int64             `json:"serial"`  // see newIdentity
-	Project   string            `json:"project"` // the project's ID
-	Name      string            `json:"name"`
-	Region    string            `json:"region"`
-	IP        netip.Addr        `json:"ip"`
-	State     AddressState      `json:"state"`
-	Holder    AddressHolder     `json:"holder"` // zero while it is available
-	Tags      map[string]string `json:"tags"`
-	Version   int64             `json:"version"`
-	CreatedAt time.Time         `json:"createdAt"`
-	UpdatedAt time.Time         `json:"updatedAt"`
+	Metadata
+	Region string        `json:"region"`
+	IP     netip.Addr    `json:"ip"`
+	State  AddressState  `json:"state"`
+	Holder AddressHolder `json:"holder"` // zero while it is available
 }
 
 // AddressHolder is an instance or a load balancer.
@@ -63,15 +54,12 @@ func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec Ad
 	if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
 		return ReservedAddress{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "a")
+	metadata, err := c.newMetadata(ctx, tx, p, "a", name, spec.Tags)
 	if err != nil {
 		return ReservedAddress{}, err
 	}
 	rule, _ := findRule(AddressRules, addressNone, Create)
-	a := ReservedAddress{
-		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
-	}
+	a := ReservedAddress{Metadata: metadata, Region: c.cfg.Region, IP: ip, State: rule.To}
 	return a, insertResource(ctx, tx, a)
 }
 
@@ -94,11 +82,11 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 // addressName checks the name asked for, or makes up one that is free.
 func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
 	if want != "" {
-		return want, checkAddressName(ctx, tx, p, "", want)
+		return want, checkAddressName(ctx, tx, p, want)
 	}
 	for {
 		name := "address-" + c.random.letters(6)
-		err := checkAddressName(ctx, tx, p, "", name)
+		err := checkAddressName(ctx, tx, p, name)
 		var taken *Error
 		if !errors.As(err, &taken) {
 			return name, err
@@ -106,13 +94,12 @@ func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want s
 	}
 }
 
-// checkAddressName refuses a name that is not valid, or that another address than self
-// has.
-func checkAddressName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
+// checkAddressName refuses a name that is not valid, or that another address has.
+func checkAddressName(ctx context.Context, tx *store.Tx, p Project, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return checkUnused(ctx, tx, AddressResource, p, self, name, "release")
+	return checkUnused(ctx, tx, AddressResource, p, "", name)
 }
 
 // GetAddress reads one reserved address.
@@ -125,26 +112,9 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 	return listResources[ReservedAddress](ctx, c, p, f)
 }
 
-// UpdateAddress replaces what is given. An update that changes nothing leaves the version
-// alone.
+// UpdateAddress replaces what is given.
 func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
-		changed := *a
-		var errs []error
-		if u.Name != nil {
-			changed.Name = *u.Name
-			errs = append(errs, checkAddressName(ctx, tx.Tx, p, a.ID, *u.Name))
-		}
-		if u.Tags != nil {
-			changed.Tags = tagsOrEmpty(*u.Tags)
-			errs = append(errs, checkTags(*u.Tags))
-		}
-		if err := joinRefusals(errs...); err != nil || changed.Name == a.Name && maps.Equal(changed.Tags, a.Tags) {
-			return err
-		}
-		*a = changed
-		return saveResource(ctx, tx, a.State, a)
-	})
+	return updateResource(ctx, c, p, id, u, func(_ *ReservedAddress, name string) error { return checkName(name) })
 }
 
 // AttachAddress gives an available address to an instance that is not terminating, or to a public load
@@ -266,10 +236,7 @@ func (c *Cloud) changeAttachment(
 func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do addressChange) (ReservedAddress, error) {
 	var a ReservedAddress
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
-		if a, err = loadResource[ReservedAddress](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, a.ID, a.Version); err != nil {
+		if a, err = loadToChange[ReservedAddress](ctx, tx, p, id); err != nil {
 			return err
 		}
 		return do(ctx, tx, &a)

@@ -31,7 +31,7 @@ func (c *Cloud) newRoute(
 	if err := withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
 		return Route{}, err
 	}
-	if err := checkRouteName(ctx, tx.Tx, p, spec.Name); err != nil {
+	if err := checkUnused(ctx, tx.Tx, RouteResource, p, "", spec.Name); err != nil {
 		return Route{}, err
 	}
 	in, err := nextHop(ctx, tx.Tx, p, spec.Instance)
@@ -41,14 +41,11 @@ func (c *Cloud) newRoute(
 	if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
 		return Route{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "r")
+	metadata, err := c.newMetadata(ctx, tx, p, "r", spec.Name, spec.Tags)
 	if err != nil {
 		return Route{}, err
 	}
-	r := Route{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination,
-		Instance: in.ID, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: tx.now, UpdatedAt: tx.now,
-	}
+	r := Route{Metadata: metadata, Network: in.Network, Destination: destination, Instance: in.ID}
 	r.State, r.StateReason = routeStateFor(in.State)
 	return r, insertResource(ctx, tx, r)
 }
@@ -62,10 +59,6 @@ func routeStateFor(state InstanceState) (RouteState, string) {
 		return RouteBlackhole, "instance is gone"
 	}
 	return RouteBlackhole, "instance is " + string(state)
-}
-
-func checkRouteName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	return checkUnused(ctx, tx, RouteResource, p, "", name, "delete")
 }
 
 // nextHop finds the instance that a new route leads to.
@@ -143,37 +136,14 @@ func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Rou
 
 // UpdateRoute replaces what is given.
 func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u ResourceUpdate) (Route, error) {
-	var r Route
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
-		if r, err = loadResource[Route](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, r.ID, r.Version); err != nil {
-			return err
-		}
-		name, tags, differs, err := u.mergeInto(checkName, r.Name, r.Tags)
-		if err != nil || !differs {
-			return err
-		}
-		if name != r.Name {
-			if err := checkRouteName(ctx, tx.Tx, p, name); err != nil {
-				return err
-			}
-		}
-		r.Name, r.Tags = name, tags
-		return saveResource(ctx, tx, r.State, &r)
-	})
-	return r, err
+	return updateResource(ctx, c, p, id, u, func(_ *Route, name string) error { return checkName(name) })
 }
 
 // DeleteRoute ends a route at once.
 func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		r, err := loadResource[Route](ctx, tx.Tx, p, id)
+		r, err := loadToChange[Route](ctx, tx, p, id)
 		if err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, r.ID, r.Version); err != nil {
 			return err
 		}
 		return deleteResource(ctx, tx, &r)
