@@ -260,6 +260,5 @@ func (c *Cloud) stateEnd(now time.Time, wait Delay) *time.Time {
 	if wait == "" {
 		return nil
 	}
-	t := now.Add(c.drawDelay(wait))
-	return &t
+	return new(now.Add(c.drawDelay(wait)))
 }

@@ -99,8 +99,7 @@ func millisOrNull(t *time.Time) *int64 {
 	if t == nil {
 		return nil
 	}
-	ms := t.UnixMilli()
-	return &ms
+	return new(t.UnixMilli())
 }
 
 func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
@@ -109,16 +108,14 @@ func timeOrNil(ms *int64) *time.Time {
 	if ms == nil {
 		return nil
 	}
-	t := fromMillis(*ms)
-	return &t
+	return new(fromMillis(*ms))
 }
 
 func addressOrNull(a netip.Addr) *string {
 	if !a.IsValid() {
 		return nil
 	}
-	s := a.String()
-	return &s
+	return new(a.String())
 }
 
 func textOrNull(s string) *string {

@@ -64,6 +64,18 @@ type Metadata struct {
 	due *time.Time // when a state ends by itself, or is tried again
 }
 
+// PageKey is what Filter.After says of the last item of a page.
+func (m Metadata) PageKey() string { return m.ID }
+
+// PageKey is as Metadata's.
+func (p Project) PageKey() string { return p.ID }
+
+// PageKey is as Metadata's.
+func (op Operation) PageKey() string { return op.ID }
+
+// PageKey is as Metadata's, and a name: tokens have no ID.
+func (t Token) PageKey() string { return t.Name }
+
 // Instance is a machine. Its JSON form is what the event log keeps.
 type Instance struct {
 	Metadata
@@ -377,7 +389,7 @@ type Filter struct {
 	Serial int64    // instances only
 	States []string // not for routes
 	Tags   []TagFilter
-	// After is the ID of the last item of the page before.
+	// After is the PageKey of the last item of the page before.
 	After string
 	// Limit is at least 1. A page of resources may end before it: see listResources.
 	Limit int

@@ -38,11 +38,7 @@ func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
 // ListProjects implements api.ServerInterface.
 func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
 	f, err := filterOf("p-", params.Name, nil, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, s.cloud.ListProjects, func(last cloud.Project) string {
-		return last.ID
-	}, toAPIProject, func(items []api.Project, next *string) any {
-		return api.ProjectList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, s.cloud.ListProjects, toAPIProject)
 }
 
 // CreateProject implements api.ServerInterface.
@@ -86,11 +82,7 @@ func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Token, bool, error) {
 		return s.cloud.ListTokens(ctx, id, f)
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Token) string {
-		return last.Name
-	}, toAPIToken, func(items []api.Token, next *string) any {
-		return api.TokenList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, list, toAPIToken)
 }
 
 // CreateToken implements api.ServerInterface.
@@ -185,6 +177,5 @@ func toTags(t *api.Tags) *map[string]string {
 	if t == nil {
 		return nil
 	}
-	tags := map[string]string(*t)
-	return &tags
+	return new(map[string]string(*t))
 }

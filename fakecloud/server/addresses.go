@@ -30,11 +30,7 @@ func (s *Server) describeAddress(a cloud.ReservedAddress) api.ReservedAddress {
 func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams) {
 	f, err := filterOf("a-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(valueOrZero(params.State), func(v api.AddressState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string {
-		return last.ID
-	}, s.describeAddress, func(items []api.ReservedAddress, next *string) any {
-		return api.ReservedAddressList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), s.describeAddress)
 }
 
 // ReserveAddress implements api.ServerInterface.

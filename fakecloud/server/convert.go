@@ -83,8 +83,7 @@ func addressOrNil(a netip.Addr) *string {
 	if !a.IsValid() {
 		return nil
 	}
-	s := a.String()
-	return &s
+	return new(a.String())
 }
 
 func toFamily(f api.IPFamily) cloud.IPFamily { return cloud.IPFamily(f) }
@@ -128,8 +127,7 @@ func secondsToDurationOrNil(n *int) *time.Duration {
 	if n == nil {
 		return nil
 	}
-	d := secondsToDuration(*n)
-	return &d
+	return new(secondsToDuration(*n))
 }
 
 func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
@@ -138,12 +136,10 @@ func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
 		History: mapSlice(h.History, toAPIHealthChange),
 	}
 	if h.Listeners != nil {
-		listeners := mapSlice(h.Listeners, toAPIListenerHealth)
-		out.Listeners = &listeners
+		out.Listeners = new(mapSlice(h.Listeners, toAPIListenerHealth))
 	}
 	if !h.Since.IsZero() {
-		since := h.Since.UTC()
-		out.Since = &since
+		out.Since = new(h.Since.UTC())
 	}
 	return out
 }
@@ -207,28 +203,22 @@ func toAPIEvent(e cloud.Event) api.Event {
 		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
 	}
 	if e.Instance != nil {
-		in := toAPIInstance(*e.Instance)
-		out.Instance = &in
+		out.Instance = new(toAPIInstance(*e.Instance))
 	}
 	if e.LoadBalancer != nil {
-		lb := toAPILoadBalancer(*e.LoadBalancer)
-		out.LoadBalancer = &lb
+		out.LoadBalancer = new(toAPILoadBalancer(*e.LoadBalancer))
 	}
 	if e.Address != nil {
-		a := toAPIAddress(*e.Address)
-		out.Address = &a
+		out.Address = new(toAPIAddress(*e.Address))
 	}
 	if e.Route != nil {
-		r := toAPIRoute(*e.Route)
-		out.Route = &r
+		out.Route = new(toAPIRoute(*e.Route))
 	}
 	if e.Firewall != nil {
-		f := toAPIFirewall(*e.Firewall)
-		out.Firewall = &f
+		out.Firewall = new(toAPIFirewall(*e.Firewall))
 	}
 	if e.Network != nil {
-		n := toAPINetwork(*e.Network)
-		out.Network = &n
+		out.Network = new(toAPINetwork(*e.Network))
 	}
 	return out
 }

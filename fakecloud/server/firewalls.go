@@ -10,11 +10,7 @@ import (
 // ListFirewalls implements api.ServerInterface.
 func (s *Server) ListFirewalls(w http.ResponseWriter, r *http.Request, params api.ListFirewallsParams) {
 	f, err := filterOf("f-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListFirewalls), func(last cloud.Firewall) string {
-		return last.ID
-	}, toAPIFirewall, func(items []api.Firewall, next *string) any {
-		return api.FirewallList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListFirewalls), toAPIFirewall)
 }
 
 // CreateFirewall implements api.ServerInterface.

@@ -53,11 +53,7 @@ func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params ap
 		f.Serial, err = serialOf(*params.Identity)
 	}
 	f.States = mapSlice(valueOrZero(params.State), func(v api.InstanceState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), func(last cloud.Instance) string {
-		return last.ID
-	}, toAPIInstance, func(items []api.Instance, next *string) any {
-		return api.InstanceList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), toAPIInstance)
 }
 
 // filterOf reads the query parameters that all lists of resources have.
@@ -78,19 +74,24 @@ func filterOf(idPrefix string, name *string, tags *[]string, limit *int, pageTok
 	return f, nil
 }
 
-// answerList answers with one page of a list. f and filterErr are what filterOf
-// gave, id gives what a page token is made of, and body makes the answer.
-func answerList[R, A any](
+// listPage is how the API's lists are written.
+type listPage[A any] struct {
+	Items         []A     `json:"items"`
+	NextPageToken *string `json:"nextPageToken,omitempty"` // nil on the last page
+}
+
+// answerList answers with one page of a list. f and filterErr are what filterOf gave.
+func answerList[R interface{ PageKey() string }, A any](
 	s *Server, w http.ResponseWriter, r *http.Request, f cloud.Filter, filterErr error,
-	list func(context.Context, cloud.Filter) ([]R, bool, error),
-	id func(R) string, toAPI func(R) A, body func(items []A, nextPageToken *string) any,
+	list func(context.Context, cloud.Filter) ([]R, bool, error), toAPI func(R) A,
 ) {
 	if filterErr != nil {
 		s.answerError(w, r, filterErr)
 		return
 	}
 	items, more, err := list(r.Context(), f)
-	s.answerResult(w, r, http.StatusOK, body(mapSlice(items, toAPI), nextPage(items, more, id)), err)
+	page := listPage[A]{mapSlice(items, toAPI), nextPage(items, more, R.PageKey)}
+	s.answerResult(w, r, http.StatusOK, page, err)
 }
 
 // inProject binds a list of the cloud's to the caller's project.
@@ -201,11 +202,7 @@ func (s *Server) actOnInstance(
 func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
 	f, err := filterOf("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(valueOrZero(params.State), func(v api.LoadBalancerState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(last cloud.LoadBalancer) string {
-		return last.ID
-	}, toAPILoadBalancer, func(items []api.LoadBalancer, next *string) any {
-		return api.LoadBalancerList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), toAPILoadBalancer)
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
@@ -270,16 +267,13 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		Tags:               (*map[string]string)(body.Tags),
 	}
 	if body.IPFamilies != nil {
-		f := mapSlice(*body.IPFamilies, toFamily)
-		u.IPFamilies = &f
+		u.IPFamilies = new(mapSlice(*body.IPFamilies, toFamily))
 	}
 	if body.Listeners != nil {
-		l := mapSlice(*body.Listeners, toListener)
-		u.Listeners = &l
+		u.Listeners = new(mapSlice(*body.Listeners, toListener))
 	}
 	if body.Targets != nil {
-		t := mapSlice(*body.Targets, toTarget)
-		u.Targets = &t
+		u.Targets = new(mapSlice(*body.Targets, toTarget))
 	}
 	lb, outcome, err := s.cloud.UpdateLoadBalancer(r.Context(), callerProject(r), id, u)
 	if err == nil {
@@ -303,11 +297,7 @@ func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, i
 // ListRoutes implements api.ServerInterface.
 func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.ListRoutesParams) {
 	f, err := filterOf("r-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), func(last cloud.Route) string {
-		return last.ID
-	}, toAPIRoute, func(items []api.Route, next *string) any {
-		return api.RouteList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), toAPIRoute)
 }
 
 // CreateRoute implements api.ServerInterface.

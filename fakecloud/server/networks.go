@@ -10,11 +10,7 @@ import (
 // ListNetworks implements api.ServerInterface.
 func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api.ListNetworksParams) {
 	f, err := filterOf("n-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), func(last cloud.Network) string {
-		return last.ID
-	}, toAPINetwork, func(items []api.Network, next *string) any {
-		return api.NetworkList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), toAPINetwork)
 }
 
 // CreateNetwork implements api.ServerInterface.

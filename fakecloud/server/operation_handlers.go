@@ -21,11 +21,7 @@ func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params a
 			Serials: valueOrZero(params.Serial), After: f.After, Limit: f.Limit,
 		})
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Operation) string {
-		return last.ID
-	}, toAPIOperation, func(items []api.Operation, next *string) any {
-		return api.OperationList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, list, toAPIOperation)
 }
 
 // GetOperation implements api.ServerInterface.
