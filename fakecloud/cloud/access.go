@@ -146,16 +146,15 @@ func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, err
 	return a.principalAt(c.now())
 }
 
-func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (a admission, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		a, err = loadAdmission(ctx, tx, hash[:])
+func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (admission, error) {
+	return readOne(ctx, c, func(tx *store.Tx) (admission, error) {
+		a, err := loadAdmission(ctx, tx, hash[:])
 		var unknown *Error
 		if errors.As(err, &unknown) {
-			a, err = loadGrantedAdmission(ctx, tx, hash[:])
+			return loadGrantedAdmission(ctx, tx, hash[:])
 		}
-		return err
+		return a, err
 	})
-	return a, err
 }
 
 func refuseUnknownSecret() error {

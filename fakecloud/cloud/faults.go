@@ -98,8 +98,7 @@ func (c *Cloud) currentFaults() Faults {
 
 // StoredFaults gives all rules of all projects, oldest first.
 func (c *Cloud) StoredFaults(ctx context.Context) ([]StoredFault, error) {
-	var all []StoredFault
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (all []StoredFault, err error) {
 		rows, err := tx.AllFaults(ctx)
 		for _, r := range rows {
 			all = append(all, StoredFault{
@@ -107,9 +106,8 @@ func (c *Cloud) StoredFaults(ctx context.Context) ([]StoredFault, error) {
 				Matched: r.Matched, Hits: r.Hits, Phase: FaultPhase(r.Phase),
 			})
 		}
-		return err
+		return all, err
 	})
-	return all, err
 }
 
 // SaveFault stores a new rule.
@@ -427,16 +425,13 @@ func (c *Cloud) availableZones(p Project) []string {
 
 // HasProject tells whether there is a project of that ID.
 func (c *Cloud) HasProject(ctx context.Context, id string) (bool, error) {
-	var has bool
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (bool, error) {
 		_, err := tx.FaultProject(ctx, id)
-		has = err == nil
 		if errors.Is(err, sql.ErrNoRows) {
-			err = nil
+			return false, nil
 		}
-		return err
+		return err == nil, err
 	})
-	return has, err
 }
 
 // ResourceTags gives the tags of a resource of a kind; none if the project has no

@@ -197,19 +197,16 @@ func (w *operationWaiters) notifyEnded(ids []string) {
 
 // GetOperation reads one operation.
 func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operation, error) {
-	var op Operation
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (Operation, error) {
 		row, err := tx.GetOperation(ctx, db.GetOperationParams{ProjectID: p.ID, ID: id})
 		if errors.Is(err, sql.ErrNoRows) {
-			return refuse(
+			return Operation{}, refuse(
 				NotFound, "no operation %q in project %q: the newest %d are kept, and those that run", id, p.Name,
 				keepOperations,
 			)
 		}
-		op = operationFrom(row)
-		return err
+		return operationFrom(row), err
 	})
-	return op, err
 }
 
 // AwaitOperation gives an operation when it has ended, or as it is when until is closed.

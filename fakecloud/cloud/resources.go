@@ -254,7 +254,7 @@ func resourcesReferringTo[T resource](ctx context.Context, tx *store.Tx, id stri
 	return mapAll(rows, resourceFrom[T])
 }
 
-// readOne reads one resource.
+// readOne gives what a read of the store gives.
 func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, error)) (found T, err error) {
 	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
 		found, err = read(tx)

@@ -280,11 +280,8 @@ func (c *Cloud) advanceBalancers(ctx context.Context, ids []string, early bool) 
 // advanceBalancer gives the change to write for one balancer, or nil. A balancer that was
 // due when it was listed may have been given a new time since.
 func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pendingChange, error) {
-	var lb LoadBalancer
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		var err error
-		lb, err = resourceByID[LoadBalancer](ctx, tx, id)
-		return err
+	lb, err := readOne(ctx, c, func(tx *store.Tx) (LoadBalancer, error) {
+		return resourceByID[LoadBalancer](ctx, tx, id)
 	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -332,16 +329,15 @@ func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string) err
 }
 
 func (c *Cloud) nextWakeTime(ctx context.Context) (time.Time, error) {
-	var next time.Time
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	next, err := readOne(ctx, c, func(tx *store.Tx) (time.Time, error) {
 		due, err := tx.NextDue(ctx)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return time.Time{}, nil
+		case err != nil:
+			return time.Time{}, err
 		}
-		if err == nil {
-			next = fromMillis(*due)
-		}
-		return err
+		return fromMillis(*due), nil
 	})
 	return earliestNonZero(next, c.nextSweep(), c.conditionQueue.nextReadyTime()), err
 }

@@ -48,7 +48,7 @@ func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p, outcome, err := s.cloud.CreateProject(
-		r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: valueOrZero(body.DefaultTags)},
+		r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: api.ValueOf(body.DefaultTags)},
 	)
 	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, toAPIProject(p), outcome, err)
 }
@@ -66,7 +66,7 @@ func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 		return
 	}
 	p, err := s.cloud.UpdateProject(
-		r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)},
+		r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: (*map[string]string)(body.DefaultTags)},
 	)
 	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
 }
@@ -170,12 +170,4 @@ func toAPIToken(t cloud.Token) api.Token {
 
 func toAPITokenKey(k cloud.TokenKey) api.TokenKey {
 	return api.TokenKey{Fingerprint: k.Fingerprint, CreatedAt: k.CreatedAt}
-}
-
-// toTags is nil for those left out.
-func toTags(t *api.Tags) *map[string]string {
-	if t == nil {
-		return nil
-	}
-	return new(map[string]string(*t))
 }

@@ -84,11 +84,7 @@ func findAddress(ctx context.Context, r *dialect.Request) (string, error) {
 }
 
 func getCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	id, err := findAddress(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	a, err := r.GetAddress(ctx, id)
+	a, err := dialect.Find(ctx, r, cloudIPKind.Kind, dialect.InPath(r), r.GetAddress)
 	if err != nil {
 		return nil, err
 	}

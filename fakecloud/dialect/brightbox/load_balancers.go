@@ -244,11 +244,7 @@ func answerBalancer(ctx context.Context, r *dialect.Request, status int, lb *api
 
 // readBalancer reads the balancer in the call's path.
 func readBalancer(ctx context.Context, r *dialect.Request) (*api.LoadBalancer, error) {
-	id, err := loadBalancerKind.NativeID(ctx, r, dialect.InPath(r))
-	if err != nil {
-		return nil, err
-	}
-	return r.GetLoadBalancer(ctx, id)
+	return dialect.Find(ctx, r, loadBalancerKind.Kind, dialect.InPath(r), r.GetLoadBalancer)
 }
 
 // getLoadBalancer answers with a balancer that was deleted, too, while this cloud knows of it.
