@@ -66,12 +66,8 @@ func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey strin
 }
 
 // ListTokenKeys gives a token's keys, oldest first.
-func (c *Cloud) ListTokenKeys(ctx context.Context, project, token string) (keys []TokenKey, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		keys, err = loadTokenKeys(ctx, tx, project, token)
-		return err
-	})
-	return keys, err
+func (c *Cloud) ListTokenKeys(ctx context.Context, project, token string) ([]TokenKey, error) {
+	return readOne(ctx, c, func(tx *store.Tx) ([]TokenKey, error) { return loadTokenKeys(ctx, tx, project, token) })
 }
 
 // DeleteTokenKey deletes a key of a token.
@@ -89,9 +85,6 @@ func (c *Cloud) DeleteTokenKey(ctx context.Context, project, token, fingerprint 
 }
 
 func loadTokenKeys(ctx context.Context, tx *store.Tx, project, token string) ([]TokenKey, error) {
-	if _, err := loadProject(ctx, tx, project); err != nil {
-		return nil, err
-	}
 	if _, err := loadToken(ctx, tx, project, token); err != nil {
 		return nil, err
 	}

@@ -163,9 +163,6 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 	secret := NewSecret()
 	var t Token
 	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
-		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
-			return err
-		}
 		old, err := loadToken(ctx, tx.Tx, project, name)
 		if err != nil {
 			return err
@@ -202,14 +199,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 
 // GetToken reads one token of the project.
 func (c *Cloud) GetToken(ctx context.Context, project, name string) (Token, error) {
-	var t Token
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		if _, err = loadProject(ctx, tx, project); err == nil {
-			t, err = loadToken(ctx, tx, project, name)
-		}
-		return err
-	})
-	return t, err
+	return readOne(ctx, c, func(tx *store.Tx) (Token, error) { return loadToken(ctx, tx, project, name) })
 }
 
 // ListTokens gives one page, by name, and whether more follow. Filter.After is a name. The
@@ -230,9 +220,6 @@ func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page 
 // another.
 func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
-		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
-			return err
-		}
 		t, err := loadToken(ctx, tx.Tx, project, name)
 		if err != nil {
 			return err
@@ -264,8 +251,11 @@ func (t Token) checkNotGiven(what string) error {
 	)
 }
 
-// loadToken reads a token; another project's is not found.
+// loadToken reads a token of a project that there is; another project's is not found.
 func loadToken(ctx context.Context, tx *store.Tx, project, name string) (Token, error) {
+	if _, err := loadProject(ctx, tx, project); err != nil {
+		return Token{}, err
+	}
 	row, err := tx.GetToken(ctx, name)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != project {
 		return Token{}, refuse(NotFound, "no token %q in project %s", name, project)
