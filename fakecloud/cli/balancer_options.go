@@ -39,9 +39,7 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 		"PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; PORT[/PROTOCOL] if both are the same; repeatable",
 	)
 	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
-	addText(
-		cmd, &u.Type, "type", "small, medium or large, which have limits, or unlimited (default unlimited)",
-	)
+	addText(cmd, &u.Type, "type", "small, medium or large, which have limits, or unlimited (default unlimited)")
 	addText(
 		cmd, &u.Kind, "kind",
 		"proxy, or network, which passes packets on as they are, so that targets see the client's address (default proxy)",

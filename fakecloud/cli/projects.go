@@ -100,9 +100,7 @@ func (a *app) projectsCreate() *cobra.Command {
 		body.Name = args[0]
 		return c.CreateProject(ctx, body)
 	})
-	addTags(
-		cmd, &body.DefaultTags, "default-tag", "KEY=VALUE set on each new resource that lacks the key; repeatable",
-	)
+	addTags(cmd, &body.DefaultTags, "default-tag", "KEY=VALUE set on each new resource that lacks the key; repeatable")
 	return cmd
 }
 

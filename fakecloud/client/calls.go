@@ -23,9 +23,7 @@ func (c *Client) Ready(ctx context.Context) error {
 
 // ListProjects lists all projects of the cloud or, with a name, the project of that name.
 func (c *Client) ListProjects(ctx context.Context, name string) ([]api.Project, error) {
-	return readAllPages[api.Project](
-		ctx, c, "/v1/projects", url.Values{"name": textOf(name), "limit": {largestPage}},
-	)
+	return readAllPages[api.Project](ctx, c, "/v1/projects", url.Values{"name": textOf(name), "limit": {largestPage}})
 }
 
 // ListTokens lists a project's tokens by name.
@@ -90,9 +88,7 @@ func (c *Client) AdvanceClockTo(ctx context.Context, until time.Time) (*api.Cloc
 }
 
 func (c *Client) advanceClock(ctx context.Context, body api.ClockAdvance) (*api.ClockAdvanced, error) {
-	return sendChange[api.ClockAdvanced](
-		ctx, c.withTimeout(longTimeout), http.MethodPost, "/v1/clock:advance", body,
-	)
+	return sendChange[api.ClockAdvanced](ctx, c.withTimeout(longTimeout), http.MethodPost, "/v1/clock:advance", body)
 }
 
 // CreateSnapshot saves the state of the whole cloud. It may take as long as ctx allows, an

@@ -202,13 +202,7 @@ func attemptsFor(ctx context.Context) uint {
 }
 
 // sendOnce sends a call once and decodes its answer.
-func sendOnce[T any](
-	ctx context.Context,
-	c *Client,
-	method, path string,
-	query url.Values,
-	body any,
-) (*T, error) {
+func sendOnce[T any](ctx context.Context, c *Client, method, path string, query url.Values, body any) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	resp, err := c.send(ctx, method, path, query, body)
@@ -237,12 +231,7 @@ func sendOnce[T any](
 }
 
 // send sends a request. An answer that is not a success is an error.
-func (c *Client) send(
-	ctx context.Context,
-	method, path string,
-	query url.Values,
-	body any,
-) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	if path == "" {
 		return nil, errNoID
 	}

@@ -114,14 +114,11 @@ func (s *admissionCache[K]) clear() {
 
 // changeAccess is change for tokens, their keys and projects. Keys go with their token. It clears
 // the caches before it returns: nobody is let in afterwards by what was valid before.
-func (c *Cloud) changeAccess(
-	ctx context.Context,
-	fn func(ctx context.Context, tx *changeTx, now time.Time) error,
-) error {
+func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *changeTx) error) error {
 	defer c.admissions.clear()
 	defer c.keyAdmissions.clear()
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		if err := fn(ctx, tx, now); err != nil {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
+		if err := fn(ctx, tx); err != nil {
 			return err
 		}
 		return tx.PruneTokenKeys(ctx)
@@ -149,16 +146,15 @@ func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, err
 	return a.principalAt(c.now())
 }
 
-func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (a admission, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		a, err = loadAdmission(ctx, tx, hash[:])
+func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (admission, error) {
+	return readOne(ctx, c, func(tx *store.Tx) (admission, error) {
+		a, err := loadAdmission(ctx, tx, hash[:])
 		var unknown *Error
 		if errors.As(err, &unknown) {
-			a, err = loadGrantedAdmission(ctx, tx, hash[:])
+			return loadGrantedAdmission(ctx, tx, hash[:])
 		}
-		return err
+		return a, err
 	})
-	return a, err
 }
 
 func refuseUnknownSecret() error {

@@ -29,25 +29,25 @@ type AccessToken struct {
 func (c *Cloud) GrantAccess(ctx context.Context, secret string) (AccessToken, error) {
 	granted := AccessToken{Secret: NewSecret(), Lifetime: c.cfg.AccessTokenLifetime}
 	hash, grantedTo := sha256.Sum256([]byte(granted.Secret)), sha256.Sum256([]byte(secret))
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		a, err := loadAdmission(ctx, tx.Tx, grantedTo[:])
 		if err == nil {
-			_, err = a.principalAt(now)
+			_, err = a.principalAt(tx.now)
 		}
 		if err != nil {
 			return err
 		}
 		if a.until != nil {
-			granted.Lifetime = min(granted.Lifetime, a.until.Sub(now))
+			granted.Lifetime = min(granted.Lifetime, a.until.Sub(tx.now))
 		}
 		err = tx.InsertAccessToken(ctx, db.InsertAccessTokenParams{
-			Hash: hash[:], GrantedTo: grantedTo[:], ExpiresAt: now.Add(granted.Lifetime).UnixMilli(),
+			Hash: hash[:], GrantedTo: grantedTo[:], ExpiresAt: tx.now.Add(granted.Lifetime).UnixMilli(),
 		})
 		if err != nil {
 			return err
 		}
 		return tx.PruneAccessTokens(ctx, db.PruneAccessTokensParams{
-			Now: now.UnixMilli(), GrantedTo: grantedTo[:], Keep: maxAccessTokens,
+			Now: tx.now.UnixMilli(), GrantedTo: grantedTo[:], Keep: maxAccessTokens,
 		})
 	})
 	return granted, err

@@ -255,8 +255,7 @@ func (c *Cloud) parseInstanceAddress(n Network, field, want string) (netip.Addr,
 	case err != nil || !isUnicast(a):
 		return a, refuse(
 			InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want,
-		).
-			withField(field, "is not a unicast IPv4 address")
+		).withField(field, "is not a unicast IPv4 address")
 	case !n.CIDR.Contains(a):
 		return a, c.checkTargetAddress(a, field)
 	}
@@ -303,8 +302,7 @@ func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field s
 	return refuse(
 		AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until it is released", a,
 		kindInWords(Resource(has.Kind)), has.Name, has.ID,
-	).
-		withField(field, "is in use")
+	).withField(field, "is in use")
 }
 
 // isUnicast leaves out 0.0.0.0/8 ("this network") and everything from 224.0.0.0

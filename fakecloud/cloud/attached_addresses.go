@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -60,7 +59,7 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 		return nil
 	}
 	forwarder := LoadBalancer{
-		ID: id, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
+		Metadata: Metadata{ID: id}, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
 	}
 	c.markForwarding(forwarder)
 	failure, err := c.applyForwarding(ctx, forwarder)
@@ -93,7 +92,6 @@ func (c *Cloud) attachToBalancer(
 	p Project,
 	a *ReservedAddress,
 	to AddressHolder,
-	now time.Time,
 ) error {
 	const field = "loadBalancerId"
 	lb, err := loadResource[LoadBalancer](ctx, tx.Tx, p, to.ID)
@@ -115,15 +113,15 @@ func (c *Cloud) attachToBalancer(
 	case len(lb.Attached) >= maxAttached:
 		return refuseMoreAddresses(to, lb.Name, field)
 	}
-	if err := holdAddress(ctx, tx, a, to, now); err != nil {
+	if err := holdAddress(ctx, tx, a, to); err != nil {
 		return err
 	}
 	lb.Attached = append(lb.Attached, a.IP)
-	return c.saveToRebuild(ctx, tx, &lb, rule, now)
+	return c.saveToRebuild(ctx, tx, &lb, rule)
 }
 
 // detachFromBalancer has a balancer serve on one address less. One that is being deleted serves no more.
-func (c *Cloud) detachFromBalancer(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+func (c *Cloud) detachFromBalancer(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, a.Holder.ID)
 	switch {
 	case err != nil:
@@ -131,13 +129,13 @@ func (c *Cloud) detachFromBalancer(ctx context.Context, tx *changeTx, a *Reserve
 	case lb.AddressID == a.ID:
 		return a.refuseInUse("its own address cannot be detached: delete the load balancer first")
 	}
-	if err := freeAddress(ctx, tx, a, now); err != nil {
+	if err := freeAddress(ctx, tx, a); err != nil {
 		return err
 	}
 	lb.Attached = slices.DeleteFunc(lb.Attached, func(ip netip.Addr) bool { return ip == a.IP })
 	rule, ok := findRule(LoadBalancerRules, lb.State, Update)
 	if !ok {
-		return saveResource(ctx, tx, lb.State, &lb, now)
+		return saveResource(ctx, tx, lb.State, &lb)
 	}
-	return c.saveToRebuild(ctx, tx, &lb, rule, now)
+	return c.saveToRebuild(ctx, tx, &lb, rule)
 }

@@ -178,12 +178,10 @@ func (c *Cloud) SumAudit(
 	f AuditFilter,
 	group func(AuditCaller) AuditCaller,
 ) ([]AuditSum, error) {
-	var rows []db.AuditSum
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		rows, err = tx.AuditSums(
+	rows, err := readOne(ctx, c, func(tx *store.Tx) ([]db.AuditSum, error) {
+		return tx.AuditSums(
 			ctx, db.AuditSumsParams{ProjectID: p.ID, Token: f.Token, UserAgent: f.UserAgent, Operation: f.Operation},
 		)
-		return err
 	})
 	at := map[AuditCaller]int{}
 	var sums []AuditSum
@@ -211,13 +209,11 @@ func (c *Cloud) SumAudit(
 // AuditAgents gives the user agents that have sums of their own. Only Project, Token and
 // UserAgent of each caller are set.
 func (c *Cloud) AuditAgents(ctx context.Context) ([]AuditCaller, error) {
-	var all []AuditCaller
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (all []AuditCaller, err error) {
 		rows, err := tx.AuditAgents(ctx)
 		for _, r := range rows {
 			all = append(all, AuditCaller{Project: r.ProjectID, Token: r.Token, UserAgent: r.UserAgent})
 		}
-		return err
+		return all, err
 	})
-	return all, err
 }

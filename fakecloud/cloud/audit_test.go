@@ -67,7 +67,7 @@ func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	want := map[Transition]int64{{Resource: InstanceResource, To: "pending"}: 1}
 	assert.Equal(t, want, c.Transitions())
 	undone := errors.New("undone")
-	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx, _ time.Time) error {
+	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
 		require.NoError(t, appendEvent(ctx, tx, Updated, string(InstancePending), describeFully(in)))
 		return undone
 	})

@@ -131,8 +131,8 @@ func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 	c.conditionQueue.markReported(c.now(), differ)
 	all := make([]pendingChange, len(differ))
 	for i, id := range differ {
-		all[i] = func(ctx context.Context, tx *changeTx, now time.Time) error {
-			return saveCondition(ctx, tx, id, reasons[id], now)
+		all[i] = func(ctx context.Context, tx *changeTx) error {
+			return saveCondition(ctx, tx, id, reasons[id])
 		}
 	}
 	return c.changeTogether(ctx, all)
@@ -140,7 +140,7 @@ func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 
 // saveCondition writes a balancer's condition as its reason, unless the balancer has
 // changed since it was read.
-func saveCondition(ctx context.Context, tx *changeTx, id, reason string, now time.Time) error {
+func saveCondition(ctx context.Context, tx *changeTx, id, reason string) error {
 	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
@@ -152,5 +152,5 @@ func saveCondition(ctx context.Context, tx *changeTx, id, reason string, now tim
 		return nil
 	}
 	lb.StateReason = reason
-	return saveResource(ctx, tx, lb.State, &lb, now)
+	return saveResource(ctx, tx, lb.State, &lb)
 }

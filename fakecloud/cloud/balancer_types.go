@@ -61,7 +61,5 @@ func checkSize(t LoadBalancerType, listeners, targets int) error {
 			t, most, field, has,
 		).withField(field, "are more than the %d of type %s", most, t)
 	}
-	return joinRefusals(
-		within("listeners", listeners, size.Listeners), within("targets", targets, size.Targets),
-	)
+	return joinRefusals(within("listeners", listeners, size.Listeners), within("targets", targets, size.Targets))
 }

@@ -169,7 +169,7 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	}
 	v.clock.Advance(end.Sub(out.Now))
 	out.Now, out.Complete = end, true
-	return out, c.change(ctx, func(context.Context, *changeTx, time.Time) error { return nil })
+	return out, c.change(ctx, func(context.Context, *changeTx) error { return nil })
 }
 
 // fireDue makes the transitions that are due, and those that become due by that. It stops
@@ -178,12 +178,9 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) {
 	var before []db.ResourcesDueRow
 	for ctx.Err() == nil && fired < budget {
-		var due []db.ResourcesDueRow
 		whole := context.WithoutCancel(ctx)
-		err := c.store.Read(whole, func(tx *store.Tx) (err error) {
-			now := c.now()
-			due, err = tx.ResourcesDue(whole, millisOrNull(&now))
-			return err
+		due, err := readOne(whole, c, func(tx *store.Tx) ([]db.ResourcesDueRow, error) {
+			return tx.ResourcesDue(whole, new(c.now().UnixMilli()))
 		})
 		if err != nil || len(due) == 0 || slices.Equal(due, before) {
 			return fired, errors.Join(err, c.reportConditions(whole))
@@ -198,14 +195,13 @@ func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) 
 }
 
 // nextDueAfter is when the next transition falls due; zero if none does.
-func (c *Cloud) nextDueAfter(ctx context.Context, now time.Time) (next time.Time, err error) {
+func (c *Cloud) nextDueAfter(ctx context.Context, now time.Time) (time.Time, error) {
 	ctx = context.WithoutCancel(ctx)
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (next time.Time, err error) {
 		ms, err := tx.DueAfter(ctx, now.UnixMilli())
 		if ms != 0 {
 			next = fromMillis(ms)
 		}
-		return err
+		return next, err
 	})
-	return next, err
 }

@@ -215,25 +215,25 @@ func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Milli
 // about beside the stored rows; change passes that on once it is committed.
 type changeTx struct {
 	*store.Tx
-	endedOperations []string // IDs
+	now             time.Time // the point in time of all that it changes
+	endedOperations []string  // IDs
 	transitions     []Transition
 }
 
 // change runs fn in one transaction, at one point in time, and then wakes the
 // worker. The caller's cancellation does not interrupt it: a change that has
 // begun is completed even if nobody waits for the answer any more.
-func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error {
+func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *changeTx) error) error {
 	ctx = context.WithoutCancel(ctx)
 	var made *changeTx
 	err := c.store.Write(ctx, func(tx *store.Tx) error {
-		made = &changeTx{Tx: tx}
-		now := c.now()
+		made = &changeTx{Tx: tx, now: c.now()}
 		if c.cfg.Virtual != nil {
-			if err := tx.AdvanceClock(ctx, now.UnixMilli()); err != nil {
+			if err := tx.AdvanceClock(ctx, made.now.UnixMilli()); err != nil {
 				return err
 			}
 		}
-		return fn(ctx, made, now)
+		return fn(ctx, made)
 	})
 	if err != nil {
 		return refuseIfFull(err)
@@ -260,6 +260,5 @@ func (c *Cloud) stateEnd(now time.Time, wait Delay) *time.Time {
 	if wait == "" {
 		return nil
 	}
-	t := now.Add(c.drawDelay(wait))
-	return &t
+	return new(now.Add(c.drawDelay(wait)))
 }

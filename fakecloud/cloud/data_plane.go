@@ -155,8 +155,8 @@ func (c *Cloud) recordBuild(built LoadBalancer, failure error) pendingChange {
 	if failure != nil {
 		on, reason = Failed, failure.Error()
 	}
-	return func(ctx context.Context, tx *changeTx, now time.Time) error {
-		return c.recordOutcome(ctx, tx, built, on, reason, stateReasonCode(failure), now)
+	return func(ctx context.Context, tx *changeTx) error {
+		return c.recordOutcome(ctx, tx, built, on, reason, stateReasonCode(failure))
 	}
 }
 
@@ -167,7 +167,6 @@ func (c *Cloud) recordOutcome(
 	on Action,
 	reason string,
 	code StateReasonCode,
-	now time.Time,
 ) error {
 	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, built.ID)
 	if err != nil || lb.Version != built.Version {
@@ -178,19 +177,19 @@ func (c *Cloud) recordOutcome(
 		return nil
 	}
 	before := lb
-	lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, reason, code, c.stateEnd(now, rule.Wait)
+	lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, reason, code, c.stateEnd(tx.now, rule.Wait)
 	if lb.State == before.State && lb.StateReason == before.StateReason &&
 		lb.StateReasonCode == before.StateReasonCode {
 		// The pauses double up to a minute, so that a balancer that stays broken costs few
 		// writes.
-		pause := min(max(now.Sub(lb.UpdatedAt), c.drawDelay(rule.Wait)), maxRetryAfter)
-		due := now.Add(pause).UnixMilli()
+		pause := min(max(tx.now.Sub(lb.UpdatedAt), c.drawDelay(rule.Wait)), maxRetryAfter)
+		due := tx.now.Add(pause).UnixMilli()
 		return tx.SetDue(ctx, db.SetDueParams{ID: lb.ID, DueAt: &due}) // Only the next try moves.
 	}
 	if on == Failed {
 		c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)
 	}
-	return saveResource(ctx, tx, before.State, &lb, now)
+	return saveResource(ctx, tx, before.State, &lb)
 }
 
 // runningBackends leaves out targets that are outside of the target ranges: the ranges may have been wider when they

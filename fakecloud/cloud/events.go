@@ -54,13 +54,13 @@ func appendEvent(ctx context.Context, tx *changeTx, t EventType, from string, d 
 		to = ""
 	}
 	if t != Created && to != from && hasOperations(d.kind()) {
-		if err := endDecidedOperations(ctx, tx, d.row.ID, to, d.reason, d.updatedAt); err != nil {
+		if err := endDecidedOperations(ctx, tx, d.row.ID, to, d.reason); err != nil {
 			return err
 		}
 	}
 	tx.transitions = append(tx.transitions, Transition{Resource: d.kind(), From: from, To: to})
 	return tx.AppendEvent(ctx, db.InsertEventParams{
-		ProjectID: d.row.ProjectID, Time: d.updatedAt.UnixMilli(), Type: string(t), Resource: d.row.Kind,
+		ProjectID: d.row.ProjectID, Time: tx.now.UnixMilli(), Type: string(t), Resource: d.row.Kind,
 		ResourceID: d.row.ID, Name: d.row.Name, FromState: from, ToState: to, Reason: d.reason,
 		Body: d.row.Document,
 	})

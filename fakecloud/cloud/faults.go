@@ -98,8 +98,7 @@ func (c *Cloud) currentFaults() Faults {
 
 // StoredFaults gives all rules of all projects, oldest first.
 func (c *Cloud) StoredFaults(ctx context.Context) ([]StoredFault, error) {
-	var all []StoredFault
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (all []StoredFault, err error) {
 		rows, err := tx.AllFaults(ctx)
 		for _, r := range rows {
 			all = append(all, StoredFault{
@@ -107,14 +106,13 @@ func (c *Cloud) StoredFaults(ctx context.Context) ([]StoredFault, error) {
 				Matched: r.Matched, Hits: r.Hits, Phase: FaultPhase(r.Phase),
 			})
 		}
-		return err
+		return all, err
 	})
-	return all, err
 }
 
 // SaveFault stores a new rule.
 func (c *Cloud) SaveFault(ctx context.Context, f StoredFault) error {
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, _ time.Time) error {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
 		return tx.InsertFault(ctx, db.InsertFaultParams{
 			ID: f.ID, ProjectID: f.Project, Spec: string(f.Spec), CreatedAt: f.CreatedAt.UnixMilli(),
 			Matched: f.Matched, Hits: f.Hits, Phase: int64(f.Phase),
@@ -147,26 +145,26 @@ func (c *Cloud) LiftFaults(ctx context.Context, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		return c.liftFaults(ctx, tx, ids, now)
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
+		return c.liftFaults(ctx, tx, ids)
 	})
 }
 
-func (c *Cloud) liftFaults(ctx context.Context, tx *changeTx, ids []string, now time.Time) error {
+func (c *Cloud) liftFaults(ctx context.Context, tx *changeTx, ids []string) error {
 	for _, id := range ids {
-		if err := c.endOutage(ctx, tx, id, now); err != nil {
+		if err := c.endOutage(ctx, tx, id); err != nil {
 			return err
 		}
 		if err := tx.DeleteFault(ctx, id); err != nil {
 			return err
 		}
 	}
-	return releaseHeld(ctx, tx, now)
+	return releaseHeld(ctx, tx)
 }
 
 // liftFaultsOf lifts the rules that a project made and those about it, as the project is
 // being deleted.
-func (c *Cloud) liftFaultsOf(ctx context.Context, tx *changeTx, project string, now time.Time) error {
+func (c *Cloud) liftFaultsOf(ctx context.Context, tx *changeTx, project string) error {
 	f := c.currentFaults()
 	if f == nil {
 		return nil
@@ -174,13 +172,13 @@ func (c *Cloud) liftFaultsOf(ctx context.Context, tx *changeTx, project string, 
 	ids, finish := f.Suspend(project)
 	tx.OnRollback(func() { finish(false) })
 	tx.AfterCommit(func() { finish(true) })
-	return c.liftFaults(ctx, tx, ids, now)
+	return c.liftFaults(ctx, tx, ids)
 }
 
 // ReleaseOrphans lets go of what no rule holds any more: instances that the outage of a
 // lost rule took, and stuck resources of all projects but those whose IDs are given.
 func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
 		rows, err := tx.OutageOrphans(ctx)
 		if err != nil {
 			return err
@@ -189,19 +187,14 @@ func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.recoverInstances(ctx, tx, orphans, now), releaseHeldExcept(ctx, tx.Tx, stuck, now))
+		return errors.Join(c.recoverInstances(ctx, tx, orphans), releaseHeld(ctx, tx, stuck...))
 	})
 }
 
-// releaseHeld makes everything that is held due now.
-func releaseHeld(ctx context.Context, tx *changeTx, now time.Time) error {
-	return releaseHeldExcept(ctx, tx.Tx, nil, now)
-}
-
-// releaseHeldExcept does so for all projects but those whose IDs are given.
-func releaseHeldExcept(ctx context.Context, tx *store.Tx, projects []string, now time.Time) error {
-	ms := now.UnixMilli()
-	return tx.ReleaseHeld(ctx, db.ReleaseHeldParams{Now: &ms, Held: &heldDue, But: listJSON(projects)})
+// releaseHeld makes everything that is held due now, of all projects but those whose IDs are given.
+func releaseHeld(ctx context.Context, tx *changeTx, except ...string) error {
+	ms := tx.now.UnixMilli()
+	return tx.ReleaseHeld(ctx, db.ReleaseHeldParams{Now: &ms, Held: &heldDue, But: listJSON(except)})
 }
 
 // SweepFaults carries out what begins or ends now.
@@ -237,16 +230,16 @@ func (c *Cloud) nextSweep() time.Time {
 
 func (c *Cloud) carryOutSweep(ctx context.Context, f Faults, s FaultSweep) error {
 	var taken []string
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		known, err := tx.SetFaultPhase(ctx, db.SetFaultPhaseParams{ID: s.Rule, Phase: int64(s.To)})
 		switch {
 		case err != nil || known == 0: // The rule has been lifted meanwhile.
 			return err
 		case s.To == FaultBegun:
-			taken, err = c.beginFault(ctx, tx, f, s, now)
+			taken, err = c.beginFault(ctx, tx, f, s)
 			return err
 		}
-		return errors.Join(c.endOutage(ctx, tx, s.Rule, now), releaseHeld(ctx, tx, now))
+		return errors.Join(c.endOutage(ctx, tx, s.Rule), releaseHeld(ctx, tx))
 	})
 	if err != nil {
 		return err
@@ -258,13 +251,7 @@ func (c *Cloud) carryOutSweep(ctx context.Context, f Faults, s FaultSweep) error
 
 // beginFault puts the instances that an outage or a crash takes in state error, and gives
 // their IDs.
-func (c *Cloud) beginFault(
-	ctx context.Context,
-	tx *changeTx,
-	f Faults,
-	s FaultSweep,
-	now time.Time,
-) (taken []string, err error) {
+func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultSweep) (taken []string, err error) {
 	instances, err := resourcesIn[Instance](ctx, tx.Tx, s.Project, string(InstancePending), string(InstanceRunning))
 	if err != nil {
 		return nil, err
@@ -275,11 +262,11 @@ func (c *Cloud) beginFault(
 		case s.Zone == in.Zone:
 			rule.Reason = "zone " + in.Zone + " has an outage"
 			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: s.Rule, InstanceID: in.ID})
-		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(instanceSubject(in), now, s.Rule, tx.OnRollback):
+		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(instanceSubject(in), tx.now, s.Rule, tx.OnRollback):
 			continue
 		}
 		if err == nil {
-			err = c.moveInstance(ctx, tx, &in, rule, now)
+			err = c.moveInstance(ctx, tx, &in, rule)
 		}
 		if err != nil {
 			return nil, err
@@ -290,7 +277,7 @@ func (c *Cloud) beginFault(
 }
 
 // endOutage starts the instances again that an outage took. Other rules took none.
-func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string, now time.Time) error {
+func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string) error {
 	rows, err := tx.InstancesOfFault(ctx, rule)
 	if err != nil {
 		return err
@@ -302,12 +289,12 @@ func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string, now ti
 	if err != nil {
 		return err
 	}
-	return c.recoverInstances(ctx, tx, instances, now)
+	return c.recoverInstances(ctx, tx, instances)
 }
 
 // recoverInstances starts instances again whose outage is over. If another outage has
 // their zone too, they become that one's.
-func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, instances []Instance, now time.Time) error {
+func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, instances []Instance) error {
 	for _, in := range instances {
 		move, ok := findRule(InstanceRules, in.State, Recover)
 		if !ok {
@@ -315,13 +302,13 @@ func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, instances []
 		}
 		other, lost := "", false
 		if f := c.currentFaults(); f != nil {
-			other, lost = f.Outage(in.Project, in.Zone, now)
+			other, lost = f.Outage(in.Project, in.Zone, tx.now)
 		}
 		var err error
 		if lost {
 			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: other, InstanceID: in.ID})
 		} else {
-			err = c.moveInstance(ctx, tx, &in, move, now)
+			err = c.moveInstance(ctx, tx, &in, move)
 		}
 		if err != nil {
 			return err
@@ -339,34 +326,28 @@ func balancerSubject(lb LoadBalancer) Subject {
 }
 
 // endInstanceState ends the state that an instance is in, in the way that faults decide.
-func (c *Cloud) endInstanceState(
-	ctx context.Context,
-	tx *changeTx,
-	in *Instance,
-	rule Rule[InstanceState],
-	now time.Time,
-) error {
+func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState]) error {
 	f := c.currentFaults()
 	if f == nil || in.State == InstanceTerminated {
-		return c.moveInstance(ctx, tx, in, rule, now)
+		return c.moveInstance(ctx, tx, in, rule)
 	}
 	s := instanceSubject(*in)
-	if f.Stuck(s, now, tx.OnRollback) {
+	if f.Stuck(s, tx.now, tx.OnRollback) {
 		return tx.SetDue(ctx, db.SetDueParams{ID: in.ID, DueAt: &heldDue})
 	}
 	if failed, ok := findRule(InstanceRules, in.State, Failed); ok {
-		if reason, fails := f.Fail(s, now, tx.OnRollback); fails {
+		if reason, fails := f.Fail(s, tx.now, tx.OnRollback); fails {
 			rule, rule.Reason = failed, reason
 		}
 	}
-	if err := c.moveInstance(ctx, tx, in, rule, now); err != nil {
+	if err := c.moveInstance(ctx, tx, in, rule); err != nil {
 		return err
 	}
-	if in.State != InstanceRunning || !f.Crash(s, now, "", tx.OnRollback) {
+	if in.State != InstanceRunning || !f.Crash(s, tx.now, "", tx.OnRollback) {
 		return nil
 	}
 	rule, _ = findRule(InstanceRules, in.State, Crash)
-	return c.moveInstance(ctx, tx, in, rule, now)
+	return c.moveInstance(ctx, tx, in, rule)
 }
 
 // holdIfStuck tells whether a fault keeps a balancer in its transitional state, and if so
@@ -383,13 +364,13 @@ func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, e
 	}
 	// The rule may have been lifted since. If it is lifted after this change, lifting it
 	// releases the balancer.
-	err = c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err = c.change(ctx, func(ctx context.Context, tx *changeTx) error {
 		stored, err := resourceByID[LoadBalancer](ctx, tx.Tx, lb.ID)
 		if err != nil {
 			return err
 		}
-		holds = f.Stuck(balancerSubject(lb), now, tx.OnRollback)
-		if !holds || stored.Version != lb.Version || !isDue(stored.due, now) {
+		holds = f.Stuck(balancerSubject(lb), tx.now, tx.OnRollback)
+		if !holds || stored.Version != lb.Version || !isDue(stored.due, tx.now) {
 			return nil
 		}
 		return tx.SetDue(ctx, db.SetDueParams{ID: lb.ID, DueAt: &heldDue})
@@ -444,54 +425,35 @@ func (c *Cloud) availableZones(p Project) []string {
 
 // HasProject tells whether there is a project of that ID.
 func (c *Cloud) HasProject(ctx context.Context, id string) (bool, error) {
-	var has bool
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (bool, error) {
 		_, err := tx.FaultProject(ctx, id)
-		has = err == nil
 		if errors.Is(err, sql.ErrNoRows) {
-			err = nil
+			return false, nil
 		}
-		return err
+		return err == nil, err
 	})
-	return has, err
 }
 
 // ResourceTags gives the tags of a resource of a kind; none if the project has no
 // such resource.
 func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id string) (map[string]string, error) {
-	var tags map[string]string
-	var err error
-	switch kind {
-	case InstanceResource:
-		var in Instance
-		in, err = c.GetInstance(ctx, p, id)
-		tags = in.Tags
-	case LoadBalancerResource:
-		var lb LoadBalancer
-		lb, err = c.GetLoadBalancer(ctx, p, id)
-		tags = lb.Tags
-	case AddressResource:
-		var a ReservedAddress
-		a, err = c.GetAddress(ctx, p, id)
-		tags = a.Tags
-	case RouteResource:
-		var r Route
-		r, err = c.GetRoute(ctx, p, id)
-		tags = r.Tags
-	case NetworkResource:
-		var n Network
-		n, err = c.GetNetwork(ctx, p, id)
-		tags = n.Tags
-	case FirewallResource:
-		var f Firewall
-		f, err = c.GetFirewall(ctx, p, id)
-		tags = f.Tags
-	default:
+	readTags, ok := map[Resource]func(context.Context, *Cloud, Project, string) (map[string]string, error){
+		InstanceResource: tagsOf[Instance], LoadBalancerResource: tagsOf[LoadBalancer],
+		AddressResource: tagsOf[ReservedAddress], RouteResource: tagsOf[Route], NetworkResource: tagsOf[Network],
+		FirewallResource: tagsOf[Firewall],
+	}[kind]
+	if !ok {
 		return nil, fmt.Errorf("resources of kind %q have no tags", kind)
 	}
+	tags, err := readTags(ctx, c, p, id)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Code == NotFound {
 		return nil, nil
 	}
 	return tags, err
+}
+
+func tagsOf[T resource](ctx context.Context, c *Cloud, p Project, id string) (map[string]string, error) {
+	r, err := getResource[T](ctx, c, p, id)
+	return any(&r).(changeable).metadata().Tags, err
 }

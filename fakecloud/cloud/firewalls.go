@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -25,18 +24,11 @@ const (
 // is in several lets in what any of them does, and one that is in none lets in everything. What comes
 // otherwise than from a load balancer, by an attached address or from another instance, is not filtered.
 type Firewall struct {
-	ID        string         `json:"id"`
-	Serial    int64          `json:"serial"`  // see newIdentity
-	Project   string         `json:"project"` // the project's ID
-	Name      string         `json:"name"`
+	Metadata
 	Instances []string       `json:"instances"` // IDs; of some that may be gone
 	Rules     []FirewallRule `json:"rules"`
 	// Records are as a load balancer's.
-	Records   map[string]json.RawMessage `json:"records,omitempty"`
-	Tags      map[string]string          `json:"tags"`
-	Version   int64                      `json:"version"`
-	CreatedAt time.Time                  `json:"createdAt"`
-	UpdatedAt time.Time                  `json:"updatedAt"`
+	Records map[string]json.RawMessage `json:"records,omitempty"`
 }
 
 // FirewallRule lets in what is for one of a range of ports.
@@ -65,12 +57,8 @@ type FirewallUpdate struct {
 
 // CreateFirewall gives the new firewall, which is in force.
 func (c *Cloud) CreateFirewall(ctx context.Context, p Project, spec FirewallSpec) (Firewall, Outcome, error) {
-	f, outcome, err := createResource(ctx, c.change, c, p, func(
-		ctx context.Context,
-		tx *changeTx,
-		now time.Time,
-	) (Firewall, error) {
-		return c.newFirewall(ctx, tx, p, spec, now)
+	f, outcome, err := createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Firewall, error) {
+		return c.newFirewall(ctx, tx, p, spec)
 	})
 	if err == nil {
 		c.refreshBalancersOf(context.WithoutCancel(ctx), f.Instances...)
@@ -78,13 +66,7 @@ func (c *Cloud) CreateFirewall(ctx context.Context, p Project, spec FirewallSpec
 	return f, outcome, err
 }
 
-func (c *Cloud) newFirewall(
-	ctx context.Context,
-	tx *changeTx,
-	p Project,
-	spec FirewallSpec,
-	now time.Time,
-) (Firewall, error) {
+func (c *Cloud) newFirewall(ctx context.Context, tx *changeTx, p Project, spec FirewallSpec) (Firewall, error) {
 	count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(FirewallResource)})
 	if err != nil {
 		return Firewall{}, err
@@ -96,13 +78,16 @@ func (c *Cloud) newFirewall(
 		spec.Name = "firewall-" + c.random.letters(6)
 	}
 	f := Firewall{
-		Project: p.ID, Name: spec.Name, Instances: spec.Instances, Rules: spec.Rules, Records: spec.Records,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		Metadata: Metadata{
+			Project: p.ID, Name: spec.Name, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
+			CreatedAt: tx.now, UpdatedAt: tx.now,
+		},
+		Instances: spec.Instances, Rules: spec.Rules, Records: spec.Records,
 	}
 	if err := checkFirewall(ctx, tx.Tx, p, f, nil); err != nil {
 		return Firewall{}, err
 	}
-	if f.ID, f.Serial, err = c.newIdentity(ctx, tx, "f", now); err != nil {
+	if f.ID, f.Serial, err = c.newIdentity(ctx, tx, "f"); err != nil {
 		return Firewall{}, err
 	}
 	return f, insertResource(ctx, tx, f)
@@ -126,7 +111,7 @@ func checkFirewall(ctx context.Context, tx *store.Tx, p Project, f Firewall, bef
 		}
 	}
 	if errs[0] == nil {
-		errs = append(errs, checkUnused(ctx, tx, FirewallResource, p, f.ID, f.Name, "delete"))
+		errs = append(errs, checkUnused(ctx, tx, FirewallResource, p, f.ID, f.Name))
 	}
 	for i, id := range f.Instances {
 		if !slices.Contains(before, id) {
@@ -166,11 +151,8 @@ func (c *Cloud) ListFirewalls(ctx context.Context, p Project, f Filter) (page []
 // UpdateFirewall replaces what is given. An update that changes nothing leaves the version alone.
 func (c *Cloud) UpdateFirewall(ctx context.Context, p Project, id string, u FirewallUpdate) (Firewall, error) {
 	var old, f Firewall
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if old, err = loadResource[Firewall](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, old.ID, old.Version); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		if old, err = loadToChange[Firewall](ctx, tx, p, id); err != nil {
 			return err
 		}
 		f = old
@@ -186,7 +168,7 @@ func (c *Cloud) UpdateFirewall(ctx context.Context, p Project, id string, u Fire
 		if err := checkFirewall(ctx, tx.Tx, p, f, old.Instances); err != nil || sameFirewall(old, f) {
 			return err
 		}
-		return saveResource(ctx, tx, firewallNone, &f, now)
+		return saveResource(ctx, tx, firewallNone, &f)
 	})
 	if err != nil {
 		return Firewall{}, err
@@ -203,14 +185,11 @@ func sameFirewall(a, b Firewall) bool {
 // DeleteFirewall deletes a firewall. What its instances let in is then up to their others.
 func (c *Cloud) DeleteFirewall(ctx context.Context, p Project, id string) error {
 	var f Firewall
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if f, err = loadResource[Firewall](ctx, tx.Tx, p, id); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		if f, err = loadToChange[Firewall](ctx, tx, p, id); err != nil {
 			return err
 		}
-		if err := checkIfMatch(ctx, f.ID, f.Version); err != nil {
-			return err
-		}
-		return deleteResource(ctx, tx, &f, now)
+		return deleteResource(ctx, tx, &f)
 	})
 	if err == nil {
 		c.refreshBalancersOf(context.WithoutCancel(ctx), f.Instances...)

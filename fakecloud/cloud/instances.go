@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -8,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -28,8 +28,7 @@ func checkName(name string) error {
 			InvalidRequest,
 			"%q cannot be a name: names are DNS subdomains, of lower-case letters, digits, \"-\" and \".\", such as node-1",
 			name,
-		).
-			withField("name", "must be a DNS subdomain of at most %d characters", maxName)
+		).withField("name", "must be a DNS subdomain of at most %d characters", maxName)
 	}
 	return nil
 }
@@ -48,8 +47,7 @@ func checkInstanceName(name string) error {
 		InvalidRequest,
 		"%q cannot be an instance's name: such names are DNS subdomains, of letters, digits, \"-\" and \".\", such as node-1",
 		name,
-	).
-		withField("name", "must be a DNS subdomain of at most %d characters", maxName)
+	).withField("name", "must be a DNS subdomain of at most %d characters", maxName)
 }
 
 // CreateInstance gives the new instance in state pending.
@@ -57,22 +55,12 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 	if err := c.checkInstanceSpec(spec); err != nil {
 		return Instance{}, Outcome{}, err
 	}
-	return createWithOperation(ctx, c, p, "createInstance", func(
-		ctx context.Context,
-		tx *changeTx,
-		now time.Time,
-	) (Instance, error) {
-		return c.newInstance(ctx, tx, p, spec, now)
+	return createWithOperation(ctx, c, p, "createInstance", func(ctx context.Context, tx *changeTx) (Instance, error) {
+		return c.newInstance(ctx, tx, p, spec)
 	})
 }
 
-func (c *Cloud) newInstance(
-	ctx context.Context,
-	tx *changeTx,
-	p Project,
-	spec InstanceSpec,
-	now time.Time,
-) (Instance, error) {
+func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec InstanceSpec) (Instance, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
 		return Instance{}, err
 	}
@@ -95,20 +83,16 @@ func (c *Cloud) newInstance(
 	if err != nil {
 		return Instance{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "i", now)
+	metadata, err := c.newMetadata(ctx, tx, p, "i", name, spec.Tags)
 	if err != nil {
 		return Instance{}, err
 	}
 	rule, _ := findRule(InstanceRules, instanceNone, Create)
 	in := Instance{
-		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
-		Network: network.ID, State: rule.To, Address: address, Secondary: secondary,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
-		due: c.stateEnd(now, rule.Wait),
+		Metadata: metadata, Region: c.cfg.Region, Zone: zone, Type: cmp.Or(spec.Type, Small), Network: network.ID,
+		State: rule.To, Address: address, Secondary: secondary,
 	}
-	if in.Type == "" {
-		in.Type = Small
-	}
+	in.due = c.stateEnd(tx.now, rule.Wait)
 	return in, insertResource(ctx, tx, in)
 }
 
@@ -169,17 +153,13 @@ func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want 
 		if want == "" {
 			name = "instance-" + c.random.letters(6)
 		}
-		err := checkInstanceNameUnused(ctx, tx, p, "", name)
+		err := checkUnused(ctx, tx, InstanceResource, p, "", name)
 		var taken *Error
 		if want == "" && errors.As(err, &taken) {
 			continue
 		}
 		return name, err
 	}
-}
-
-func checkInstanceNameUnused(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
-	return checkUnused(ctx, tx, InstanceResource, p, self, name, "terminate")
 }
 
 // instanceZone is the zone asked for, or the available one with the fewest instances.
@@ -229,32 +209,14 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 
 // UpdateInstance replaces what is given. A terminated instance cannot be updated.
 func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u ResourceUpdate) (Instance, error) {
-	var in Instance
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if in, err = loadResource[Instance](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
-			return err
-		}
+	return updateResource(ctx, c, p, id, u, func(in *Instance, name string) error {
 		if in.State == InstanceTerminated {
 			return refuse(
 				WrongState, "cannot update instance %q (%s) while it is %s: this is final", in.Name, in.ID, in.State,
 			)
 		}
-		name, tags, differs, err := u.mergeInto(checkInstanceName, in.Name, in.Tags)
-		if err != nil || !differs {
-			return err
-		}
-		if name != in.Name {
-			if err := checkInstanceNameUnused(ctx, tx.Tx, p, in.ID, name); err != nil {
-				return err
-			}
-		}
-		in.Name, in.Tags = name, tags
-		return saveResource(ctx, tx, in.State, &in, now)
+		return checkInstanceName(name)
 	})
-	return in, err
 }
 
 // StartInstance starts an instance that is stopped or in error. A pending or running one
@@ -283,11 +245,8 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 	var in Instance
 	var outcome Outcome
 	var moved bool
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if in, err = loadResource[Instance](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		if in, err = loadToChange[Instance](ctx, tx, p, id); err != nil {
 			return err
 		}
 		rule, ok := findRule(InstanceRules, in.State, on)
@@ -306,10 +265,10 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 			return nil
 		}
 		moved = true
-		if err := c.moveInstance(ctx, tx, &in, rule, now); err != nil {
+		if err := c.moveInstance(ctx, tx, &in, rule); err != nil {
 			return err
 		}
-		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, InstanceResource, in.ID, on, now)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, InstanceResource, in.ID, on)
 		return err
 	})
 	if err != nil {
@@ -338,44 +297,38 @@ func wrongStateHint(on Action, state InstanceState) string {
 
 // moveInstance makes one transition of an instance, with everything that follows from it
 // in other resources.
-func (c *Cloud) moveInstance(
-	ctx context.Context,
-	tx *changeTx,
-	in *Instance,
-	rule Rule[InstanceState],
-	now time.Time,
-) error {
+func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState]) error {
 	from := in.State
 	if rule.To == instanceNone {
-		if err := deleteResource(ctx, tx, in, now); err != nil {
+		if err := deleteResource(ctx, tx, in); err != nil {
 			return err
 		}
-		return updateRoutesVia(ctx, tx, in.ID, instanceNone, now)
+		return updateRoutesVia(ctx, tx, in.ID, instanceNone)
 	}
-	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.stateEnd(now, rule.Wait)
+	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.stateEnd(tx.now, rule.Wait)
 	if rule.To == InstanceTerminated {
 		for _, a := range in.Internal() {
 			c.markAddress(tx.Tx, a, false)
 		}
 		in.Address, in.Secondary = netip.Addr{}, nil
-		if err := releaseExternalAddresses(ctx, tx, in, now); err != nil {
+		if err := releaseExternalAddresses(ctx, tx, in); err != nil {
 			return err
 		}
 	}
-	if err := saveResource(ctx, tx, from, in, now); err != nil {
+	if err := saveResource(ctx, tx, from, in); err != nil {
 		return err
 	}
-	if err := updateRoutesVia(ctx, tx, in.ID, in.State, now); err != nil {
+	if err := updateRoutesVia(ctx, tx, in.ID, in.State); err != nil {
 		return err
 	}
 	if rule.To == InstanceTerminated {
-		return removeTargetEverywhere(ctx, tx, in.ID, now)
+		return removeTargetEverywhere(ctx, tx, in.ID)
 	}
 	return nil
 }
 
 // removeTargetEverywhere takes a terminated instance out of the targets of every balancer.
-func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string, now time.Time) error {
+func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string) error {
 	rows, err := tx.LoadBalancersTargeting(ctx, id)
 	if err != nil {
 		return err
@@ -384,13 +337,13 @@ func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string, now ti
 	if err != nil {
 		return err
 	}
-	return removeTargets(ctx, tx, balancers, []string{id}, now)
+	return removeTargets(ctx, tx, balancers, []string{id})
 }
 
-func removeTargets(ctx context.Context, tx *changeTx, balancers []LoadBalancer, ids []string, now time.Time) error {
+func removeTargets(ctx context.Context, tx *changeTx, balancers []LoadBalancer, ids []string) error {
 	for _, lb := range balancers {
 		lb.Targets = slices.DeleteFunc(lb.Targets, func(t string) bool { return slices.Contains(ids, t) })
-		if err := saveResource(ctx, tx, lb.State, &lb, now); err != nil {
+		if err := saveResource(ctx, tx, lb.State, &lb); err != nil {
 			return err
 		}
 	}

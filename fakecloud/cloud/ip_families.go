@@ -76,8 +76,7 @@ func (c *Cloud) checkFamilies(families []IPFamily) error {
 		return refuse(
 			InvalidRequest,
 			"this cloud has no IPv6 addresses to give: leave out ipv6, or start it with --load-balancer-cidr6, such as ::1/128",
-		).
-			withField("ipFamilies", "cannot hold ipv6: the cloud has no --load-balancer-cidr6")
+		).withField("ipFamilies", "cannot hold ipv6: the cloud has no --load-balancer-cidr6")
 	}
 	return nil
 }

@@ -52,9 +52,8 @@ func (c *Cloud) CreateLoadBalancer(
 	return createWithOperation(ctx, c, p, "createLoadBalancer", func(
 		ctx context.Context,
 		tx *changeTx,
-		now time.Time,
 	) (LoadBalancer, error) {
-		return c.newLoadBalancer(ctx, tx, p, spec, now)
+		return c.newLoadBalancer(ctx, tx, p, spec)
 	})
 }
 
@@ -64,7 +63,6 @@ func (c *Cloud) newLoadBalancer(
 	tx *changeTx,
 	p Project,
 	spec LoadBalancerSpec,
-	now time.Time,
 ) (LoadBalancer, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaLoadBalancers); err != nil {
 		return LoadBalancer{}, err
@@ -80,19 +78,17 @@ func (c *Cloud) newLoadBalancer(
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "lb", now)
+	metadata, err := c.newMetadata(ctx, tx, p, "lb", spec.Name, spec.Tags)
 	if err != nil {
 		return LoadBalancer{}, err
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Region: c.cfg.Region,
-		Address: address, Address6: address6, State: rule.To,
+		Metadata: metadata, Region: c.cfg.Region, Address: address, Address6: address6, State: rule.To,
 		Listeners: withCheckDefaults(spec.Listeners), Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
 		Records: spec.Records,
-		Tags:    withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
-		due: c.stateEnd(now, rule.Wait),
 	}
+	lb.due = c.stateEnd(tx.now, rule.Wait)
 	lb.setOptions(spec.optionsWithDefaults())
 	if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, &spec.NetworkID, &spec.PrivateAddress); err != nil {
 		return LoadBalancer{}, err
@@ -104,7 +100,7 @@ func (c *Cloud) newLoadBalancer(
 	if err := insertResource(ctx, tx, lb); err != nil {
 		return LoadBalancer{}, err
 	}
-	return lb, holdAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID}, now)
+	return lb, holdAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID})
 }
 
 func checkListeners(listeners []Listener) error {
@@ -121,8 +117,7 @@ func checkListeners(listeners []Listener) error {
 			errs = append(errs, refuse(
 				ListenerConflict, "listeners %d and %d both want %s port %d: give each its own port", j, i,
 				l.Protocol, l.Port,
-			).
-				withField(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
+			).withField(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
 			continue
 		}
 		byPort[k] = i
@@ -249,7 +244,7 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return checkUnused(ctx, tx, LoadBalancerResource, p, self, name, "delete")
+	return checkUnused(ctx, tx, LoadBalancerResource, p, self, name)
 }
 
 // checkTargets refuses targets that are not instances of the project, are terminated, have an
@@ -328,12 +323,9 @@ func (c *Cloud) UpdateLoadBalancer(
 	}
 	var lb LoadBalancer
 	var outcome Outcome
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		old, err := loadResource[LoadBalancer](ctx, tx.Tx, p, id)
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) error {
+		old, err := loadToChange[LoadBalancer](ctx, tx, p, id)
 		if err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, old.ID, old.Version); err != nil {
 			return err
 		}
 		rule, ok := findRule(LoadBalancerRules, old.State, Update)
@@ -354,10 +346,10 @@ func (c *Cloud) UpdateLoadBalancer(
 			lb = old
 			return nil
 		}
-		if err := c.saveToRebuild(ctx, tx, &lb, rule, now); err != nil {
+		if err := c.saveToRebuild(ctx, tx, &lb, rule); err != nil {
 			return err
 		}
-		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update, now)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update)
 		return err
 	})
 	return lb, outcome, err
@@ -370,16 +362,15 @@ func (c *Cloud) saveToRebuild(
 	tx *changeTx,
 	lb *LoadBalancer,
 	rule Rule[LoadBalancerState],
-	now time.Time,
 ) error {
 	from := lb.State
 	lb.State, lb.StateReason, lb.StateReasonCode = rule.To, "", ""
 	if lb.State != from || lb.due == nil {
 		// A balancer that is being built keeps its due time. Otherwise frequent updates
 		// would keep it from ever being built.
-		lb.due = c.stateEnd(now, rule.Wait)
+		lb.due = c.stateEnd(tx.now, rule.Wait)
 	}
-	return saveResource(ctx, tx, from, lb, now)
+	return saveResource(ctx, tx, from, lb)
 }
 
 // mergeUpdate checks an update and gives the balancer with the update applied.
@@ -493,11 +484,8 @@ func sameSet[T comparable](a, b []T) bool {
 func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, Outcome, error) {
 	var lb LoadBalancer
 	var outcome Outcome
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if lb, err = loadResource[LoadBalancer](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, lb.ID, lb.Version); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		if lb, err = loadToChange[LoadBalancer](ctx, tx, p, id); err != nil {
 			return err
 		}
 		rule, ok := findRule(LoadBalancerRules, lb.State, Delete)
@@ -514,11 +502,11 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 			)
 		}
 		from := lb.State
-		lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, "", "", c.stateEnd(now, rule.Wait)
-		if err := saveResource(ctx, tx, from, &lb, now); err != nil {
+		lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, "", "", c.stateEnd(tx.now, rule.Wait)
+		if err := saveResource(ctx, tx, from, &lb); err != nil {
 			return err
 		}
-		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete, now)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete)
 		return err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -204,7 +205,9 @@ func (w *world) restoreSnapshot(t *rapid.T) {
 	))
 	w.plane.applied = map[string]Forwarding{}
 	w.open()
-	require.NoError(t, w.cloud.change(t.Context(), releaseHeld)) // As faults.Open does.
+	require.NoError(t, w.cloud.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
+		return releaseHeld(ctx, tx) // As faults.Open does.
+	}))
 	require.NoError(t, w.cloud.restoreBalancers(t.Context()))
 	w.restoredAt = w.clock.Now()
 	w.told = map[string]string{}

@@ -5,10 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -23,16 +21,9 @@ const (
 // Network is where instances get their addresses from. All projects' default networks
 // share one CIDR, Config.InstanceCIDR, since the addresses are this machine's own.
 type Network struct {
-	ID        string            `json:"id"`
-	Serial    int64             `json:"serial"`  // see newIdentity
-	Project   string            `json:"project"` // the project's ID
-	Name      string            `json:"name"`
-	CIDR      netip.Prefix      `json:"cidr"`
-	Default   bool              `json:"default"`
-	Tags      map[string]string `json:"tags"`
-	Version   int64             `json:"version"`
-	CreatedAt time.Time         `json:"createdAt"`
-	UpdatedAt time.Time         `json:"updatedAt"`
+	Metadata
+	CIDR    netip.Prefix `json:"cidr"`
+	Default bool         `json:"default"`
 }
 
 // NetworkSpec asks for a network.
@@ -40,33 +31,6 @@ type NetworkSpec struct {
 	Name string
 	CIDR string
 	Tags map[string]string
-}
-
-// ResourceUpdate replaces what is not nil. It is for resources of which only name and tags
-// can change.
-type ResourceUpdate struct {
-	Name *string
-	Tags *map[string]string
-}
-
-// mergeInto checks the update and gives the name and tags after it, and whether it changes
-// them.
-func (u ResourceUpdate) mergeInto(
-	checkName func(string) error,
-	name string,
-	tags map[string]string,
-) (string, map[string]string, bool, error) {
-	newName, newTags := name, tags
-	if u.Name != nil {
-		newName = *u.Name
-	}
-	if u.Tags != nil {
-		newTags = tagsOrEmpty(*u.Tags)
-	}
-	if err := errors.Join(checkName(newName), checkTags(newTags)); err != nil {
-		return "", nil, false, err
-	}
-	return newName, newTags, newName != name || !maps.Equal(newTags, tags), nil
 }
 
 // CreateNetwork gives the new network.
@@ -80,8 +44,8 @@ func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) 
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
 		return Network{}, Outcome{}, err
 	}
-	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (Network, error) {
-		return c.newNetwork(ctx, tx, p, spec, cidr, now)
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Network, error) {
+		return c.newNetwork(ctx, tx, p, spec, cidr)
 	})
 }
 
@@ -91,30 +55,22 @@ func (c *Cloud) newNetwork(
 	p Project,
 	spec NetworkSpec,
 	cidr netip.Prefix,
-	now time.Time,
 ) (Network, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
 		return Network{}, err
 	}
-	if err := checkNetworkName(ctx, tx.Tx, p, spec.Name); err != nil {
+	if err := checkUnused(ctx, tx.Tx, NetworkResource, p, "", spec.Name); err != nil {
 		return Network{}, err
 	}
 	if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
 		return Network{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "n", now)
+	metadata, err := c.newMetadata(ctx, tx, p, "n", spec.Name, spec.Tags)
 	if err != nil {
 		return Network{}, err
 	}
-	n := Network{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, CIDR: cidr,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
-	}
+	n := Network{Metadata: metadata, CIDR: cidr}
 	return n, insertResource(ctx, tx, n)
-}
-
-func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	return checkUnused(ctx, tx, NetworkResource, p, "", name, "delete")
 }
 
 // checkNetworkCIDR refuses a CIDR that overlaps with another network of the project or
@@ -124,8 +80,7 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 		return refuse(
 			NetworkConflict,
 			"%s overlaps with %s, where this cloud's load balancers get their addresses: choose another", cidr, pool,
-		).
-			withField("cidr", "overlaps with the load balancers' %s", pool)
+		).withField("cidr", "overlaps with the load balancers' %s", pool)
 	}
 	has, err := resourcesIn[Network](ctx, tx, p.ID)
 	if err != nil {
@@ -138,8 +93,7 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 				NetworkConflict,
 				"network %q (%s) has %s, which overlaps with %s: choose another, or delete that network first", n.Name,
 				n.ID, n.CIDR, cidr,
-			).
-				withField("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
+			).withField("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
 		}
 	}
 	return nil
@@ -161,38 +115,18 @@ func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []N
 
 // UpdateNetwork replaces what is given.
 func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u ResourceUpdate) (Network, error) {
-	var n Network
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if n, err = c.loadNetwork(ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, n.ID, n.Version); err != nil {
-			return err
-		}
-		name, tags, differs, err := u.mergeInto(checkName, n.Name, n.Tags)
-		if err != nil || !differs {
-			return err
-		}
-		if name != n.Name {
-			if err := checkNetworkName(ctx, tx.Tx, p, name); err != nil {
-				return err
-			}
-		}
-		n.Name, n.Tags = name, tags
-		return saveResource(ctx, tx, networkNone, &n, now)
+	return updateResource(ctx, c, p, id, u, func(n *Network, name string) error {
+		*n = c.withDefaultCIDR(*n)
+		return checkName(name)
 	})
-	return n, err
 }
 
 // DeleteNetwork deletes a network that no instance and no balancer is in. The default network
 // cannot be deleted.
 func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		n, err := c.loadNetwork(ctx, tx.Tx, p, id)
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
+		n, err := loadToChange[Network](ctx, tx, p, id)
 		if err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, n.ID, n.Version); err != nil {
 			return err
 		}
 		if n.Default {
@@ -207,7 +141,7 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		return deleteResource(ctx, tx, &n, now)
+		return deleteResource(ctx, tx, &n)
 	})
 }
 

@@ -55,7 +55,6 @@ func (c *Cloud) beginOperation(
 	resource Resource,
 	id string,
 	on Action,
-	now time.Time,
 ) (string, error) {
 	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Resource == resource && r.On == on })
 	if at < 0 {
@@ -71,20 +70,19 @@ func (c *Cloud) beginOperation(
 			if OperationType(row.Type) != kind {
 				continue
 			}
-			if err := endOperation(
-				ctx, tx, row, OperationSuperseded, "a later "+string(kind)+" took its place", now,
-			); err != nil {
+			err := endOperation(ctx, tx, row, OperationSuperseded, "a later "+string(kind)+" took its place")
+			if err != nil {
 				return "", err
 			}
 		}
 	}
-	op, serial, err := c.newIdentity(ctx, tx, "op", now)
+	op, serial, err := c.newIdentity(ctx, tx, "op")
 	if err != nil {
 		return "", err
 	}
 	_, err = tx.InsertOperation(ctx, db.InsertOperationParams{
 		ID: op, ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id,
-		State: string(OperationRunning), Token: requestOf(ctx).Token, CreatedAt: now.UnixMilli(), Serial: serial,
+		State: string(OperationRunning), Token: requestOf(ctx).Token, CreatedAt: tx.now.UnixMilli(), Serial: serial,
 	})
 	if err != nil {
 		return "", err
@@ -100,7 +98,7 @@ func hasOperations(resource Resource) bool {
 }
 
 // endDecidedOperations ends the operations that a resource's new state decides.
-func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason string, now time.Time) error {
+func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason string) error {
 	running, err := tx.RunningOperations(ctx, id)
 	if err != nil {
 		return err
@@ -110,7 +108,7 @@ func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason s
 		if end == OperationRunning {
 			continue
 		}
-		if err := endOperation(ctx, tx, row, end, why, now); err != nil {
+		if err := endOperation(ctx, tx, row, end, why); err != nil {
 			return err
 		}
 	}
@@ -136,16 +134,9 @@ func operationResult(kind OperationType, state, reason string) (OperationState, 
 	return OperationSuperseded, "the resource is " + state
 }
 
-func endOperation(
-	ctx context.Context,
-	tx *changeTx,
-	row db.Operation,
-	end OperationState,
-	why string,
-	now time.Time,
-) error {
+func endOperation(ctx context.Context, tx *changeTx, row db.Operation, end OperationState, why string) error {
 	tx.endedOperations = append(tx.endedOperations, row.ID)
-	at := now.UnixMilli()
+	at := tx.now.UnixMilli()
 	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
 }
 
@@ -206,19 +197,16 @@ func (w *operationWaiters) notifyEnded(ids []string) {
 
 // GetOperation reads one operation.
 func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operation, error) {
-	var op Operation
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (Operation, error) {
 		row, err := tx.GetOperation(ctx, db.GetOperationParams{ProjectID: p.ID, ID: id})
 		if errors.Is(err, sql.ErrNoRows) {
-			return refuse(
+			return Operation{}, refuse(
 				NotFound, "no operation %q in project %q: the newest %d are kept, and those that run", id, p.Name,
 				keepOperations,
 			)
 		}
-		op = operationFrom(row)
-		return err
+		return operationFrom(row), err
 	})
-	return op, err
 }
 
 // AwaitOperation gives an operation when it has ended, or as it is when until is closed.

@@ -182,16 +182,16 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 	other := must(c.EnsureProject(t.Context(), "other", nil))(t)
 	end := errors.New("enough")
 	const pruneEvery = keepOperations / 100
-	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
 		for n := range keepOperations + 2*pruneEvery {
 			id, project := fmt.Sprintf("i-%d", n), p.ID
 			if n == 0 {
 				project = other.ID
 			}
-			if _, err := c.beginOperation(ctx, tx, project, InstanceResource, id, Stop, now); err != nil {
+			if _, err := c.beginOperation(ctx, tx, project, InstanceResource, id, Stop); err != nil {
 				return err
 			}
-			if err := endDecidedOperations(ctx, tx, id, string(InstanceStopped), "", now); err != nil {
+			if err := endDecidedOperations(ctx, tx, id, string(InstanceStopped), ""); err != nil {
 				return err
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,12 +18,12 @@ func TestPagesOfLargeResourcesEndEarly(t *testing.T) {
 	const small, mebi = 3 * rowsAtOnce / 2, 1 << 20
 	sizes := append(slices.Repeat([]int{10}, small), mebi, mebi, mebi, mebi, mebi, 5*mebi, 5*mebi, 10)
 	want := []string{"default"}
-	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
+	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
 		for i, size := range sizes {
-			n := Network{
+			n := Network{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Metadata: Metadata{
 				ID: fmt.Sprintf("n-zz%03d", i), Serial: int64(1000 + i), Project: p.ID, Name: fmt.Sprint(i),
-				CIDR: netip.MustParsePrefix("10.0.0.0/8"), Tags: map[string]string{"size": strings.Repeat("x", size)},
-			}
+				Tags: map[string]string{"size": strings.Repeat("x", size)},
+			}}
 			want = append(want, n.Name)
 			if err := insertResource(ctx, tx, n); err != nil {
 				return err

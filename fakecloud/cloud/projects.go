@@ -36,11 +36,11 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 		return Project{}, err
 	}
 	var p Project
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		row, err := tx.ProjectNamed(ctx, name)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			p, err = c.newProject(ctx, tx.Tx, ProjectSpec{Name: name, DefaultTags: defaultTags}, now)
+			p, err = c.newProject(ctx, tx.Tx, ProjectSpec{Name: name, DefaultTags: defaultTags}, tx.now)
 			return err
 		case err != nil:
 			return err
@@ -49,7 +49,7 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 			return err
 		}
 		p.DefaultTags = tagsOrEmpty(defaultTags)
-		return saveProject(ctx, tx.Tx, &p, now)
+		return saveProject(ctx, tx.Tx, &p, tx.now)
 	})
 	return p, err
 }
@@ -75,10 +75,10 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 	if err != nil {
 		return Project{}, err
 	}
-	return p, tx.InsertResource(ctx, describeFully(Network{
-		ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default", Default: true,
+	return p, tx.InsertResource(ctx, describeFully(Network{Default: true, Metadata: Metadata{
+		ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default",
 		Tags: map[string]string{}, Version: 1, CreatedAt: now, UpdatedAt: now,
-	}).row)
+	}}).row)
 }
 
 // CreateProject gives the new project. An idempotency key belongs to the caller's project.
@@ -86,15 +86,11 @@ func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectS
 	if err := errors.Join(checkName(spec.Name), checkTags(spec.DefaultTags)); err != nil {
 		return Project{}, Outcome{}, err
 	}
-	return createResource(ctx, c.changeAccess, c, caller, func(
-		ctx context.Context,
-		tx *changeTx,
-		now time.Time,
-	) (Project, error) {
+	return createResource(ctx, c.changeAccess, c, caller, func(ctx context.Context, tx *changeTx) (Project, error) {
 		if err := checkProjectName(ctx, tx.Tx, spec.Name); err != nil {
 			return Project{}, err
 		}
-		return c.newProject(ctx, tx.Tx, spec, now)
+		return c.newProject(ctx, tx.Tx, spec, tx.now)
 	})
 }
 
@@ -126,7 +122,7 @@ func (c *Cloud) ListProjects(ctx context.Context, f Filter) (page []Project, mor
 // UpdateProject replaces what is given.
 func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (Project, error) {
 	var p Project
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		if p, err = loadProject(ctx, tx.Tx, id); err != nil {
 			return err
 		}
@@ -149,7 +145,7 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 		if p.Name == old.Name && maps.Equal(p.DefaultTags, old.DefaultTags) {
 			return nil
 		}
-		return saveProject(ctx, tx.Tx, &p, now)
+		return saveProject(ctx, tx.Tx, &p, tx.now)
 	})
 	return p, err
 }
@@ -158,7 +154,7 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 // that the project made and those about it are lifted. The caller's own project cannot be
 // deleted.
 func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) error {
-	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		p, err := loadProject(ctx, tx.Tx, id)
 		if err != nil {
 			return err
@@ -174,7 +170,7 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 		if err := checkProjectEmpty(ctx, tx.Tx, p); err != nil {
 			return err
 		}
-		if err := c.liftFaultsOf(ctx, tx, p.ID, now); err != nil {
+		if err := c.liftFaultsOf(ctx, tx, p.ID); err != nil {
 			return err
 		}
 		for _, drop := range []func(context.Context, string) error{

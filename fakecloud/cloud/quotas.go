@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -79,14 +78,14 @@ func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]
 		}
 	}
 	var all []QuotaUse
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) error {
 		before, err := quotasOf(ctx, tx.Tx, project)
 		if err != nil {
 			return err
 		}
 		for _, use := range before {
 			if limit, given := limits[use.Quota]; given && limit != use.Limit {
-				if err := setQuota(ctx, tx, project, use, limit, now); err != nil {
+				if err := setQuota(ctx, tx, project, use, limit); err != nil {
 					return err
 				}
 			}
@@ -98,15 +97,13 @@ func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]
 }
 
 // setQuota sets one limit and writes its event: a program that was refused for its quota may try again.
-func setQuota(
-	ctx context.Context, tx *changeTx, project string, before QuotaUse, limit int64, now time.Time,
-) error {
+func setQuota(ctx context.Context, tx *changeTx, project string, before QuotaUse, limit int64) error {
 	quota := string(before.Quota)
 	if err := tx.SetQuota(ctx, db.SetQuotaParams{ProjectID: project, Kind: quota, Max: limit}); err != nil {
 		return err
 	}
 	return tx.AppendEvent(ctx, db.InsertEventParams{
-		ProjectID: project, Time: now.UnixMilli(), Type: string(Updated), Resource: string(QuotaResource),
+		ProjectID: project, Time: tx.now.UnixMilli(), Type: string(Updated), Resource: string(QuotaResource),
 		ResourceID: quota, Name: quota, FromState: strconv.FormatInt(before.Limit, 10),
 		ToState: strconv.FormatInt(limit, 10), Body: "{}",
 	})

@@ -47,17 +47,27 @@ func (r *random) newID(prefix string, now time.Time) (string, error) {
 
 // newIdentity makes the ID and the serial number of a new resource. Serial numbers are never
 // given twice, not even after a restore, and are what clouds have that call things by a number.
-func (c *Cloud) newIdentity(
-	ctx context.Context,
-	tx *changeTx,
-	prefix string,
-	now time.Time,
-) (id string, serial int64, err error) {
-	if id, err = c.random.newID(prefix, now); err != nil {
+func (c *Cloud) newIdentity(ctx context.Context, tx *changeTx, prefix string) (id string, serial int64, err error) {
+	if id, err = c.random.newID(prefix, tx.now); err != nil {
 		return "", 0, err
 	}
 	serial, err = tx.NextSerial(ctx)
 	return id, serial, err
+}
+
+// newMetadata is that of a new resource, whose ID begins with a prefix.
+func (c *Cloud) newMetadata(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	prefix, name string,
+	tags map[string]string,
+) (Metadata, error) {
+	id, serial, err := c.newIdentity(ctx, tx, prefix)
+	return Metadata{
+		ID: id, Serial: serial, Project: p.ID, Name: name, Tags: withDefaults(tags, p.DefaultTags), Version: 1,
+		CreatedAt: tx.now, UpdatedAt: tx.now,
+	}, err
 }
 
 // float draws from [0,1).

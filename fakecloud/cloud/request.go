@@ -92,7 +92,6 @@ func createOnce[T any](
 	c *Cloud,
 	tx *changeTx,
 	p Project,
-	now time.Time,
 	create func() (T, error),
 ) (result T, replayed bool, err error) {
 	r := requestOf(ctx)
@@ -100,7 +99,7 @@ func createOnce[T any](
 		result, err = create()
 		return result, false, err
 	}
-	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
+	if err := tx.PruneIdempotencyKeys(ctx, tx.now.UnixMilli()); err != nil {
 		return result, false, err
 	}
 	row, err := tx.IdempotencyKey(ctx, db.IdempotencyKeyParams{ProjectID: p.ID, Key: r.Key})
@@ -113,8 +112,7 @@ func createOnce[T any](
 			IdempotencyKeyReused,
 			"the idempotency key %q was used for another request: use a new key for each resource to create",
 			r.Key,
-		).
-			withField("Idempotency-Key", "was used for another request")
+		).withField("Idempotency-Key", "was used for another request")
 	default:
 		if err := json.Unmarshal([]byte(row.Result), &result); err != nil {
 			return result, true, fmt.Errorf("stored result of idempotency key %q: %w", r.Key, err)
@@ -126,12 +124,12 @@ func createOnce[T any](
 	}
 	return result, false, c.rememberKey(ctx, tx.Tx, db.InsertIdempotencyKeyParams{
 		ProjectID: p.ID, Key: r.Key, Fingerprint: r.Fingerprint, Result: toJSON(result),
-		ExpiresAt: now.Add(KeyLifetime).UnixMilli(),
+		ExpiresAt: tx.now.Add(KeyLifetime).UnixMilli(),
 	})
 }
 
 // changeFunc is Cloud.change or a method that wraps it.
-type changeFunc func(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error
+type changeFunc func(ctx context.Context, fn func(ctx context.Context, tx *changeTx) error) error
 
 // createResource makes a resource of the project in a change of its own, once for
 // each idempotency key. It is for creates that take no time.
@@ -140,11 +138,11 @@ func createResource[T any](
 	change changeFunc,
 	c *Cloud,
 	p Project,
-	newResource func(context.Context, *changeTx, time.Time) (T, error),
+	newResource func(context.Context, *changeTx) (T, error),
 ) (created T, outcome Outcome, err error) {
-	err = change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, now, func() (T, error) {
-			return newResource(ctx, tx, now)
+	err = change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, func() (T, error) {
+			return newResource(ctx, tx)
 		})
 		return err
 	})
@@ -158,16 +156,16 @@ func createWithOperation[T resource](
 	c *Cloud,
 	p Project,
 	kind OperationType,
-	newResource func(context.Context, *changeTx, time.Time) (T, error),
+	newResource func(context.Context, *changeTx) (T, error),
 ) (created T, outcome Outcome, err error) {
-	err = c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, now, func() (T, error) {
-			made, err := newResource(ctx, tx, now)
+	err = c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, func() (T, error) {
+			made, err := newResource(ctx, tx)
 			if err != nil {
 				return made, err
 			}
 			d := made.describe()
-			outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, d.kind(), d.row.ID, Create, now)
+			outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, d.kind(), d.row.ID, Create)
 			return made, err
 		})
 		if err == nil && outcome.Replayed {
@@ -186,6 +184,5 @@ func checkIfMatch(ctx context.Context, id string, version int64) error {
 	}
 	return refuse(
 		PreconditionFailed, "%s is at version %d by now, not %d: read it again, then retry", id, version, *want,
-	).
-		withField("If-Match", "is not the current version")
+	).withField("If-Match", "is not the current version")
 }

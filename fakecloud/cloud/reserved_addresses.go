@@ -5,10 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -20,18 +18,11 @@ const maxAttached = 32
 // ReservedAddress is an address of the load balancers' pool that a project owns, whether
 // or not something holds it.
 type ReservedAddress struct {
-	ID        string            `json:"id"`
-	Serial    int64             `json:"serial"`  // see newIdentity
-	Project   string            `json:"project"` // the project's ID
-	Name      string            `json:"name"`
-	Region    string            `json:"region"`
-	IP        netip.Addr        `json:"ip"`
-	State     AddressState      `json:"state"`
-	Holder    AddressHolder     `json:"holder"` // zero while it is available
-	Tags      map[string]string `json:"tags"`
-	Version   int64             `json:"version"`
-	CreatedAt time.Time         `json:"createdAt"`
-	UpdatedAt time.Time         `json:"updatedAt"`
+	Metadata
+	Region string        `json:"region"`
+	IP     netip.Addr    `json:"ip"`
+	State  AddressState  `json:"state"`
+	Holder AddressHolder `json:"holder"` // zero while it is available
 }
 
 // AddressHolder is an instance or a load balancer.
@@ -49,22 +40,12 @@ type AddressSpec struct {
 
 // ReserveAddress gives the project an address of the load balancers' pool.
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
-	return createResource(ctx, c.change, c, p, func(
-		ctx context.Context,
-		tx *changeTx,
-		now time.Time,
-	) (ReservedAddress, error) {
-		return c.newAddress(ctx, tx, p, spec, now)
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (ReservedAddress, error) {
+		return c.newAddress(ctx, tx, p, spec)
 	})
 }
 
-func (c *Cloud) newAddress(
-	ctx context.Context,
-	tx *changeTx,
-	p Project,
-	spec AddressSpec,
-	now time.Time,
-) (ReservedAddress, error) {
+func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec AddressSpec) (ReservedAddress, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
 		return ReservedAddress{}, err
 	}
@@ -73,15 +54,12 @@ func (c *Cloud) newAddress(
 	if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
 		return ReservedAddress{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "a", now)
+	metadata, err := c.newMetadata(ctx, tx, p, "a", name, spec.Tags)
 	if err != nil {
 		return ReservedAddress{}, err
 	}
 	rule, _ := findRule(AddressRules, addressNone, Create)
-	a := ReservedAddress{
-		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
-	}
+	a := ReservedAddress{Metadata: metadata, Region: c.cfg.Region, IP: ip, State: rule.To}
 	return a, insertResource(ctx, tx, a)
 }
 
@@ -96,8 +74,7 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 		return ip, refuse(
 			InvalidRequest, "%q cannot be reserved: choose an address of %s that is neither its first nor its last",
 			want, pool,
-		).
-			withField("ip", "is not in the pool, %s", pool)
+		).withField("ip", "is not in the pool, %s", pool)
 	}
 	return ip, c.takeWanted(ctx, tx, p, "ip", ip)
 }
@@ -105,11 +82,11 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 // addressName checks the name asked for, or makes up one that is free.
 func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
 	if want != "" {
-		return want, checkAddressName(ctx, tx, p, "", want)
+		return want, checkAddressName(ctx, tx, p, want)
 	}
 	for {
 		name := "address-" + c.random.letters(6)
-		err := checkAddressName(ctx, tx, p, "", name)
+		err := checkAddressName(ctx, tx, p, name)
 		var taken *Error
 		if !errors.As(err, &taken) {
 			return name, err
@@ -117,13 +94,12 @@ func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want s
 	}
 }
 
-// checkAddressName refuses a name that is not valid, or that another address than self
-// has.
-func checkAddressName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
+// checkAddressName refuses a name that is not valid, or that another address has.
+func checkAddressName(ctx context.Context, tx *store.Tx, p Project, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return checkUnused(ctx, tx, AddressResource, p, self, name, "release")
+	return checkUnused(ctx, tx, AddressResource, p, "", name)
 }
 
 // GetAddress reads one reserved address.
@@ -136,31 +112,9 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 	return listResources[ReservedAddress](ctx, c, p, f)
 }
 
-// UpdateAddress replaces what is given. An update that changes nothing leaves the version
-// alone.
+// UpdateAddress replaces what is given.
 func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
-		changed := *a
-		var errs []error
-		if u.Name != nil {
-			changed.Name = *u.Name
-			errs = append(errs, checkAddressName(ctx, tx.Tx, p, a.ID, *u.Name))
-		}
-		if u.Tags != nil {
-			changed.Tags = tagsOrEmpty(*u.Tags)
-			errs = append(errs, checkTags(*u.Tags))
-		}
-		if err := joinRefusals(errs...); err != nil || changed.Name == a.Name && maps.Equal(changed.Tags, a.Tags) {
-			return err
-		}
-		*a = changed
-		return saveResource(ctx, tx, a.State, a, now)
-	})
+	return updateResource(ctx, c, p, id, u, func(_ *ReservedAddress, name string) error { return checkName(name) })
 }
 
 // AttachAddress gives an available address to an instance that is not terminating, or to a public load
@@ -171,13 +125,8 @@ func (c *Cloud) AttachAddress(ctx context.Context, p Project, id string, to Addr
 	if to.Kind == LoadBalancerResource {
 		attach = c.attachToBalancer
 	}
-	return c.changeAttachment(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
-		return attach(ctx, tx, p, a, to, now)
+	return c.changeAttachment(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
+		return attach(ctx, tx, p, a, to)
 	})
 }
 
@@ -187,7 +136,6 @@ func (c *Cloud) attachToInstance(
 	p Project,
 	a *ReservedAddress,
 	to AddressHolder,
-	now time.Time,
 ) error {
 	in, err := instanceToAttach(ctx, tx.Tx, p, to.ID)
 	switch {
@@ -196,11 +144,11 @@ func (c *Cloud) attachToInstance(
 	case len(in.External) >= maxAttached:
 		return refuseMoreAddresses(to, in.Name, "instanceId")
 	}
-	if err := holdAddress(ctx, tx, a, to, now); err != nil {
+	if err := holdAddress(ctx, tx, a, to); err != nil {
 		return err
 	}
 	in.External = append(in.External, a.IP)
-	return saveResource(ctx, tx, in.State, &in, now)
+	return saveResource(ctx, tx, in.State, &in)
 }
 
 func refuseMoreAddresses(holder AddressHolder, name, field string) error {
@@ -234,16 +182,11 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 
 // DetachAddress takes an address from what it is attached to. An available address stays as it is.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	return c.changeAttachment(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
+	return c.changeAttachment(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 		switch a.Holder.Kind {
 		case InstanceResource:
 		case LoadBalancerResource:
-			return c.detachFromBalancer(ctx, tx, a, now)
+			return c.detachFromBalancer(ctx, tx, a)
 		default:
 			return nil
 		}
@@ -251,33 +194,28 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		if err != nil {
 			return fmt.Errorf("holder of address %s: %w", a.ID, err)
 		}
-		if err := freeAddress(ctx, tx, a, now); err != nil {
+		if err := freeAddress(ctx, tx, a); err != nil {
 			return err
 		}
 		in.External = slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP })
-		return saveResource(ctx, tx, in.State, &in, now)
+		return saveResource(ctx, tx, in.State, &in)
 	})
 }
 
 // ReleaseAddress ends a reservation at once. An address that is held cannot be released.
 func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
-	_, err := c.changeAddress(ctx, p, id, func(
-		ctx context.Context,
-		tx *changeTx,
-		a *ReservedAddress,
-		now time.Time,
-	) error {
+	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 		if _, ok := findRule(AddressRules, a.State, Delete); !ok {
 			return a.refuseInUse("detach it, or delete the balancer, first")
 		}
 		c.usedIPv4.markFree(tx.Tx, a.IP)
-		return deleteResource(ctx, tx, a, now)
+		return deleteResource(ctx, tx, a)
 	})
 	return err
 }
 
 // addressChange changes an address in a transaction.
-type addressChange func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error
+type addressChange func(ctx context.Context, tx *changeTx, a *ReservedAddress) error
 
 // changeAttachment is changeAddress, after which the data plane follows.
 func (c *Cloud) changeAttachment(
@@ -295,21 +233,13 @@ func (c *Cloud) changeAttachment(
 
 // changeAddress runs do in a change, with an address that has the version the caller
 // expects. It gives the address as do leaves it.
-func (c *Cloud) changeAddress(
-	ctx context.Context,
-	p Project,
-	id string,
-	do addressChange,
-) (ReservedAddress, error) {
+func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do addressChange) (ReservedAddress, error) {
 	var a ReservedAddress
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if a, err = loadResource[ReservedAddress](ctx, tx.Tx, p, id); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		if a, err = loadToChange[ReservedAddress](ctx, tx, p, id); err != nil {
 			return err
 		}
-		if err := checkIfMatch(ctx, a.ID, a.Version); err != nil {
-			return err
-		}
-		return do(ctx, tx, &a, now)
+		return do(ctx, tx, &a)
 	})
 	if err != nil {
 		return ReservedAddress{}, err
@@ -322,35 +252,35 @@ func (a *ReservedAddress) refuseInUse(instead string) *Error {
 }
 
 // holdAddress gives an available address to a holder.
-func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder, now time.Time) error {
+func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder) error {
 	rule, ok := findRule(AddressRules, a.State, Attach)
 	if !ok {
 		return a.refuseInUse("detach it first, or choose another")
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, holder
-	return saveResource(ctx, tx, from, a, now)
+	return saveResource(ctx, tx, from, a)
 }
 
 // freeAddress makes an address that is held available.
-func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 	rule, ok := findRule(AddressRules, a.State, Detach)
 	if !ok || rule.Same {
 		return fmt.Errorf("address %s is %s and cannot be released", a.ID, a.State)
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, AddressHolder{}
-	return saveResource(ctx, tx, from, a, now)
+	return saveResource(ctx, tx, from, a)
 }
 
 // freeAddressesHeldBy makes all addresses of a holder available, as the holder ends.
-func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string, now time.Time) error {
+func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string) error {
 	held, err := resourcesReferringTo[ReservedAddress](ctx, tx.Tx, holder)
 	if err != nil {
 		return err
 	}
 	for _, a := range held {
-		if err := freeAddress(ctx, tx, &a, now); err != nil {
+		if err := freeAddress(ctx, tx, &a); err != nil {
 			return err
 		}
 	}
@@ -358,12 +288,12 @@ func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string, now t
 }
 
 // releaseExternalAddresses frees an instance's addresses, as the instance ends.
-func releaseExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, now time.Time) error {
+func releaseExternalAddresses(ctx context.Context, tx *changeTx, in *Instance) error {
 	if len(in.External) == 0 {
 		return nil
 	}
 	in.External = nil
-	return freeAddressesHeldBy(ctx, tx, in.ID, now)
+	return freeAddressesHeldBy(ctx, tx, in.ID)
 }
 
 // balancerAddress gives the address of a new balancer: the reserved one that it asks for,
@@ -388,8 +318,7 @@ func (c *Cloud) balancerAddress(
 		return netip.Addr{}, nil, refuse(
 			UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name,
 			want,
-		).
-			withField(field, "is not a reserved address of the project")
+		).withField(field, "is not a reserved address of the project")
 	case err != nil:
 		return netip.Addr{}, nil, err
 	}
@@ -431,8 +360,7 @@ func checkReservable(lb LoadBalancer) error {
 			InvalidRequest,
 			"load balancer %q has the reserved address %s, which is public: create another balancer for internal use",
 			lb.Name, reserved[0],
-		).
-			withField("scheme", "must be public, as is its reserved address")
+		).withField("scheme", "must be public, as is its reserved address")
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"strings"
@@ -22,85 +24,66 @@ type resource interface{ describe() description }
 
 // description is what a resource's columns and events say beside its JSON form.
 type description struct {
-	row       db.InsertResourceParams // all but Document
-	reason    string
-	updatedAt time.Time
+	row    db.InsertResourceParams // all but Document
+	reason string
 }
 
 func (d description) kind() Resource { return Resource(d.row.Kind) }
 
+// row gives the columns that resources of all kinds have.
+func (m *Metadata) row(kind Resource) db.InsertResourceParams {
+	return db.InsertResourceParams{
+		ID: m.ID, Serial: m.Serial, Kind: string(kind), ProjectID: m.Project, Name: m.Name, Version: m.Version,
+		DueAt: millisOrNull(m.due),
+	}
+}
+
 func (in Instance) describe() description {
-	return description{db.InsertResourceParams{
-		ID: in.ID, Serial: in.Serial, Kind: string(InstanceResource), ProjectID: in.Project, Name: in.Name,
-		State: string(in.State), Zone: in.Zone, Address: addressOrNull(in.Address),
-		NetworkID: &in.Network, Version: in.Version,
-		DueAt: millisOrNull(in.due),
-	}, in.StateReason, in.UpdatedAt}
+	row := in.row(InstanceResource)
+	row.State, row.Zone, row.Address, row.NetworkID = string(in.State), in.Zone, addressOrNull(in.Address), &in.Network
+	return description{row, in.StateReason}
 }
 
 func (lb LoadBalancer) describe() description {
-	return description{db.InsertResourceParams{
-		ID: lb.ID, Serial: lb.Serial, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name,
-		State: string(lb.State), Address: addressOrNull(lb.Address),
-		Address6: addressOrNull(lb.Address6), PrivateAddress: addressOrNull(lb.PrivateAddress),
-		NetworkID: textOrNull(lb.Network), Version: lb.Version,
-		DueAt: millisOrNull(lb.due),
-	}, lb.StateReason, lb.UpdatedAt}
+	row := lb.row(LoadBalancerResource)
+	row.State, row.NetworkID = string(lb.State), textOrNull(lb.Network)
+	row.Address, row.Address6 = addressOrNull(lb.Address), addressOrNull(lb.Address6)
+	row.PrivateAddress = addressOrNull(lb.PrivateAddress)
+	return description{row, lb.StateReason}
 }
 
 func (a ReservedAddress) describe() description {
-	return description{db.InsertResourceParams{
-		ID: a.ID, Serial: a.Serial, Kind: string(AddressResource), ProjectID: a.Project, Name: a.Name,
-		State: string(a.State), Address: addressOrNull(a.IP), RefersTo: textOrNull(a.Holder.ID), Version: a.Version,
-	}, "", a.UpdatedAt}
+	row := a.row(AddressResource)
+	row.State, row.Address, row.RefersTo = string(a.State), addressOrNull(a.IP), textOrNull(a.Holder.ID)
+	return description{row, ""}
 }
 
 func (r Route) describe() description {
+	row := r.row(RouteResource)
 	first, _ := addressRange(r.Destination)
-	firstAddress := int64(first)
-	return description{db.InsertResourceParams{
-		ID: r.ID, Serial: r.Serial, Kind: string(RouteResource), ProjectID: r.Project, Name: r.Name,
-		State: string(r.State), NetworkID: &r.Network, RefersTo: textOrNull(r.Instance),
-		FirstAddress: &firstAddress, Version: r.Version,
-	}, r.StateReason, r.UpdatedAt}
+	row.State, row.NetworkID, row.RefersTo = string(r.State), &r.Network, textOrNull(r.Instance)
+	row.FirstAddress = new(int64(first))
+	return description{row, r.StateReason}
 }
 
-func (n Network) describe() description {
-	return description{db.InsertResourceParams{
-		ID: n.ID, Serial: n.Serial, Kind: string(NetworkResource), ProjectID: n.Project, Name: n.Name,
-		Version: n.Version,
-	}, "", n.UpdatedAt}
-}
+func (n Network) describe() description { return description{n.row(NetworkResource), ""} }
 
-func (f Firewall) describe() description {
-	return description{db.InsertResourceParams{
-		ID: f.ID, Serial: f.Serial, Kind: string(FirewallResource), ProjectID: f.Project, Name: f.Name,
-		Version: f.Version,
-	}, "", f.UpdatedAt}
-}
+func (f Firewall) describe() description { return description{f.row(FirewallResource), ""} }
 
-// revisable is a pointer to a resource. revise makes it its next version.
-type revisable interface {
+// changeable is a pointer to a resource.
+type changeable interface {
 	resource
-	revise(now time.Time)
+	metadata() *Metadata
 }
 
-func (in *Instance) revise(now time.Time)       { in.Version, in.UpdatedAt = in.Version+1, now }
-func (lb *LoadBalancer) revise(now time.Time)   { lb.Version, lb.UpdatedAt = lb.Version+1, now }
-func (a *ReservedAddress) revise(now time.Time) { a.Version, a.UpdatedAt = a.Version+1, now }
-func (r *Route) revise(now time.Time)           { r.Version, r.UpdatedAt = r.Version+1, now }
-func (n *Network) revise(now time.Time)         { n.Version, n.UpdatedAt = n.Version+1, now }
-func (f *Firewall) revise(now time.Time)        { f.Version, f.UpdatedAt = f.Version+1, now }
+func (m *Metadata) metadata() *Metadata { return m }
 
-func (in *Instance) setSerial(serial int64)       { in.Serial = serial }
-func (lb *LoadBalancer) setSerial(serial int64)   { lb.Serial = serial }
-func (a *ReservedAddress) setSerial(serial int64) { a.Serial = serial }
-func (r *Route) setSerial(serial int64)           { r.Serial = serial }
-func (n *Network) setSerial(serial int64)         { n.Serial = serial }
-func (f *Firewall) setSerial(serial int64)        { f.Serial = serial }
-
-func (in *Instance) setDue(t *time.Time)     { in.due = t }
-func (lb *LoadBalancer) setDue(t *time.Time) { lb.due = t }
+// describeNext makes a resource its next version, and describes that.
+func describeNext(r changeable, now time.Time) description {
+	m := r.metadata()
+	m.Version, m.UpdatedAt = m.Version+1, now
+	return describeFully(r)
+}
 
 // toJSON encodes maps, slices and structs of strings and numbers, which always have a JSON
 // form.
@@ -116,8 +99,7 @@ func millisOrNull(t *time.Time) *int64 {
 	if t == nil {
 		return nil
 	}
-	ms := t.UnixMilli()
-	return &ms
+	return new(t.UnixMilli())
 }
 
 func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
@@ -126,16 +108,14 @@ func timeOrNil(ms *int64) *time.Time {
 	if ms == nil {
 		return nil
 	}
-	t := fromMillis(*ms)
-	return &t
+	return new(fromMillis(*ms))
 }
 
 func addressOrNull(a netip.Addr) *string {
 	if !a.IsValid() {
 		return nil
 	}
-	s := a.String()
-	return &s
+	return new(a.String())
 }
 
 func textOrNull(s string) *string {
@@ -163,9 +143,8 @@ func insertResource(ctx context.Context, tx *changeTx, r resource) error {
 
 // saveResource writes a resource, which was in state from before, as its next version, and
 // the event.
-func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r revisable, now time.Time) error {
-	r.revise(now)
-	d := describeFully(r)
+func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r changeable) error {
+	d := describeNext(r, tx.now)
 	err := tx.UpdateResource(ctx, db.UpdateResourceParams{
 		ID: d.row.ID, Name: d.row.Name, State: d.row.State, Address: d.row.Address,
 		PrivateAddress: d.row.PrivateAddress, NetworkID: d.row.NetworkID, RefersTo: d.row.RefersTo, Version: d.row.Version,
@@ -179,9 +158,8 @@ func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r revisa
 
 // deleteResource removes a resource. The event shows it as it last was, as a version after
 // that.
-func deleteResource(ctx context.Context, tx *changeTx, r revisable, now time.Time) error {
-	r.revise(now)
-	d := describeFully(r)
+func deleteResource(ctx context.Context, tx *changeTx, r changeable) error {
+	d := describeNext(r, tx.now)
 	if err := tx.DeleteResource(ctx, d.row.ID); err != nil {
 		return err
 	}
@@ -205,10 +183,8 @@ func resourceFrom[T resource, R storedResource](row R) (T, error) {
 		d := r.describe()
 		return r, fmt.Errorf("stored %s %s: %w", d.row.Kind, d.row.ID, err)
 	}
-	if r, ok := any(&r).(interface{ setDue(*time.Time) }); ok {
-		r.setDue(timeOrNil(stored.DueAt))
-	}
-	any(&r).(interface{ setSerial(int64) }).setSerial(stored.Serial) // Documents of old have none.
+	m := any(&r).(changeable).metadata()
+	m.Serial, m.due = stored.Serial, timeOrNil(stored.DueAt) // Documents of old have no serial number.
 	return r, nil
 }
 
@@ -245,6 +221,16 @@ func loadResource[T resource](ctx context.Context, tx *store.Tx, p Project, id s
 	return r, err
 }
 
+// loadToChange is loadResource, and refuses a change that was meant for another version.
+func loadToChange[T resource](ctx context.Context, tx *changeTx, p Project, id string) (T, error) {
+	r, err := loadResource[T](ctx, tx.Tx, p, id)
+	if err == nil {
+		row := r.describe().row
+		err = checkIfMatch(ctx, row.ID, row.Version)
+	}
+	return r, err
+}
+
 // ResourceID gives the ID of the project's resource of a kind that has the serial number; it is
 // empty if there is none.
 func (c *Cloud) ResourceID(ctx context.Context, p Project, kind Resource, serial int64) (string, error) {
@@ -261,16 +247,14 @@ func (c *Cloud) ResourceID(ctx context.Context, p Project, kind Resource, serial
 
 // resourcesReferringTo gives the routes via an instance, or the addresses of a holder.
 func resourcesReferringTo[T resource](ctx context.Context, tx *store.Tx, id string) ([]T, error) {
-	rows, err := tx.ResourcesReferringTo(
-		ctx, db.ResourcesReferringToParams{RefersTo: &id, Kind: string(kindOf[T]())},
-	)
+	rows, err := tx.ResourcesReferringTo(ctx, db.ResourcesReferringToParams{RefersTo: &id, Kind: string(kindOf[T]())})
 	if err != nil {
 		return nil, err
 	}
 	return mapAll(rows, resourceFrom[T])
 }
 
-// readOne reads one resource.
+// readOne gives what a read of the store gives.
 func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, error)) (found T, err error) {
 	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
 		found, err = read(tx)
@@ -373,15 +357,11 @@ func readPage[R, T any](
 	return page, more, err
 }
 
-// checkUnused refuses a name that another resource of the kind than self has. verb says
-// what to do to that resource so that the name becomes free.
-func checkUnused(
-	ctx context.Context,
-	tx *store.Tx,
-	kind Resource,
-	p Project,
-	self, name, verb string,
-) error {
+// waysToFree are what frees the name of a resource, where that is not to delete it.
+var waysToFree = map[Resource]string{InstanceResource: "terminate", AddressResource: "release"}
+
+// checkUnused refuses a name that another resource of the kind than self has.
+func checkUnused(ctx context.Context, tx *store.Tx, kind Resource, p Project, self, name string) error {
 	id, err := tx.ResourceNamed(ctx, db.ResourceNamedParams{ProjectID: p.ID, Kind: string(kind), Name: name})
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:
@@ -391,6 +371,47 @@ func checkUnused(
 	}
 	return refuse(
 		NameTaken, "%s %s in project %q already has the name %q: choose another, or %s that one first",
-		strings.ReplaceAll(string(kind), "-", " "), id, p.Name, name, verb,
+		strings.ReplaceAll(string(kind), "-", " "), id, p.Name, name, cmp.Or(waysToFree[kind], "delete"),
 	).withField("name", "is taken")
+}
+
+// ResourceUpdate replaces what is not nil. It is for resources of which only name and tags
+// can change.
+type ResourceUpdate struct {
+	Name *string
+	Tags *map[string]string
+}
+
+// updateResource replaces what is given, in a change of its own. An update that changes nothing leaves the
+// version alone. check refuses resources that cannot be updated, and names that are not valid.
+func updateResource[T resource](
+	ctx context.Context,
+	c *Cloud,
+	p Project,
+	id string,
+	u ResourceUpdate,
+	check func(*T, string) error,
+) (r T, err error) {
+	err = c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		if r, err = loadToChange[T](ctx, tx, p, id); err != nil {
+			return err
+		}
+		next, state := any(&r).(changeable), r.describe().row.State
+		m := next.metadata()
+		name, tags := m.Name, m.Tags
+		replaceIfGiven(&name, u.Name)
+		if u.Tags != nil {
+			tags = tagsOrEmpty(*u.Tags)
+		}
+		nameErr := check(&r, name)
+		if nameErr == nil && name != m.Name {
+			nameErr = checkUnused(ctx, tx.Tx, kindOf[T](), p, m.ID, name)
+		}
+		if err := joinRefusals(nameErr, checkTags(tags)); err != nil || name == m.Name && maps.Equal(tags, m.Tags) {
+			return err
+		}
+		m.Name, m.Tags = name, tags
+		return saveResource(ctx, tx, state, next)
+	})
+	return r, err
 }

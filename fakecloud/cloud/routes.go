@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"net/netip"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -17,8 +16,8 @@ func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Rou
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
 		return Route{}, Outcome{}, err
 	}
-	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (Route, error) {
-		return c.newRoute(ctx, tx, p, spec, destination, now)
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Route, error) {
+		return c.newRoute(ctx, tx, p, spec, destination)
 	})
 }
 
@@ -28,12 +27,11 @@ func (c *Cloud) newRoute(
 	p Project,
 	spec RouteSpec,
 	destination netip.Prefix,
-	now time.Time,
 ) (Route, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
 		return Route{}, err
 	}
-	if err := checkRouteName(ctx, tx.Tx, p, spec.Name); err != nil {
+	if err := checkUnused(ctx, tx.Tx, RouteResource, p, "", spec.Name); err != nil {
 		return Route{}, err
 	}
 	in, err := nextHop(ctx, tx.Tx, p, spec.Instance)
@@ -43,14 +41,11 @@ func (c *Cloud) newRoute(
 	if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
 		return Route{}, err
 	}
-	id, serial, err := c.newIdentity(ctx, tx, "r", now)
+	metadata, err := c.newMetadata(ctx, tx, p, "r", spec.Name, spec.Tags)
 	if err != nil {
 		return Route{}, err
 	}
-	r := Route{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination,
-		Instance: in.ID, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
-	}
+	r := Route{Metadata: metadata, Network: in.Network, Destination: destination, Instance: in.ID}
 	r.State, r.StateReason = routeStateFor(in.State)
 	return r, insertResource(ctx, tx, r)
 }
@@ -64,10 +59,6 @@ func routeStateFor(state InstanceState) (RouteState, string) {
 		return RouteBlackhole, "instance is gone"
 	}
 	return RouteBlackhole, "instance is " + string(state)
-}
-
-func checkRouteName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	return checkUnused(ctx, tx, RouteResource, p, "", name, "delete")
 }
 
 // nextHop finds the instance that a new route leads to.
@@ -106,8 +97,7 @@ func (c *Cloud) checkDestination(
 		return refuse(
 			RouteConflict, "%s overlaps with %s, which is the network %q (%s) itself: choose another destination", want,
 			n.CIDR, n.Name, n.ID,
-		).
-			withField("destination", "overlaps with the network's %s", n.CIDR)
+		).withField("destination", "overlaps with the network's %s", n.CIDR)
 	}
 	// A network's routes do not overlap: of those that begin no later than the
 	// destination ends, only the last can reach into it.
@@ -129,8 +119,7 @@ func (c *Cloud) checkDestination(
 			RouteConflict,
 			"route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first",
 			has.Name, has.ID, has.Destination, want,
-		).
-			withField("destination", "overlaps with %s of route %s", has.Destination, has.ID)
+		).withField("destination", "overlaps with %s of route %s", has.Destination, has.ID)
 	}
 	return nil
 }
@@ -147,46 +136,23 @@ func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Rou
 
 // UpdateRoute replaces what is given.
 func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u ResourceUpdate) (Route, error) {
-	var r Route
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if r, err = loadResource[Route](ctx, tx.Tx, p, id); err != nil {
-			return err
-		}
-		if err := checkIfMatch(ctx, r.ID, r.Version); err != nil {
-			return err
-		}
-		name, tags, differs, err := u.mergeInto(checkName, r.Name, r.Tags)
-		if err != nil || !differs {
-			return err
-		}
-		if name != r.Name {
-			if err := checkRouteName(ctx, tx.Tx, p, name); err != nil {
-				return err
-			}
-		}
-		r.Name, r.Tags = name, tags
-		return saveResource(ctx, tx, r.State, &r, now)
-	})
-	return r, err
+	return updateResource(ctx, c, p, id, u, func(_ *Route, name string) error { return checkName(name) })
 }
 
 // DeleteRoute ends a route at once.
 func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
-	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		r, err := loadResource[Route](ctx, tx.Tx, p, id)
+	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
+		r, err := loadToChange[Route](ctx, tx, p, id)
 		if err != nil {
 			return err
 		}
-		if err := checkIfMatch(ctx, r.ID, r.Version); err != nil {
-			return err
-		}
-		return deleteResource(ctx, tx, &r, now)
+		return deleteResource(ctx, tx, &r)
 	})
 }
 
 // updateRoutesVia gives the routes via an instance the state that follows from the
 // instance's state, in the transaction in which that changed.
-func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state InstanceState, now time.Time) error {
+func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state InstanceState) error {
 	routes, err := resourcesReferringTo[Route](ctx, tx.Tx, instance)
 	if err != nil {
 		return err
@@ -197,7 +163,7 @@ func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state I
 		if r.State == from && r.StateReason == reason {
 			continue
 		}
-		if err := saveResource(ctx, tx, from, &r, now); err != nil {
+		if err := saveResource(ctx, tx, from, &r); err != nil {
 			return err
 		}
 	}

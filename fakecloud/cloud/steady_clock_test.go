@@ -72,7 +72,7 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 		row := must(resourceByID[Instance](t.Context(), tx, held.ID))(t)
 		due := fromMillis(heldDue)
 		row.due = &due
-		return saveResource(t.Context(), &changeTx{Tx: tx}, InstancePending, &row, before.now())
+		return saveResource(t.Context(), &changeTx{Tx: tx, now: before.now()}, InstancePending, &row)
 	}))
 
 	cfg := before.cfg

@@ -35,7 +35,7 @@ type TokenKey struct {
 // AddTokenKey gives a token a public RSA key, as PEM.
 func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey string) (TokenKey, error) {
 	var k TokenKey
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		keys, err := loadTokenKeys(ctx, tx.Tx, project, token)
 		if err != nil {
 			return err
@@ -44,7 +44,7 @@ func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey strin
 		if err != nil {
 			return err
 		}
-		k = TokenKey{Fingerprint: identity.Fingerprint(der), CreatedAt: now}
+		k = TokenKey{Fingerprint: identity.Fingerprint(der), CreatedAt: tx.now}
 		switch other, err := tx.TokenKey(ctx, k.Fingerprint); {
 		case err == nil:
 			return refuse(
@@ -59,24 +59,20 @@ func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey strin
 			)
 		}
 		return tx.InsertTokenKey(ctx, db.InsertTokenKeyParams{
-			Fingerprint: k.Fingerprint, Token: token, ProjectID: project, PublicKey: der, CreatedAt: now.UnixMilli(),
+			Fingerprint: k.Fingerprint, Token: token, ProjectID: project, PublicKey: der, CreatedAt: tx.now.UnixMilli(),
 		})
 	})
 	return k, err
 }
 
 // ListTokenKeys gives a token's keys, oldest first.
-func (c *Cloud) ListTokenKeys(ctx context.Context, project, token string) (keys []TokenKey, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		keys, err = loadTokenKeys(ctx, tx, project, token)
-		return err
-	})
-	return keys, err
+func (c *Cloud) ListTokenKeys(ctx context.Context, project, token string) ([]TokenKey, error) {
+	return readOne(ctx, c, func(tx *store.Tx) ([]TokenKey, error) { return loadTokenKeys(ctx, tx, project, token) })
 }
 
 // DeleteTokenKey deletes a key of a token.
 func (c *Cloud) DeleteTokenKey(ctx context.Context, project, token, fingerprint string) error {
-	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, _ time.Time) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		if _, err := loadTokenKeys(ctx, tx.Tx, project, token); err != nil {
 			return err
 		}
@@ -89,9 +85,6 @@ func (c *Cloud) DeleteTokenKey(ctx context.Context, project, token, fingerprint 
 }
 
 func loadTokenKeys(ctx context.Context, tx *store.Tx, project, token string) ([]TokenKey, error) {
-	if _, err := loadProject(ctx, tx, project); err != nil {
-		return nil, err
-	}
 	if _, err := loadToken(ctx, tx, project, token); err != nil {
 		return nil, err
 	}

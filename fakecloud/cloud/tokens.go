@@ -57,7 +57,7 @@ func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) e
 	if err := checkGivenTokens(tokens); err != nil {
 		return err
 	}
-	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		if err := tx.DeleteFlagTokens(ctx, p.ID); err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) e
 			hash := sha256.Sum256([]byte(t.Secret))
 			// Another token that has the name or the secret is replaced.
 			err := tx.ReplaceToken(ctx, db.ReplaceTokenParams{
-				Name: t.Name, ProjectID: p.ID, Hash: hash[:], Role: string(t.Role), CreatedAt: now.UnixMilli(),
+				Name: t.Name, ProjectID: p.ID, Hash: hash[:], Role: string(t.Role), CreatedAt: tx.now.UnixMilli(),
 			})
 			if err != nil {
 				return err
@@ -116,17 +116,16 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 	}
 	secret := NewSecret()
 	var t Token
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		p, err := loadProject(ctx, tx.Tx, project)
 		if err != nil {
 			return err
 		}
-		if isDue(spec.ExpiresAt, now) {
+		if isDue(spec.ExpiresAt, tx.now) {
 			return refuse(
 				InvalidRequest, "a token that expires at %s would have expired already: by the cloud's clock it is %s",
-				spec.ExpiresAt.Format(time.RFC3339), now.Format(time.RFC3339),
-			).
-				withField("expiresAt", "is not in the future")
+				spec.ExpiresAt.Format(time.RFC3339), tx.now.Format(time.RFC3339),
+			).withField("expiresAt", "is not in the future")
 		}
 		switch _, err := tx.GetToken(ctx, spec.Name); {
 		case err == nil:
@@ -140,7 +139,7 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 		hash := sha256.Sum256([]byte(secret))
 		err = tx.InsertToken(ctx, db.InsertTokenParams{
 			Name: spec.Name, ProjectID: p.ID, Hash: hash[:], Role: string(spec.Role),
-			ExpiresAt: millisOrNull(spec.ExpiresAt), CreatedAt: now.UnixMilli(),
+			ExpiresAt: millisOrNull(spec.ExpiresAt), CreatedAt: tx.now.UnixMilli(),
 		})
 		if err != nil {
 			return err
@@ -163,10 +162,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 	}
 	secret := NewSecret()
 	var t Token
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
-			return err
-		}
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		old, err := loadToken(ctx, tx.Tx, project, name)
 		if err != nil {
 			return err
@@ -174,7 +170,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 		if err := old.checkNotGiven("rotated"); err != nil {
 			return err
 		}
-		if isDue(old.ExpiresAt, now) {
+		if isDue(old.ExpiresAt, tx.now) {
 			return refuse(
 				WrongState, "token %q expired at %s, and a new secret would not change that: create another token",
 				name, old.ExpiresAt.Format(time.RFC3339),
@@ -184,9 +180,9 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 		if err != nil {
 			return err
 		}
-		hash, until := sha256.Sum256([]byte(secret)), now.Add(grace)
+		hash, until := sha256.Sum256([]byte(secret)), tx.now.Add(grace)
 		err = tx.RotateToken(ctx, db.RotateTokenParams{
-			Name: name, Hash: hash[:], RotatedAt: millisOrNull(&now), PreviousHash: row.Hash,
+			Name: name, Hash: hash[:], RotatedAt: millisOrNull(&tx.now), PreviousHash: row.Hash,
 			PreviousUntil: millisOrNull(&until),
 		})
 		if err != nil {
@@ -203,14 +199,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 
 // GetToken reads one token of the project.
 func (c *Cloud) GetToken(ctx context.Context, project, name string) (Token, error) {
-	var t Token
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		if _, err = loadProject(ctx, tx, project); err == nil {
-			t, err = loadToken(ctx, tx, project, name)
-		}
-		return err
-	})
-	return t, err
+	return readOne(ctx, c, func(tx *store.Tx) (Token, error) { return loadToken(ctx, tx, project, name) })
 }
 
 // ListTokens gives one page, by name, and whether more follow. Filter.After is a name. The
@@ -230,10 +219,7 @@ func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page 
 // DeleteToken deletes a token. The last admin's cannot be deleted: nobody could make
 // another.
 func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
-	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
-			return err
-		}
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) error {
 		t, err := loadToken(ctx, tx.Tx, project, name)
 		if err != nil {
 			return err
@@ -241,7 +227,7 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 		if err := t.checkNotGiven("deleted"); err != nil {
 			return err
 		}
-		others, err := tx.OtherAdmins(ctx, db.OtherAdminsParams{Name: name, Now: millisOrNull(&now)})
+		others, err := tx.OtherAdmins(ctx, db.OtherAdminsParams{Name: name, Now: millisOrNull(&tx.now)})
 		switch {
 		case err != nil:
 			return err
@@ -265,8 +251,11 @@ func (t Token) checkNotGiven(what string) error {
 	)
 }
 
-// loadToken reads a token; another project's is not found.
+// loadToken reads a token of a project that there is; another project's is not found.
 func loadToken(ctx context.Context, tx *store.Tx, project, name string) (Token, error) {
+	if _, err := loadProject(ctx, tx, project); err != nil {
+		return Token{}, err
+	}
 	row, err := tx.GetToken(ctx, name)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != project {
 		return Token{}, refuse(NotFound, "no token %q in project %s", name, project)

@@ -50,27 +50,44 @@ const (
 	Large  InstanceType = "large"
 )
 
+// Metadata is what resources of all kinds have.
+type Metadata struct {
+	ID        string            `json:"id"`
+	Serial    int64             `json:"serial"`  // see newIdentity
+	Project   string            `json:"project"` // the project's ID
+	Name      string            `json:"name"`
+	Tags      map[string]string `json:"tags"`
+	Version   int64             `json:"version"`
+	CreatedAt time.Time         `json:"createdAt"`
+	UpdatedAt time.Time         `json:"updatedAt"`
+
+	due *time.Time // when a state ends by itself, or is tried again
+}
+
+// PageKey is what Filter.After says of the last item of a page.
+func (m Metadata) PageKey() string { return m.ID }
+
+// PageKey is as Metadata's.
+func (p Project) PageKey() string { return p.ID }
+
+// PageKey is as Metadata's.
+func (op Operation) PageKey() string { return op.ID }
+
+// PageKey is as Metadata's, and a name: tokens have no ID.
+func (t Token) PageKey() string { return t.Name }
+
 // Instance is a machine. Its JSON form is what the event log keeps.
 type Instance struct {
-	ID          string            `json:"id"`
-	Serial      int64             `json:"serial"`  // see newIdentity
-	Project     string            `json:"project"` // the project's ID
-	Name        string            `json:"name"`
-	Region      string            `json:"region"`
-	Zone        string            `json:"zone"`
-	Type        InstanceType      `json:"type"`
-	Network     string            `json:"network"` // the network's ID
-	State       InstanceState     `json:"state"`
-	StateReason string            `json:"stateReason,omitempty"`
-	Address     netip.Addr        `json:"address"`             // invalid once terminated
-	Secondary   []netip.Addr      `json:"secondary,omitempty"` // further internal ones, of either family
-	External    []netip.Addr      `json:"external,omitempty"`  // the reserved addresses it holds
-	Tags        map[string]string `json:"tags"`
-	Version     int64             `json:"version"`
-	CreatedAt   time.Time         `json:"createdAt"`
-	UpdatedAt   time.Time         `json:"updatedAt"`
-
-	due *time.Time // when State ends by itself
+	Metadata
+	Region      string        `json:"region"`
+	Zone        string        `json:"zone"`
+	Type        InstanceType  `json:"type"`
+	Network     string        `json:"network"` // the network's ID
+	State       InstanceState `json:"state"`
+	StateReason string        `json:"stateReason,omitempty"`
+	Address     netip.Addr    `json:"address"`             // invalid once terminated
+	Secondary   []netip.Addr  `json:"secondary,omitempty"` // further internal ones, of either family
+	External    []netip.Addr  `json:"external,omitempty"`  // the reserved addresses it holds
 }
 
 // InstanceSpec asks for an instance; the cloud chooses what is left zero.
@@ -206,10 +223,7 @@ type HealthChange struct {
 
 // LoadBalancer forwards from its addresses to those of its targets that run.
 type LoadBalancer struct {
-	ID        string     `json:"id"`
-	Serial    int64      `json:"serial"`  // see newIdentity
-	Project   string     `json:"project"` // the project's ID
-	Name      string     `json:"name"`
+	Metadata
 	Region    string     `json:"region"`
 	Address   netip.Addr `json:"address"`
 	AddressID string     `json:"addressId,omitempty"` // if it is a reserved one
@@ -240,13 +254,7 @@ type LoadBalancer struct {
 	// does not have.
 	Records map[string]json.RawMessage `json:"records,omitempty"`
 	// DeletionProtection has DeleteLoadBalancer refused.
-	DeletionProtection bool              `json:"deletionProtection,omitempty"`
-	Tags               map[string]string `json:"tags"`
-	Version            int64             `json:"version"`
-	CreatedAt          time.Time         `json:"createdAt"`
-	UpdatedAt          time.Time         `json:"updatedAt"`
-
-	due *time.Time // when State ends by itself, or is tried again
+	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
 
 // StateReasonCode says what a balancer's StateReason says, for programs.
@@ -316,19 +324,12 @@ type LoadBalancerUpdate struct {
 
 // Route sends packets for a destination to an instance.
 type Route struct {
-	ID          string            `json:"id"`
-	Serial      int64             `json:"serial"`  // see newIdentity
-	Project     string            `json:"project"` // the project's ID
-	Name        string            `json:"name"`
-	Network     string            `json:"network"` // its instance's; the ID of one that may be gone
-	Destination netip.Prefix      `json:"destination"`
-	Instance    string            `json:"instance"` // an ID; it may be gone
-	State       RouteState        `json:"state"`
-	StateReason string            `json:"stateReason,omitempty"`
-	Tags        map[string]string `json:"tags"`
-	Version     int64             `json:"version"`
-	CreatedAt   time.Time         `json:"createdAt"`
-	UpdatedAt   time.Time         `json:"updatedAt"`
+	Metadata
+	Network     string       `json:"network"` // its instance's; the ID of one that may be gone
+	Destination netip.Prefix `json:"destination"`
+	Instance    string       `json:"instance"` // an ID; it may be gone
+	State       RouteState   `json:"state"`
+	StateReason string       `json:"stateReason,omitempty"`
 }
 
 // RouteSpec asks for a route.
@@ -388,7 +389,7 @@ type Filter struct {
 	Serial int64    // instances only
 	States []string // not for routes
 	Tags   []TagFilter
-	// After is the ID of the last item of the page before.
+	// After is the PageKey of the last item of the page before.
 	After string
 	// Limit is at least 1. A page of resources may end before it: see listResources.
 	Limit int

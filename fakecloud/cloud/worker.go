@@ -66,14 +66,14 @@ func (c *Cloud) Run(ctx context.Context) error {
 }
 
 // boundDueTimes makes due now what would wait for longer than any wait is: the clock was ahead when that was stored.
-func (c *Cloud) boundDueTimes(ctx context.Context, tx *changeTx, now time.Time) error {
+func (c *Cloud) boundDueTimes(ctx context.Context, tx *changeTx) error {
 	longest := maxRetryAfter
 	for _, delay := range c.cfg.Profile.Delays {
 		longest = max(longest, time.Duration(float64(delay)*(1+c.cfg.Profile.Jitter)))
 	}
-	ms := now.UnixMilli()
+	ms := tx.now.UnixMilli()
 	return tx.BoundDueTimes(ctx, db.BoundDueTimesParams{
-		Now: &ms, Held: &heldDue, Retained: now.Add(c.cfg.Retention).UnixMilli(), Latest: now.Add(longest).UnixMilli(),
+		Now: &ms, Held: &heldDue, Retained: tx.now.Add(c.cfg.Retention).UnixMilli(), Latest: tx.now.Add(longest).UnixMilli(),
 	})
 }
 
@@ -155,7 +155,7 @@ func forEachChunkUntil(ending <-chan struct{}, ids []string, do func(some []stri
 }
 
 // pendingChange is what a transition writes.
-type pendingChange func(ctx context.Context, tx *changeTx, now time.Time) error
+type pendingChange func(ctx context.Context, tx *changeTx) error
 
 // changeTogether makes changes in their order, in one transaction. If that fails, it makes
 // each in a transaction of its own, so that one that cannot be written holds up no other.
@@ -163,9 +163,9 @@ func (c *Cloud) changeTogether(ctx context.Context, all []pendingChange) error {
 	if len(all) == 0 {
 		return nil
 	}
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx) error {
 		for _, one := range all {
-			if err := one(ctx, tx, now); err != nil {
+			if err := one(ctx, tx); err != nil {
 				return err
 			}
 		}
@@ -190,8 +190,8 @@ const balancersPerWrite = 16
 // crash the instances are still due, and the steps that are missing follow.
 func (c *Cloud) removeTargetsInSteps(ctx context.Context, ids []string) error {
 	for first, more := true, true; more; first = false {
-		err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-			more, err = removeSomeTargets(ctx, tx, ids, first, now)
+		err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+			more, err = removeSomeTargets(ctx, tx, ids, first)
 			return err
 		})
 		if err != nil {
@@ -203,14 +203,8 @@ func (c *Cloud) removeTargetsInSteps(ctx context.Context, ids []string) error {
 
 // removeSomeTargets makes one step. The first leaves few targets to the transitions of
 // their instances, so that the change of an instance and those of its balancers are one.
-func removeSomeTargets(
-	ctx context.Context,
-	tx *changeTx,
-	ids []string,
-	first bool,
-	now time.Time,
-) (more bool, err error) {
-	ending, err := tx.DueTerminating(ctx, db.DueTerminatingParams{Ids: listJSON(ids), Now: millisOrNull(&now)})
+func removeSomeTargets(ctx context.Context, tx *changeTx, ids []string, first bool) (more bool, err error) {
+	ending, err := tx.DueTerminating(ctx, db.DueTerminatingParams{Ids: listJSON(ids), Now: millisOrNull(&tx.now)})
 	if err != nil || len(ending) == 0 {
 		return false, err
 	}
@@ -230,7 +224,7 @@ func removeSomeTargets(
 	if err != nil {
 		return false, err
 	}
-	return len(rows) == balancersPerWrite, removeTargets(ctx, tx, balancers, ending, now)
+	return len(rows) == balancersPerWrite, removeTargets(ctx, tx, balancers, ending)
 }
 
 // elapseInstances ends the states of those instances whose states have run out.
@@ -240,8 +234,8 @@ func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
 	}
 	all := make([]pendingChange, len(ids))
 	for i, id := range ids {
-		all[i] = func(ctx context.Context, tx *changeTx, now time.Time) error {
-			return c.elapseInstance(ctx, tx, id, now)
+		all[i] = func(ctx context.Context, tx *changeTx) error {
+			return c.elapseInstance(ctx, tx, id)
 		}
 	}
 	err := c.changeTogether(ctx, all)
@@ -250,19 +244,19 @@ func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
 	return err
 }
 
-func (c *Cloud) elapseInstance(ctx context.Context, tx *changeTx, id string, now time.Time) error {
+func (c *Cloud) elapseInstance(ctx context.Context, tx *changeTx, id string) error {
 	in, err := resourceByID[Instance](ctx, tx.Tx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
-	if err != nil || !isDue(in.due, now) {
+	if err != nil || !isDue(in.due, tx.now) {
 		return err
 	}
 	rule, ok := findRule(InstanceRules, in.State, Elapsed)
 	if !ok {
 		return fmt.Errorf("instance %s is due in state %s, which does not end by itself", id, in.State)
 	}
-	return c.endInstanceState(ctx, tx, &in, rule, now)
+	return c.endInstanceState(ctx, tx, &in, rule)
 }
 
 // advanceBalancers builds the balancers that are due and removes the deleted ones that are
@@ -286,11 +280,8 @@ func (c *Cloud) advanceBalancers(ctx context.Context, ids []string, early bool) 
 // advanceBalancer gives the change to write for one balancer, or nil. A balancer that was
 // due when it was listed may have been given a new time since.
 func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pendingChange, error) {
-	var lb LoadBalancer
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		var err error
-		lb, err = resourceByID[LoadBalancer](ctx, tx, id)
-		return err
+	lb, err := readOne(ctx, c, func(tx *store.Tx) (LoadBalancer, error) {
+		return resourceByID[LoadBalancer](ctx, tx, id)
 	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -309,8 +300,8 @@ func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pen
 	case deleting:
 		// The sockets go first: the next balancer may get the address at once.
 		c.stopForwarding(id)
-		return func(ctx context.Context, tx *changeTx, now time.Time) error {
-			return c.removeBalancer(ctx, tx, id, now)
+		return func(ctx context.Context, tx *changeTx) error {
+			return c.removeBalancer(ctx, tx, id)
 		}, nil
 	}
 	failure, err := c.buildBalancer(ctx, lb)
@@ -321,7 +312,7 @@ func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pen
 }
 
 // removeBalancer removes a deleted balancer.
-func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string, now time.Time) error {
+func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string) error {
 	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, id)
 	if err != nil {
 		return err
@@ -331,23 +322,22 @@ func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string, now
 	}
 	c.usedIPv6.markFree(tx.Tx, lb.Address6)
 	c.usedIPv4.markFree(tx.Tx, lb.PrivateAddress)
-	if err := freeAddressesHeldBy(ctx, tx, id, now); err != nil {
+	if err := freeAddressesHeldBy(ctx, tx, id); err != nil {
 		return err
 	}
-	return deleteResource(ctx, tx, &lb, now)
+	return deleteResource(ctx, tx, &lb)
 }
 
 func (c *Cloud) nextWakeTime(ctx context.Context) (time.Time, error) {
-	var next time.Time
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	next, err := readOne(ctx, c, func(tx *store.Tx) (time.Time, error) {
 		due, err := tx.NextDue(ctx)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return time.Time{}, nil
+		case err != nil:
+			return time.Time{}, err
 		}
-		if err == nil {
-			next = fromMillis(*due)
-		}
-		return err
+		return fromMillis(*due), nil
 	})
 	return earliestNonZero(next, c.nextSweep(), c.conditionQueue.nextReadyTime()), err
 }

@@ -26,7 +26,7 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
 			in := must(resourceByID[Instance](t.Context(), tx, ids[2]))(t)
 			in.State = InstanceState(state)
-			return saveResource(t.Context(), &changeTx{Tx: tx}, InstancePending, &in, c.now())
+			return saveResource(t.Context(), &changeTx{Tx: tx, now: c.now()}, InstancePending, &in)
 		}))
 	}
 	row("error") // Which is never due.
@@ -69,8 +69,8 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 		}))
 		return n
 	}
-	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
-		more, err := removeSomeTargets(ctx, tx, ids, true, now) // And then it crashes.
+	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
+		more, err := removeSomeTargets(ctx, tx, ids, true) // And then it crashes.
 		assert.True(t, more)
 		return err
 	}))

@@ -169,8 +169,7 @@ func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]i
 	f.Listeners, f.Backends = slices.Clone(f.Listeners), slices.Clone(f.Backends)
 	f.SourceRanges = slices.Clone(f.SourceRanges)
 	if f.HealthCheck != nil {
-		healthCheck := *f.HealthCheck
-		f.HealthCheck = &healthCheck
+		f.HealthCheck = new(*f.HealthCheck)
 	}
 	b.affinity.setTimeout(f.Affinity)
 	b.flows.applyForwarding(f)

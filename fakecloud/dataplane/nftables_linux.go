@@ -200,9 +200,7 @@ func (f *packetForwarder) replaceElements(from, to elements) error {
 		return nil
 	}
 	err := f.exchangeMessages(func(c *nftables.Conn) error {
-		return errors.Join(
-			f.inChunks(gone, c.SetDeleteElements), f.inChunks(added, c.SetAddElements), c.Flush(),
-		)
+		return errors.Join(f.inChunks(gone, c.SetDeleteElements), f.inChunks(added, c.SetAddElements), c.Flush())
 	})
 	if err != nil {
 		return err

@@ -57,6 +57,21 @@ func (k Kind) NativeID(ctx context.Context, r *Request, id string) (string, erro
 	return native, err
 }
 
+// Find reads the caller's resource of the kind that has an ID by get, which is a native call.
+func Find[T any](
+	ctx context.Context,
+	r *Request,
+	k Kind,
+	id string,
+	get func(ctx context.Context, id string) (*T, error),
+) (*T, error) {
+	native, err := k.NativeID(ctx, r, id)
+	if err != nil {
+		return nil, err
+	}
+	return get(ctx, native)
+}
+
 // TagName is the tag in which a resource has its name in dialects of clouds where names need not be unique.
 const TagName = "name"
 

@@ -37,20 +37,17 @@ type When struct {
 func (w *When) makeAbsolute(now time.Time, e Effect) {
 	begin := now
 	if w.After > 0 {
-		from := now.Add(w.After)
-		w.From = &from
+		w.From = new(now.Add(w.After))
 	}
 	if w.From != nil {
 		from := w.From.UTC()
 		w.From, begin = &from, from
 	}
 	if w.For > 0 {
-		until := begin.Add(w.For)
-		w.Until = &until
+		w.Until = new(begin.Add(w.For))
 	}
 	if w.Until != nil {
-		until := w.Until.UTC()
-		w.Until = &until
+		w.Until = new(w.Until.UTC())
 	}
 	w.After, w.For = 0, 0
 	if w.Seed == 0 && (w.Probability > 0 || e.Jitter > 0) {

@@ -38,11 +38,7 @@ func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
 // ListProjects implements api.ServerInterface.
 func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
 	f, err := filterOf("p-", params.Name, nil, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, s.cloud.ListProjects, func(last cloud.Project) string {
-		return last.ID
-	}, toAPIProject, func(items []api.Project, next *string) any {
-		return api.ProjectList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, s.cloud.ListProjects, toAPIProject)
 }
 
 // CreateProject implements api.ServerInterface.
@@ -52,7 +48,7 @@ func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p, outcome, err := s.cloud.CreateProject(
-		r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: valueOrZero(body.DefaultTags)},
+		r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: api.ValueOf(body.DefaultTags)},
 	)
 	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, toAPIProject(p), outcome, err)
 }
@@ -70,7 +66,7 @@ func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 		return
 	}
 	p, err := s.cloud.UpdateProject(
-		r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)},
+		r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: (*map[string]string)(body.DefaultTags)},
 	)
 	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
 }
@@ -86,11 +82,7 @@ func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Token, bool, error) {
 		return s.cloud.ListTokens(ctx, id, f)
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Token) string {
-		return last.Name
-	}, toAPIToken, func(items []api.Token, next *string) any {
-		return api.TokenList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, list, toAPIToken)
 }
 
 // CreateToken implements api.ServerInterface.
@@ -178,13 +170,4 @@ func toAPIToken(t cloud.Token) api.Token {
 
 func toAPITokenKey(k cloud.TokenKey) api.TokenKey {
 	return api.TokenKey{Fingerprint: k.Fingerprint, CreatedAt: k.CreatedAt}
-}
-
-// toTags is nil for those left out.
-func toTags(t *api.Tags) *map[string]string {
-	if t == nil {
-		return nil
-	}
-	tags := map[string]string(*t)
-	return &tags
 }

@@ -29,12 +29,8 @@ func (s *Server) describeAddress(a cloud.ReservedAddress) api.ReservedAddress {
 // ListAddresses implements api.ServerInterface.
 func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams) {
 	f, err := filterOf("a-", params.Name, params.Tag, params.Limit, params.PageToken)
-	f.States = mapSlice(valueOrZero(params.State), func(v api.AddressState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string {
-		return last.ID
-	}, s.describeAddress, func(items []api.ReservedAddress, next *string) any {
-		return api.ReservedAddressList{Items: items, NextPageToken: next}
-	})
+	f.States = mapSlice(api.ValueOf(params.State), func(v api.AddressState) string { return string(v) })
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), s.describeAddress)
 }
 
 // ReserveAddress implements api.ServerInterface.
@@ -45,7 +41,7 @@ func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request) {
 	}
 	a, outcome, err := s.cloud.ReserveAddress(
 		r.Context(), callerProject(r),
-		cloud.AddressSpec{Name: valueOrZero(body.Name), IP: valueOrZero(body.IP), Tags: valueOrZero(body.Tags)},
+		cloud.AddressSpec{Name: api.ValueOf(body.Name), IP: api.ValueOf(body.IP), Tags: api.ValueOf(body.Tags)},
 	)
 	s.answerCreated(w, r, "/v1/addresses/"+a.ID, a.Version, s.describeAddress(a), outcome, err)
 }

@@ -14,9 +14,9 @@ import (
 // ListAudit implements api.ServerInterface.
 func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams) {
 	f := cloud.AuditFilter{
-		Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent),
-		Operation: valueOrZero(params.Operation), Resource: valueOrZero(params.Resource),
-		Since: valueOrZero(params.Since), Limit: defaultLimit,
+		Token: api.ValueOf(params.Token), UserAgent: api.ValueOf(params.UserAgent),
+		Operation: api.ValueOf(params.Operation), Resource: api.ValueOf(params.Resource),
+		Since: api.ValueOf(params.Since), Limit: defaultLimit,
 	}
 	if params.Limit != nil {
 		f.Limit = *params.Limit
@@ -72,8 +72,8 @@ func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.Sum
 		return ""
 	}
 	f := cloud.AuditFilter{
-		Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent),
-		Operation: valueOrZero(params.Operation),
+		Token: api.ValueOf(params.Token), UserAgent: api.ValueOf(params.UserAgent),
+		Operation: api.ValueOf(params.Operation),
 	}
 	sums, err := s.cloud.SumAudit(r.Context(), callerProject(r), f, func(c cloud.AuditCaller) cloud.AuditCaller {
 		return cloud.AuditCaller{

@@ -33,7 +33,7 @@ func (s *Server) AdvanceClock(w http.ResponseWriter, r *http.Request) {
 		if body.Until != nil {
 			return *body.Until
 		}
-		return now.Add(time.Duration(math.Round(valueOrZero(body.Seconds)*1000)) * time.Millisecond)
+		return now.Add(time.Duration(math.Round(api.ValueOf(body.Seconds)*1000)) * time.Millisecond)
 	})
 	s.answerResult(
 		w, r, http.StatusOK,

@@ -17,12 +17,12 @@ func textOrNil(s string) *string {
 	return &s
 }
 
-func valueOrZero[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
+// mapOrNil converts what a pointer points to; nil stays nil.
+func mapOrNil[A, B any](in *A, fn func(A) B) *B {
+	if in == nil {
+		return nil
 	}
-	return *p
+	return new(fn(*in))
 }
 
 func mapSlice[A, B any](in []A, fn func(A) B) []B {
@@ -72,7 +72,7 @@ func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 		ClientAffinitySeconds: int(lb.Affinity.Seconds()),
 		IdleTimeoutSeconds:    int(lb.IdleTimeout.Seconds()),
 		DrainSeconds:          int(lb.Drain.Seconds()),
-		HealthCheck:           toAPIHealthCheck(lb.HealthCheck),
+		HealthCheck:           mapOrNil(lb.HealthCheck, toAPIHealthCheck),
 		Records:               lb.Records,
 		DeletionProtection:    lb.DeletionProtection,
 		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
@@ -83,8 +83,7 @@ func addressOrNil(a netip.Addr) *string {
 	if !a.IsValid() {
 		return nil
 	}
-	s := a.String()
-	return &s
+	return new(a.String())
 }
 
 func toFamily(f api.IPFamily) cloud.IPFamily { return cloud.IPFamily(f) }
@@ -95,27 +94,21 @@ func toAPIListener(l cloud.Listener) api.Listener {
 		ProxyProtocol: api.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
 	}
 	if l.HealthCheck != (cloud.HealthCheck{}) {
-		out.HealthCheck = toAPIHealthCheck(&l.HealthCheck)
+		out.HealthCheck = new(toAPIHealthCheck(l.HealthCheck))
 	}
 	return out
 }
 
-func toAPIHealthCheck(h *cloud.HealthCheck) *api.HealthCheck {
-	if h == nil {
-		return nil
-	}
-	return &api.HealthCheck{
+func toAPIHealthCheck(h cloud.HealthCheck) api.HealthCheck {
+	return api.HealthCheck{
 		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path, ExpectedCodes: h.ExpectedCodes,
 		IntervalSeconds: int(h.Interval.Seconds()), TimeoutSeconds: int(h.Timeout.Seconds()),
 		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
 	}
 }
 
-func toHealthCheck(h *api.HealthCheck) *cloud.HealthCheck {
-	if h == nil {
-		return nil
-	}
-	return &cloud.HealthCheck{
+func toHealthCheck(h api.HealthCheck) cloud.HealthCheck {
+	return cloud.HealthCheck{
 		Protocol: cloud.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path, ExpectedCodes: h.ExpectedCodes,
 		Interval: secondsToDuration(h.IntervalSeconds), Timeout: secondsToDuration(h.TimeoutSeconds),
 		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
@@ -124,26 +117,16 @@ func toHealthCheck(h *api.HealthCheck) *cloud.HealthCheck {
 
 func secondsToDuration(n int) time.Duration { return time.Duration(n) * time.Second }
 
-func secondsToDurationOrNil(n *int) *time.Duration {
-	if n == nil {
-		return nil
-	}
-	d := secondsToDuration(*n)
-	return &d
-}
-
 func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
 	out := api.TargetHealth{
 		InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: textOrNil(h.Reason),
 		History: mapSlice(h.History, toAPIHealthChange),
 	}
 	if h.Listeners != nil {
-		listeners := mapSlice(h.Listeners, toAPIListenerHealth)
-		out.Listeners = &listeners
+		out.Listeners = new(mapSlice(h.Listeners, toAPIListenerHealth))
 	}
 	if !h.Since.IsZero() {
-		since := h.Since.UTC()
-		out.Since = &since
+		out.Since = new(h.Since.UTC())
 	}
 	return out
 }
@@ -195,40 +178,18 @@ func toListener(l api.Listener) cloud.Listener {
 	return cloud.Listener{
 		Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
 		ProxyProtocol: cloud.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
-		HealthCheck: valueOrZero(toHealthCheck(l.HealthCheck)),
+		HealthCheck: api.ValueOf(mapOrNil(l.HealthCheck, toHealthCheck)),
 	}
 }
 
 func toTarget(t api.Target) string { return t.InstanceID }
 
 func toAPIEvent(e cloud.Event) api.Event {
-	out := api.Event{
+	return api.Event{
 		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),
 		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
+		Instance: mapOrNil(e.Instance, toAPIInstance), LoadBalancer: mapOrNil(e.LoadBalancer, toAPILoadBalancer),
+		Address: mapOrNil(e.Address, toAPIAddress), Route: mapOrNil(e.Route, toAPIRoute),
+		Firewall: mapOrNil(e.Firewall, toAPIFirewall), Network: mapOrNil(e.Network, toAPINetwork),
 	}
-	if e.Instance != nil {
-		in := toAPIInstance(*e.Instance)
-		out.Instance = &in
-	}
-	if e.LoadBalancer != nil {
-		lb := toAPILoadBalancer(*e.LoadBalancer)
-		out.LoadBalancer = &lb
-	}
-	if e.Address != nil {
-		a := toAPIAddress(*e.Address)
-		out.Address = &a
-	}
-	if e.Route != nil {
-		r := toAPIRoute(*e.Route)
-		out.Route = &r
-	}
-	if e.Firewall != nil {
-		f := toAPIFirewall(*e.Firewall)
-		out.Firewall = &f
-	}
-	if e.Network != nil {
-		n := toAPINetwork(*e.Network)
-		out.Network = &n
-	}
-	return out
 }

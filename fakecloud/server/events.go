@@ -77,7 +77,7 @@ func (s *Server) sendStream(w http.ResponseWriter, r *http.Request, params api.S
 // startPosition gives the number after which a stream starts, and whether the reader asked
 // for the newest and so has to be sent that number.
 func (s *Server) startPosition(r *http.Request, params api.StreamEventsParams) (after int64, newest bool, err error) {
-	if params.LastEventID == nil && valueOrZero(params.Newest) {
+	if params.LastEventID == nil && api.ValueOf(params.Newest) {
 		after, err = s.cloud.LastEvent(r.Context())
 		return after, true, err
 	}
@@ -92,11 +92,11 @@ func (s *Server) startPosition(r *http.Request, params api.StreamEventsParams) (
 func toEventFilter(who *cloud.Principal, params api.StreamEventsParams) (eventFilter, error) {
 	f := eventFilter{
 		project: who.Project.ID,
-		resources: mapSlice(valueOrZero(params.Resource), func(k api.ResourceKind) cloud.Resource {
+		resources: mapSlice(api.ValueOf(params.Resource), func(k api.ResourceKind) cloud.Resource {
 			return cloud.Resource(k)
 		}),
-		ids:  valueOrZero(params.ID),
-		tags: mapSlice(valueOrZero(params.Tag), cloud.ParseTagFilter),
+		ids:  api.ValueOf(params.ID),
+		tags: mapSlice(api.ValueOf(params.Tag), cloud.ParseTagFilter),
 	}
 	if params.Project == nil || *params.Project == f.project {
 		return f, nil

@@ -155,8 +155,7 @@ func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults
 	if e.Status == http.StatusUnauthorized { // As a genuine one, it names no project.
 		w.Header().Set("WWW-Authenticate", challenge)
 	} else {
-		named := cmp.Or(e.Project, recordOf(r).principal.Project.ID)
-		p.Project = &named
+		p.Project = new(cmp.Or(e.Project, recordOf(r).principal.Project.ID))
 	}
 	s.writeProblem(w, r, p)
 }

@@ -10,11 +10,7 @@ import (
 // ListFirewalls implements api.ServerInterface.
 func (s *Server) ListFirewalls(w http.ResponseWriter, r *http.Request, params api.ListFirewallsParams) {
 	f, err := filterOf("f-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListFirewalls), func(last cloud.Firewall) string {
-		return last.ID
-	}, toAPIFirewall, func(items []api.Firewall, next *string) any {
-		return api.FirewallList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListFirewalls), toAPIFirewall)
 }
 
 // CreateFirewall implements api.ServerInterface.
@@ -24,8 +20,8 @@ func (s *Server) CreateFirewall(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f, outcome, err := s.cloud.CreateFirewall(r.Context(), callerProject(r), cloud.FirewallSpec{
-		Name: valueOrZero(body.Name), Instances: valueOrZero(body.InstanceIDs),
-		Rules: mapSlice(valueOrZero(body.Rules), toFirewallRule), Records: body.Records, Tags: valueOrZero(body.Tags),
+		Name: api.ValueOf(body.Name), Instances: api.ValueOf(body.InstanceIDs),
+		Rules: mapSlice(api.ValueOf(body.Rules), toFirewallRule), Records: body.Records, Tags: api.ValueOf(body.Tags),
 	})
 	s.answerCreated(w, r, "/v1/firewalls/"+f.ID, f.Version, toAPIFirewall(f), outcome, err)
 }
@@ -43,7 +39,7 @@ func (s *Server) UpdateFirewall(w http.ResponseWriter, r *http.Request, id api.F
 		return
 	}
 	u := cloud.FirewallUpdate{
-		ResourceUpdate: cloud.ResourceUpdate{Name: body.Name, Tags: toTags(body.Tags)},
+		ResourceUpdate: cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)},
 		Instances:      body.InstanceIDs, Records: body.Records,
 	}
 	if body.Rules != nil {

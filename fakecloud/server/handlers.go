@@ -48,22 +48,18 @@ func (s *Server) answerPlain(w http.ResponseWriter, r *http.Request, status int,
 // ListInstances implements api.ServerInterface.
 func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams) {
 	f, err := filterOf("i-", params.Name, params.Tag, params.Limit, params.PageToken)
-	f.Zone = valueOrZero(params.Zone)
+	f.Zone = api.ValueOf(params.Zone)
 	if params.Identity != nil && err == nil {
 		f.Serial, err = serialOf(*params.Identity)
 	}
-	f.States = mapSlice(valueOrZero(params.State), func(v api.InstanceState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), func(last cloud.Instance) string {
-		return last.ID
-	}, toAPIInstance, func(items []api.Instance, next *string) any {
-		return api.InstanceList{Items: items, NextPageToken: next}
-	})
+	f.States = mapSlice(api.ValueOf(params.State), func(v api.InstanceState) string { return string(v) })
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), toAPIInstance)
 }
 
 // filterOf reads the query parameters that all lists of resources have.
 func filterOf(idPrefix string, name *string, tags *[]string, limit *int, pageToken *string) (cloud.Filter, error) {
 	f := cloud.Filter{
-		Name: valueOrZero(name), Limit: defaultLimit, Tags: mapSlice(valueOrZero(tags), cloud.ParseTagFilter),
+		Name: api.ValueOf(name), Limit: defaultLimit, Tags: mapSlice(api.ValueOf(tags), cloud.ParseTagFilter),
 	}
 	if limit != nil {
 		f.Limit = *limit
@@ -78,19 +74,24 @@ func filterOf(idPrefix string, name *string, tags *[]string, limit *int, pageTok
 	return f, nil
 }
 
-// answerList answers with one page of a list. f and filterErr are what filterOf
-// gave, id gives what a page token is made of, and body makes the answer.
-func answerList[R, A any](
+// listPage is how the API's lists are written.
+type listPage[A any] struct {
+	Items         []A     `json:"items"`
+	NextPageToken *string `json:"nextPageToken,omitempty"` // nil on the last page
+}
+
+// answerList answers with one page of a list. f and filterErr are what filterOf gave.
+func answerList[R interface{ PageKey() string }, A any](
 	s *Server, w http.ResponseWriter, r *http.Request, f cloud.Filter, filterErr error,
-	list func(context.Context, cloud.Filter) ([]R, bool, error),
-	id func(R) string, toAPI func(R) A, body func(items []A, nextPageToken *string) any,
+	list func(context.Context, cloud.Filter) ([]R, bool, error), toAPI func(R) A,
 ) {
 	if filterErr != nil {
 		s.answerError(w, r, filterErr)
 		return
 	}
 	items, more, err := list(r.Context(), f)
-	s.answerResult(w, r, http.StatusOK, body(mapSlice(items, toAPI), nextPage(items, more, id)), err)
+	page := listPage[A]{mapSlice(items, toAPI), nextPage(items, more, R.PageKey)}
+	s.answerResult(w, r, http.StatusOK, page, err)
 }
 
 // inProject binds a list of the cloud's to the caller's project.
@@ -147,13 +148,11 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	in, outcome, err := s.cloud.CreateInstance(r.Context(), callerProject(r), cloud.InstanceSpec{
-		Name: valueOrZero(body.Name), Zone: valueOrZero(body.Zone), Type: cloud.InstanceType(valueOrZero(body.Type)),
-		Network: valueOrZero(body.NetworkID), Address: valueOrZero(body.Address), Secondary: body.SecondaryAddresses,
-		Tags: valueOrZero(body.Tags),
+		Name: api.ValueOf(body.Name), Zone: api.ValueOf(body.Zone), Type: cloud.InstanceType(api.ValueOf(body.Type)),
+		Network: api.ValueOf(body.NetworkID), Address: api.ValueOf(body.Address), Secondary: body.SecondaryAddresses,
+		Tags: api.ValueOf(body.Tags),
 	})
-	if err == nil {
-		in, err = awaitOperation(s, w, r, in, outcome, in.ID, s.cloud.GetInstance)
-	}
+	in, err = awaitOperation(s, w, r, in, outcome, err, in.ID, s.cloud.GetInstance)
 	s.answerCreated(w, r, "/v1/instances/"+in.ID, in.Version, toAPIInstance(in), outcome, err)
 }
 
@@ -191,21 +190,15 @@ func (s *Server) actOnInstance(
 	act func(context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error),
 ) {
 	in, outcome, err := act(r.Context(), callerProject(r), id)
-	if err == nil {
-		in, err = awaitOperation(s, w, r, in, outcome, id, s.cloud.GetInstance)
-	}
+	in, err = awaitOperation(s, w, r, in, outcome, err, id, s.cloud.GetInstance)
 	s.answerResource(w, r, http.StatusAccepted, in.Version, toAPIInstance(in), err)
 }
 
 // ListLoadBalancers implements api.ServerInterface.
 func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
 	f, err := filterOf("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
-	f.States = mapSlice(valueOrZero(params.State), func(v api.LoadBalancerState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(last cloud.LoadBalancer) string {
-		return last.ID
-	}, toAPILoadBalancer, func(items []api.LoadBalancer, next *string) any {
-		return api.LoadBalancerList{Items: items, NextPageToken: next}
-	})
+	f.States = mapSlice(api.ValueOf(params.State), func(v api.LoadBalancerState) string { return string(v) })
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), toAPILoadBalancer)
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
@@ -215,24 +208,22 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	lb, outcome, err := s.cloud.CreateLoadBalancer(r.Context(), callerProject(r), cloud.LoadBalancerSpec{
-		Name: body.Name, AddressID: valueOrZero(body.AddressID), Address: valueOrZero(body.Address),
-		IPFamilies: mapSlice(valueOrZero(body.IPFamilies), toFamily),
-		NetworkID:  valueOrZero(body.NetworkID), PrivateAddress: valueOrZero(body.PrivateAddress),
-		Type: cloud.LoadBalancerType(valueOrZero(body.Type)), Kind: cloud.LoadBalancerKind(valueOrZero(body.Kind)),
-		Scheme: cloud.Scheme(valueOrZero(body.Scheme)), Algorithm: cloud.Algorithm(valueOrZero(body.Algorithm)),
-		Listeners: mapSlice(body.Listeners, toListener), Targets: mapSlice(valueOrZero(body.Targets), toTarget),
-		SourceRanges: valueOrZero(body.SourceRanges), Affinity: secondsToDuration(
-			valueOrZero(body.ClientAffinitySeconds),
-		), HealthCheck: toHealthCheck(body.HealthCheck),
-		IdleTimeout:        secondsToDuration(valueOrZero(body.IdleTimeoutSeconds)),
-		Drain:              secondsToDuration(valueOrZero(body.DrainSeconds)),
+		Name: body.Name, AddressID: api.ValueOf(body.AddressID), Address: api.ValueOf(body.Address),
+		IPFamilies: mapSlice(api.ValueOf(body.IPFamilies), toFamily),
+		NetworkID:  api.ValueOf(body.NetworkID), PrivateAddress: api.ValueOf(body.PrivateAddress),
+		Type: cloud.LoadBalancerType(api.ValueOf(body.Type)), Kind: cloud.LoadBalancerKind(api.ValueOf(body.Kind)),
+		Scheme: cloud.Scheme(api.ValueOf(body.Scheme)), Algorithm: cloud.Algorithm(api.ValueOf(body.Algorithm)),
+		Listeners: mapSlice(body.Listeners, toListener), Targets: mapSlice(api.ValueOf(body.Targets), toTarget),
+		SourceRanges: api.ValueOf(body.SourceRanges), Affinity: secondsToDuration(
+			api.ValueOf(body.ClientAffinitySeconds),
+		), HealthCheck: mapOrNil(body.HealthCheck, toHealthCheck),
+		IdleTimeout:        secondsToDuration(api.ValueOf(body.IdleTimeoutSeconds)),
+		Drain:              secondsToDuration(api.ValueOf(body.DrainSeconds)),
 		Records:            body.Records,
-		DeletionProtection: valueOrZero(body.DeletionProtection),
-		Tags:               valueOrZero(body.Tags),
+		DeletionProtection: api.ValueOf(body.DeletionProtection),
+		Tags:               api.ValueOf(body.Tags),
 	})
-	if err == nil {
-		lb, err = awaitOperation(s, w, r, lb, outcome, lb.ID, s.cloud.GetLoadBalancer)
-	}
+	lb, err = awaitOperation(s, w, r, lb, outcome, err, lb.ID, s.cloud.GetLoadBalancer)
 	s.answerCreated(w, r, "/v1/load-balancers/"+lb.ID, lb.Version, toAPILoadBalancer(lb), outcome, err)
 }
 
@@ -245,9 +236,7 @@ func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.
 // DeleteLoadBalancer implements api.ServerInterface.
 func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	lb, outcome, err := s.cloud.DeleteLoadBalancer(r.Context(), callerProject(r), id)
-	if err == nil {
-		lb, err = awaitOperation(s, w, r, lb, outcome, id, s.cloud.GetLoadBalancer)
-	}
+	lb, err = awaitOperation(s, w, r, lb, outcome, err, id, s.cloud.GetLoadBalancer)
 	s.answerResource(w, r, http.StatusAccepted, lb.Version, toAPILoadBalancer(lb), err)
 }
 
@@ -262,29 +251,24 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		NetworkID: body.NetworkID, PrivateAddress: body.PrivateAddress,
 		Type: (*cloud.LoadBalancerType)(body.Type), Kind: (*cloud.LoadBalancerKind)(body.Kind),
 		Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
-		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds),
-		IdleTimeout: secondsToDurationOrNil(body.IdleTimeoutSeconds),
-		Drain:       secondsToDurationOrNil(body.DrainSeconds), HealthCheck: toHealthCheck(body.HealthCheck),
+		SourceRanges: body.SourceRanges, Affinity: mapOrNil(body.ClientAffinitySeconds, secondsToDuration),
+		IdleTimeout: mapOrNil(body.IdleTimeoutSeconds, secondsToDuration),
+		Drain:       mapOrNil(body.DrainSeconds, secondsToDuration), HealthCheck: mapOrNil(body.HealthCheck, toHealthCheck),
 		Records:            body.Records,
 		DeletionProtection: body.DeletionProtection,
 		Tags:               (*map[string]string)(body.Tags),
 	}
 	if body.IPFamilies != nil {
-		f := mapSlice(*body.IPFamilies, toFamily)
-		u.IPFamilies = &f
+		u.IPFamilies = new(mapSlice(*body.IPFamilies, toFamily))
 	}
 	if body.Listeners != nil {
-		l := mapSlice(*body.Listeners, toListener)
-		u.Listeners = &l
+		u.Listeners = new(mapSlice(*body.Listeners, toListener))
 	}
 	if body.Targets != nil {
-		t := mapSlice(*body.Targets, toTarget)
-		u.Targets = &t
+		u.Targets = new(mapSlice(*body.Targets, toTarget))
 	}
 	lb, outcome, err := s.cloud.UpdateLoadBalancer(r.Context(), callerProject(r), id, u)
-	if err == nil {
-		lb, err = awaitOperation(s, w, r, lb, outcome, id, s.cloud.GetLoadBalancer)
-	}
+	lb, err = awaitOperation(s, w, r, lb, outcome, err, id, s.cloud.GetLoadBalancer)
 	s.answerResource(w, r, http.StatusAccepted, lb.Version, toAPILoadBalancer(lb), err)
 }
 
@@ -303,11 +287,7 @@ func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, i
 // ListRoutes implements api.ServerInterface.
 func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.ListRoutesParams) {
 	f, err := filterOf("r-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), func(last cloud.Route) string {
-		return last.ID
-	}, toAPIRoute, func(items []api.Route, next *string) any {
-		return api.RouteList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), toAPIRoute)
 }
 
 // CreateRoute implements api.ServerInterface.
@@ -317,7 +297,7 @@ func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	route, outcome, err := s.cloud.CreateRoute(r.Context(), callerProject(r), cloud.RouteSpec{
-		Name: body.Name, Destination: body.Destination, Instance: body.InstanceID, Tags: valueOrZero(body.Tags),
+		Name: body.Name, Destination: body.Destination, Instance: body.InstanceID, Tags: api.ValueOf(body.Tags),
 	})
 	s.answerCreated(w, r, "/v1/routes/"+route.ID, route.Version, toAPIRoute(route), outcome, err)
 }

@@ -77,9 +77,7 @@ var (
 	targetBrokenDesc      = targetDesc(
 		"broken_connections_total", "Connections to a target that ended otherwise than by both sides' closing.",
 	)
-	targetBytesDesc = targetDesc(
-		"bytes_total", "Payload forwarded to a target (in) and from it (out).", "direction",
-	)
+	targetBytesDesc   = targetDesc("bytes_total", "Payload forwarded to a target (in) and from it (out).", "direction")
 	targetPacketsDesc = targetDesc("packets_total", "Packets passed on to a target; of network balancers.")
 )
 

@@ -10,11 +10,7 @@ import (
 // ListNetworks implements api.ServerInterface.
 func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api.ListNetworksParams) {
 	f, err := filterOf("n-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), func(last cloud.Network) string {
-		return last.ID
-	}, toAPINetwork, func(items []api.Network, next *string) any {
-		return api.NetworkList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), toAPINetwork)
 }
 
 // CreateNetwork implements api.ServerInterface.
@@ -25,7 +21,7 @@ func (s *Server) CreateNetwork(w http.ResponseWriter, r *http.Request) {
 	}
 	n, outcome, err := s.cloud.CreateNetwork(
 		r.Context(), callerProject(r),
-		cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: valueOrZero(body.Tags)},
+		cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: api.ValueOf(body.Tags)},
 	)
 	s.answerCreated(w, r, "/v1/networks/"+n.ID, n.Version, toAPINetwork(n), outcome, err)
 }
@@ -73,7 +69,7 @@ func (s *Server) UpdateRoute(w http.ResponseWriter, r *http.Request, id api.Rout
 
 func (s *Server) resourceUpdate(w http.ResponseWriter, r *http.Request) (cloud.ResourceUpdate, bool) {
 	body, ok := decodeBody[api.ResourceUpdate](s, w, r)
-	return cloud.ResourceUpdate{Name: body.Name, Tags: toTags(body.Tags)}, ok
+	return cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)}, ok
 }
 
 func toAPINetwork(n cloud.Network) api.Network {

@@ -16,16 +16,12 @@ func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params a
 	f, err := filterOf("op-", nil, nil, params.Limit, params.PageToken)
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Operation, bool, error) {
 		return s.cloud.ListOperations(ctx, callerProject(r), cloud.OperationFilter{
-			Resource: valueOrZero(params.Resource), Types: valueOrZero(params.Type),
-			States:  mapSlice(valueOrZero(params.State), func(v api.OperationState) string { return string(v) }),
-			Serials: valueOrZero(params.Serial), After: f.After, Limit: f.Limit,
+			Resource: api.ValueOf(params.Resource), Types: api.ValueOf(params.Type),
+			States:  mapSlice(api.ValueOf(params.State), func(v api.OperationState) string { return string(v) }),
+			Serials: api.ValueOf(params.Serial), After: f.After, Limit: f.Limit,
 		})
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Operation) string {
-		return last.ID
-	}, toAPIOperation, func(items []api.Operation, next *string) any {
-		return api.OperationList{Items: items, NextPageToken: next}
-	})
+	answerList(s, w, r, f, err, list, toAPIOperation)
 }
 
 // GetOperation implements api.ServerInterface.
@@ -35,7 +31,7 @@ func (s *Server) GetOperation(
 	id api.OperationID,
 	params api.GetOperationParams,
 ) {
-	until, cancel := s.waitContext(w, r, time.Duration(valueOrZero(params.Wait))*time.Second)
+	until, cancel := s.waitContext(w, r, time.Duration(api.ValueOf(params.Wait))*time.Second)
 	defer cancel()
 	op, err := s.cloud.AwaitOperation(r.Context(), callerProject(r), id, until.Done())
 	s.answerResult(w, r, http.StatusOK, toAPIOperation(op), err)
@@ -62,7 +58,7 @@ func (s *Server) waitContext(
 	return ctx, func() { unhook(); cancel() }
 }
 
-// awaitOperation names the operation that a change began in the answer's headers.
+// awaitOperation names the operation that a change began in the answer's headers, unless the change failed with err.
 // If the call asks for it, awaitOperation waits until the operation has ended, and
 // gives the resource as it is then. A resource that is gone by then is given as
 // it last was.
@@ -72,12 +68,13 @@ func awaitOperation[T any](
 	r *http.Request,
 	changed T,
 	outcome cloud.Outcome,
+	err error,
 	id string,
 	read func(context.Context, cloud.Project, string) (T, error),
 ) (T, error) {
 	op := outcome.Operation
-	if op == "" {
-		return changed, nil
+	if op == "" || err != nil {
+		return changed, err
 	}
 	w.Header().Set("Operation-Location", "/v1/operations/"+op)
 	wait, err := strconv.Atoi(r.URL.Query().Get("wait"))

@@ -2,6 +2,7 @@ package brightbox
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -67,7 +68,7 @@ func listCloudIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect
 
 // showCloudIP gives the cloud IP of what a native call answered.
 func showCloudIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) (cloudIP, error) {
-	address := cloud.ReservedAddress{Serial: a.Serial, Tags: a.Tags}
+	address := cloud.ReservedAddress{Metadata: cloud.Metadata{Serial: a.Serial, Tags: a.Tags}}
 	if a.Holder != nil {
 		address.Holder = cloud.AddressHolder{Kind: cloud.Resource(a.Holder.Kind), ID: a.Holder.ID}
 	}
@@ -84,16 +85,8 @@ func findAddress(ctx context.Context, r *dialect.Request) (string, error) {
 }
 
 func getCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	id, err := findAddress(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	a, err := r.GetAddress(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	ip, err := showCloudIP(ctx, r, a)
-	return dialect.OK(ip), err
+	answer := answerCloudIP(ctx, r, http.StatusOK)
+	return answer(dialect.Find(ctx, r, cloudIPKind.Kind, dialect.InPath(r), r.GetAddress))
 }
 
 func createCloudIP(ctx context.Context, r *dialect.Request, body struct {
@@ -103,12 +96,7 @@ func createCloudIP(ctx context.Context, r *dialect.Request, body struct {
 	if body.Name != nil {
 		create.Tags = &api.Tags{dialect.TagName: *body.Name}
 	}
-	a, err := r.ReserveAddress(ctx, create)
-	if err != nil {
-		return nil, err
-	}
-	ip, err := showCloudIP(ctx, r, a)
-	return answerCreated(ip), err
+	return answerCloudIP(ctx, r, http.StatusCreated)(r.ReserveAddress(ctx, create))
 }
 
 func mapCloudIP(ctx context.Context, r *dialect.Request, body struct {
@@ -127,7 +115,7 @@ func mapCloudIP(ctx context.Context, r *dialect.Request, body struct {
 	if err != nil {
 		return nil, dialect.Invalid("destination", "%q is no server and no load balancer", body.Destination)
 	}
-	return answerCloudIP(ctx, r)(r.AttachAddress(ctx, id, to))
+	return answerCloudIP(ctx, r, http.StatusAccepted)(r.AttachAddress(ctx, id, to))
 }
 
 func unmapCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
@@ -135,20 +123,21 @@ func unmapCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect
 	if err != nil {
 		return nil, err
 	}
-	return answerCloudIP(ctx, r)(r.DetachAddress(ctx, id))
+	return answerCloudIP(ctx, r, http.StatusAccepted)(r.DetachAddress(ctx, id))
 }
 
-// answerCloudIP answers a change of a cloud IP with what it is now.
+// answerCloudIP answers a native call about a cloud IP with what that is now.
 func answerCloudIP(
 	ctx context.Context,
 	r *dialect.Request,
+	status int,
 ) func(a *api.ReservedAddress, err error) (*dialect.Answer, error) {
 	return func(a *api.ReservedAddress, err error) (*dialect.Answer, error) {
 		if err != nil {
 			return nil, err
 		}
 		ip, err := showCloudIP(ctx, r, a)
-		return answerAccepted(ip), err
+		return &dialect.Answer{Status: status, Body: ip}, err
 	}
 }
 

@@ -283,12 +283,7 @@ func createServerGroup(ctx context.Context, r *dialect.Request, body struct {
 	return answerCreated(f.toGroup(r, nil)), nil
 }
 
-func createFirewall(
-	ctx context.Context,
-	r *dialect.Request,
-	rec firewallRecord,
-	wireName string,
-) (*firewall, error) {
+func createFirewall(ctx context.Context, r *dialect.Request, rec firewallRecord, wireName string) (*firewall, error) {
 	native, err := r.CreateFirewall(ctx, api.FirewallCreate{
 		Records: dialect.WithRecord(name, nil, rec), Tags: &api.Tags{dialect.TagName: wireName},
 	})

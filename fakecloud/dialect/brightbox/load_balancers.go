@@ -232,30 +232,35 @@ func listLoadBalancers(ctx context.Context, r *dialect.Request, _ struct{}) (*di
 	return dialect.OK(out), err
 }
 
-// answerBalancer answers with a balancer as a native call has given it.
-func answerBalancer(ctx context.Context, r *dialect.Request, status int, lb *api.LoadBalancer) (*dialect.Answer, error) {
-	v, err := readView(ctx, r)
-	if err != nil {
-		return nil, err
+// answerBalancer answers a native call about a balancer with what that is now.
+func answerBalancer(
+	ctx context.Context,
+	r *dialect.Request,
+	status int,
+) func(lb *api.LoadBalancer, err error) (*dialect.Answer, error) {
+	return func(lb *api.LoadBalancer, err error) (*dialect.Answer, error) {
+		if err != nil {
+			return nil, err
+		}
+		v, err := readView(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		out, err := v.toLoadBalancer(r, lb)
+		return &dialect.Answer{Status: status, Body: out}, err
 	}
-	out, err := v.toLoadBalancer(r, lb)
-	return &dialect.Answer{Status: status, Body: out}, err
 }
 
 // readBalancer reads the balancer in the call's path.
 func readBalancer(ctx context.Context, r *dialect.Request) (*api.LoadBalancer, error) {
-	id, err := loadBalancerKind.NativeID(ctx, r, dialect.InPath(r))
-	if err != nil {
-		return nil, err
-	}
-	return r.GetLoadBalancer(ctx, id)
+	return dialect.Find(ctx, r, loadBalancerKind.Kind, dialect.InPath(r), r.GetLoadBalancer)
 }
 
 // getLoadBalancer answers with a balancer that was deleted, too, while this cloud knows of it.
 func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
 	lb, err := readBalancer(ctx, r)
 	if err == nil {
-		return answerBalancer(ctx, r, http.StatusOK, lb)
+		return answerBalancer(ctx, r, http.StatusOK)(lb, nil)
 	}
 	serial, invalid := loadBalancerKind.Serial(dialect.InPath(r))
 	if invalid != nil {
@@ -289,11 +294,7 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRe
 	if u.Listeners != nil {
 		create.Listeners = *u.Listeners
 	}
-	made, err := r.CreateLoadBalancer(ctx, create)
-	if err != nil {
-		return nil, err
-	}
-	return answerBalancer(ctx, r, http.StatusAccepted, made)
+	return answerBalancer(ctx, r, http.StatusAccepted)(r.CreateLoadBalancer(ctx, create))
 }
 
 func updateLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*dialect.Answer, error) {
@@ -305,10 +306,7 @@ func updateLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRe
 	if err != nil {
 		return nil, err
 	}
-	if lb, err = r.UpdateLoadBalancer(ctx, lb.ID, u); err != nil {
-		return nil, err
-	}
-	return answerBalancer(ctx, r, http.StatusAccepted, lb)
+	return answerBalancer(ctx, r, http.StatusAccepted)(r.UpdateLoadBalancer(ctx, lb.ID, u))
 }
 
 func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
@@ -316,10 +314,7 @@ func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*d
 	if err != nil {
 		return nil, err
 	}
-	if lb, err = r.DeleteLoadBalancer(ctx, lb.ID); err != nil {
-		return nil, err
-	}
-	return answerBalancer(ctx, r, http.StatusAccepted, lb)
+	return answerBalancer(ctx, r, http.StatusAccepted)(r.DeleteLoadBalancer(ctx, lb.ID))
 }
 
 // toUpdate gives the native change of a balancer that a request asks for.

@@ -35,6 +35,7 @@ const recordVersion = 1
 type balancer struct {
 	*api.LoadBalancer
 	record record
+	update api.LoadBalancerUpdate // what an action is about to change, beside the record
 }
 
 func toBalancer(lb *api.LoadBalancer) (*balancer, error) {

@@ -16,10 +16,10 @@ import (
 )
 
 // loadBalancerAction makes the call of an action on a balancer. change changes the balancer's
-// record, and says in an update what else changes.
+// record, and says in its update what else changes.
 func loadBalancerAction[B any](
 	name string,
-	change func(ctx context.Context, r *dialect.Request, b *balancer, q B) (api.LoadBalancerUpdate, error),
+	change func(ctx context.Context, r *dialect.Request, b *balancer, q B) error,
 ) dialect.Call {
 	path := "/v1/load_balancers/{id}/actions/" + name
 	return dialect.Handle(http.MethodPost, path, nil, func(
@@ -34,15 +34,14 @@ func loadBalancerAction[B any](
 		if b.State == api.LoadBalancerProvisioning || b.State == api.LoadBalancerUpdating {
 			return nil, &cloud.Error{Code: locked, Message: "load balancer is locked: another action is running"}
 		}
-		u, err := change(ctx, r, b, q)
-		if err != nil {
+		if err := change(ctx, r, b, q); err != nil {
 			return nil, err
 		}
-		u.Records = b.records()
+		b.update.Records = b.records()
 		var operation string
 		// Nobody else's change may get lost, as the update says all of the listeners and targets.
 		ctx = client.IfMatch(ctx, b.Version)
-		lb, err := r.UpdateLoadBalancer(client.OperationInto(ctx, &operation), b.ID, u)
+		lb, err := r.UpdateLoadBalancer(client.OperationInto(ctx, &operation), b.ID, b.update)
 		if err != nil {
 			return nil, err
 		}
@@ -178,16 +177,9 @@ func (b *balancer) services() []schema.LoadBalancerService {
 	return services
 }
 
-func addService(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	q serviceRequest,
-) (api.LoadBalancerUpdate, error) {
+func addService(_ context.Context, _ *dialect.Request, b *balancer, q serviceRequest) error {
 	if _, taken := b.record.Services[q.ListenPort]; taken {
-		return api.LoadBalancerUpdate{}, &cloud.Error{
-			Code: portUsed, Message: "source port is already used by another service",
-		}
+		return &cloud.Error{Code: portUsed, Message: "source port is already used by another service"}
 	}
 	var s schema.LoadBalancerService
 	q.applyTo(&s)
@@ -195,15 +187,10 @@ func addService(
 	return b.updateServices()
 }
 
-func updateService(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	q serviceRequest,
-) (api.LoadBalancerUpdate, error) {
+func updateService(_ context.Context, _ *dialect.Request, b *balancer, q serviceRequest) error {
 	s, there := b.record.Services[q.ListenPort]
 	if !there {
-		return api.LoadBalancerUpdate{}, dialect.NotFound("no service listens on port %d", q.ListenPort)
+		return dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
 	q.applyTo(&s)
 	b.record.Services[q.ListenPort] = s
@@ -214,14 +201,9 @@ type portRequest struct {
 	ListenPort int `json:"listen_port"`
 }
 
-func deleteService(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	q portRequest,
-) (api.LoadBalancerUpdate, error) {
+func deleteService(_ context.Context, _ *dialect.Request, b *balancer, q portRequest) error {
 	if _, there := b.record.Services[q.ListenPort]; !there {
-		return api.LoadBalancerUpdate{}, dialect.NotFound("no service listens on port %d", q.ListenPort)
+		return dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
 	delete(b.record.Services, q.ListenPort)
 	return b.updateServices()
@@ -232,7 +214,7 @@ var protocols = []string{"tcp", "http", "https"}
 
 // updateServices makes listeners of the services that the record has. What else others have set of
 // a listener stays.
-func (b *balancer) updateServices() (u api.LoadBalancerUpdate, err error) {
+func (b *balancer) updateServices() (err error) {
 	listeners, before := api.Listeners{}, map[int]api.Listener{}
 	for _, l := range b.Listeners {
 		if l.Protocol == api.ProtocolTCP {
@@ -243,13 +225,13 @@ func (b *balancer) updateServices() (u api.LoadBalancerUpdate, err error) {
 	}
 	for _, s := range b.services() {
 		if !slices.Contains(protocols, s.Protocol) {
-			return u, dialect.Invalid("protocol", "must be tcp, http or https")
+			return dialect.Invalid("protocol", "must be tcp, http or https")
 		}
 		l := before[s.ListenPort]
 		l.Protocol, l.Port, l.TargetPort = api.ProtocolTCP, s.ListenPort, s.DestinationPort
 		if s.HealthCheck != nil { // One that was made otherwise keeps the balancer's own.
 			if l.HealthCheck, err = toHealthCheck(*s.HealthCheck); err != nil {
-				return u, err
+				return err
 			}
 		}
 		switch {
@@ -260,8 +242,8 @@ func (b *balancer) updateServices() (u api.LoadBalancerUpdate, err error) {
 		}
 		listeners = append(listeners, l)
 	}
-	u.Listeners = &listeners
-	return u, nil
+	b.update.Listeners = &listeners
+	return nil
 }
 
 // toHealthCheck makes a listener's health check of a service's.

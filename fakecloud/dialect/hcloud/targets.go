@@ -45,79 +45,69 @@ func (q targetRequest) find(ctx context.Context, r *dialect.Request) (*api.Insta
 	return readInstance(ctx, r, q.Server.ID)
 }
 
-func addTarget(
-	ctx context.Context,
-	r *dialect.Request,
-	b *balancer,
-	q targetRequest,
-) (u api.LoadBalancerUpdate, err error) {
+func addTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetRequest) error {
 	in, err := q.find(ctx, r)
 	if err != nil {
-		return u, err
+		return err
 	}
 	target := api.Target{InstanceID: in.ID}
 	private := q.UsePrivateIP != nil && *q.UsePrivateIP
 	hasPublic := slices.ContainsFunc(in.Addresses, func(a api.Address) bool { return a.Type == api.AddressExternal })
 	switch {
 	case slices.Contains(b.Targets, target):
-		return u, &cloud.Error{Code: targetDefined, Message: "load balancer target is already defined"}
+		return &cloud.Error{Code: targetDefined, Message: "load balancer target is already defined"}
 	case private && b.NetworkID == nil:
-		return u, &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
+		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
 	case !private && !hasPublic:
-		return u, &cloud.Error{Code: missingIPv4, Message: "server " + in.Name + " has no public IPv4 address"}
+		return &cloud.Error{Code: missingIPv4, Message: "server " + in.Name + " has no public IPv4 address"}
 	}
 	if private {
 		b.record.PrivateTargets = append(b.record.PrivateTargets, in.Serial)
 	}
 	targets := append(slices.Clone(b.Targets), target)
-	u.Targets = &targets
-	return u, nil
+	b.update.Targets = &targets
+	return nil
 }
 
-func removeTarget(
-	ctx context.Context,
-	r *dialect.Request,
-	b *balancer,
-	q targetRequest,
-) (u api.LoadBalancerUpdate, err error) {
+func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetRequest) error {
 	if q.Type != "server" || q.Server == nil {
-		return u, dialect.Invalid("server", "must be given, with type server")
+		return dialect.Invalid("server", "must be given, with type server")
 	}
 	// A server that is gone may still be a target.
 	id, err := r.ResourceID(ctx, cloud.InstanceResource, q.Server.ID)
 	if err != nil {
-		return u, err
+		return err
 	}
 	target := api.Target{InstanceID: id}
 	if !slices.Contains(b.Targets, target) {
-		return u, dialect.NotFound("server %d is no target of the load balancer", q.Server.ID)
+		return dialect.NotFound("server %d is no target of the load balancer", q.Server.ID)
 	}
 	b.record.PrivateTargets = slices.DeleteFunc(b.record.PrivateTargets, func(s int64) bool { return s == q.Server.ID })
 	targets := slices.DeleteFunc(slices.Clone(b.Targets), func(t api.Target) bool { return t == target })
-	u.Targets = &targets
-	return u, nil
+	b.update.Targets = &targets
+	return nil
 }
 
 func changeAlgorithm(
 	_ context.Context,
 	_ *dialect.Request,
-	_ *balancer,
+	b *balancer,
 	q schema.LoadBalancerActionChangeAlgorithmRequest,
-) (u api.LoadBalancerUpdate, err error) {
+) error {
 	algorithm, err := algorithmNamed(q.Type)
-	u.Algorithm = &algorithm
-	return u, err
+	b.update.Algorithm = &algorithm
+	return err
 }
 
 func changeType(
 	_ context.Context,
 	_ *dialect.Request,
-	_ *balancer,
+	b *balancer,
 	q schema.LoadBalancerActionChangeTypeRequest,
-) (u api.LoadBalancerUpdate, err error) {
+) error {
 	kind, err := findType(q.LoadBalancerType)
-	u.Type = &kind
-	return u, err
+	b.update.Type = &kind
+	return err
 }
 
 func changeDNSPtr(
@@ -125,9 +115,9 @@ func changeDNSPtr(
 	_ *dialect.Request,
 	b *balancer,
 	q schema.LoadBalancerActionChangeDNSPtrRequest,
-) (u api.LoadBalancerUpdate, err error) {
+) error {
 	if q.IP != b.Address && (b.IPv6Address == nil || q.IP != *b.IPv6Address) {
-		return u, dialect.Invalid("ip", "%q is no public address of the load balancer", q.IP)
+		return dialect.Invalid("ip", "%q is no public address of the load balancer", q.IP)
 	}
 	if b.record.DNSPtr == nil {
 		b.record.DNSPtr = map[string]string{}
@@ -136,7 +126,7 @@ func changeDNSPtr(
 	if q.DNSPtr != nil {
 		b.record.DNSPtr[q.IP] = *q.DNSPtr
 	}
-	return u, nil
+	return nil
 }
 
 type attachRequest struct {
@@ -145,45 +135,37 @@ type attachRequest struct {
 	IPRange *string `json:"ip_range,omitempty"`
 }
 
-func attachToNetwork(
-	ctx context.Context,
-	r *dialect.Request,
-	b *balancer,
-	q attachRequest,
-) (u api.LoadBalancerUpdate, err error) {
+func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q attachRequest) error {
 	n, err := networkOf(ctx, r, q.Network)
 	if err != nil {
-		return u, err
+		return err
 	}
 	if b.NetworkID != nil {
-		return u, &cloud.Error{Code: alreadyAttached, Message: "load balancer is already attached to a network"}
+		return &cloud.Error{Code: alreadyAttached, Message: "load balancer is already attached to a network"}
 	}
 	if q.IPRange != nil && *q.IPRange != n.Cidr {
-		return u, dialect.Invalid("ip_range", "%q is no subnet of the network: it has %s alone", *q.IPRange, n.Cidr)
+		return dialect.Invalid("ip_range", "%q is no subnet of the network: it has %s alone", *q.IPRange, n.Cidr)
 	}
-	return api.LoadBalancerUpdate{NetworkID: &n.ID, PrivateAddress: q.IP}, nil
+	b.update.NetworkID, b.update.PrivateAddress = &n.ID, q.IP
+	return nil
 }
 
 type detachRequest struct {
 	Network int64 `json:"network"`
 }
 
-func detachFromNetwork(
-	ctx context.Context,
-	r *dialect.Request,
-	b *balancer,
-	q detachRequest,
-) (u api.LoadBalancerUpdate, err error) {
+func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q detachRequest) error {
 	network, err := r.ResourceID(ctx, cloud.NetworkResource, q.Network)
 	switch {
 	case err != nil:
-		return u, err
+		return err
 	case b.NetworkID == nil || *b.NetworkID != network:
-		return u, &cloud.Error{Code: notAttached, Message: "load balancer is not attached to the network"}
+		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to the network"}
 	case len(b.record.PrivateTargets) > 0:
-		return u, &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}
+		return &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}
 	}
-	return api.LoadBalancerUpdate{NetworkID: new("")}, nil
+	b.update.NetworkID = new("")
+	return nil
 }
 
 // schemeOf is the scheme of a balancer whose public interface is on, or off.
@@ -195,15 +177,9 @@ func schemeOf(public bool) *api.LoadBalancerScheme {
 }
 
 // setPublicInterface gives the change of an action that switches the public interface on or off.
-func setPublicInterface(enabled bool) func(
-	context.Context, *dialect.Request, *balancer, struct{},
-) (api.LoadBalancerUpdate, error) {
-	return func(
-		_ context.Context,
-		_ *dialect.Request,
-		_ *balancer,
-		_ struct{},
-	) (api.LoadBalancerUpdate, error) {
-		return api.LoadBalancerUpdate{Scheme: schemeOf(enabled)}, nil
+func setPublicInterface(enabled bool) func(context.Context, *dialect.Request, *balancer, struct{}) error {
+	return func(_ context.Context, _ *dialect.Request, b *balancer, _ struct{}) error {
+		b.update.Scheme = schemeOf(enabled)
+		return nil
 	}
 }

@@ -635,11 +635,7 @@ func (s *service) changeBalancer(
 
 // readBalancer reads the balancer of the service that has an OCID.
 func (s *service) readBalancer(ctx context.Context, r *dialect.Request, ocid string) (*balancer, error) {
-	id, err := s.kind.NativeID(ctx, r, ocid)
-	if err != nil {
-		return nil, err
-	}
-	lb, err := r.GetLoadBalancer(ctx, id)
+	lb, err := dialect.Find(ctx, r, s.kind, ocid, r.GetLoadBalancer)
 	if err != nil {
 		return nil, err
 	}

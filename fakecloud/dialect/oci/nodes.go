@@ -99,17 +99,8 @@ func listInstances(ctx context.Context, r *dialect.Request) (all []instance, err
 	return all, err
 }
 
-// readInstance reads the instance that an OCID names: its own, or that of its VNIC.
-func readInstance(ctx context.Context, r *dialect.Request, kind dialect.Kind, ocid string) (*api.Instance, error) {
-	id, err := kind.NativeID(ctx, r, ocid)
-	if err != nil {
-		return nil, err
-	}
-	return r.GetInstance(ctx, id)
-}
-
 func getInstance(ctx context.Context, r *dialect.Request, ocid string) (shown instance, err error) {
-	in, err := readInstance(ctx, r, instanceKind, ocid)
+	in, err := dialect.Find(ctx, r, instanceKind, ocid, r.GetInstance)
 	if err != nil {
 		return shown, err
 	}
@@ -135,7 +126,7 @@ func listVNICAttachments(ctx context.Context, r *dialect.Request) (all []vnicAtt
 	query := r.HTTP.URL.Query()
 	var found []api.Instance
 	if ocid := query.Get("instanceId"); ocid != "" {
-		in, err := readInstance(ctx, r, instanceKind, ocid)
+		in, err := dialect.Find(ctx, r, instanceKind, ocid, r.GetInstance)
 		if err != nil {
 			return nil, err
 		}
@@ -174,7 +165,7 @@ type vnic struct {
 // getVNIC gives the first address of each sort that an instance has. OCI has the others as private IPs of their own,
 // which no call here shows.
 func getVNIC(ctx context.Context, r *dialect.Request, ocid string) (out vnic, err error) {
-	in, err := readInstance(ctx, r, vnicKind, ocid)
+	in, err := dialect.Find(ctx, r, vnicKind, ocid, r.GetInstance)
 	if err != nil {
 		return out, err
 	}
@@ -211,17 +202,8 @@ type subnet struct {
 	VirtualRouterMac   string   `json:"virtualRouterMac"`
 }
 
-// readNetwork reads the network that an OCID names: that of its subnet, or of its security list.
-func readNetwork(ctx context.Context, r *dialect.Request, kind dialect.Kind, ocid string) (*api.Network, error) {
-	id, err := kind.NativeID(ctx, r, ocid)
-	if err != nil {
-		return nil, err
-	}
-	return r.GetNetwork(ctx, id)
-}
-
 func getSubnet(ctx context.Context, r *dialect.Request, ocid string) (out subnet, err error) {
-	n, err := readNetwork(ctx, r, subnetKind, ocid)
+	n, err := dialect.Find(ctx, r, subnetKind, ocid, r.GetNetwork)
 	if err != nil {
 		return out, err
 	}

@@ -136,10 +136,7 @@ func checkCompartment(r *dialect.Request, given string) error {
 }
 
 // get makes a call that answers with what read gives for the OCID in its path.
-func get[T any](
-	path string,
-	read func(ctx context.Context, r *dialect.Request, ocid string) (T, error),
-) dialect.Call {
+func get[T any](path string, read func(ctx context.Context, r *dialect.Request, ocid string) (T, error)) dialect.Call {
 	do := func(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
 		shown, err := read(ctx, r, dialect.InPath(r))
 		return dialect.OK(shown), err

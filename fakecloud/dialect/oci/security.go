@@ -236,7 +236,7 @@ const defaultRules = `{
 
 // readSecurityList reads the security list in the call's path.
 func readSecurityList(ctx context.Context, r *dialect.Request, _ struct{}) (*firewall, error) {
-	n, err := readNetwork(ctx, r, securityListKind, dialect.InPath(r))
+	n, err := dialect.Find(ctx, r, securityListKind, dialect.InPath(r), r.GetNetwork)
 	if err != nil {
 		return nil, err
 	}
@@ -275,11 +275,7 @@ func updateSecurityList(ctx context.Context, r *dialect.Request, q struct {
 
 // readSecurityGroup reads the group that has an OCID.
 func readSecurityGroup(ctx context.Context, r *dialect.Request, ocid string) (*firewall, error) {
-	id, err := securityGroupKind.NativeID(ctx, r, ocid)
-	if err != nil {
-		return nil, err
-	}
-	native, err := r.GetFirewall(ctx, id)
+	native, err := dialect.Find(ctx, r, securityGroupKind, ocid, r.GetFirewall)
 	if err != nil {
 		return nil, err
 	}

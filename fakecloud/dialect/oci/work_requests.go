@@ -23,11 +23,7 @@ func (s *service) writeRequestID(balancer, operation int64) string {
 }
 
 // answerAccepted answers a change of a balancer with its work request. Operation is "" if it took no time.
-func (b *balancer) answerAccepted(
-	ctx context.Context,
-	r *dialect.Request,
-	operation string,
-) (*dialect.Answer, error) {
+func (b *balancer) answerAccepted(ctx context.Context, r *dialect.Request, operation string) (*dialect.Answer, error) {
 	var op cloud.Operation
 	if operation != "" {
 		var err error
@@ -146,11 +142,7 @@ func (s *service) readWorkRequest(ctx context.Context, r *dialect.Request, ocid 
 	return s.toWorkRequest(r, found[0], balancer), nil
 }
 
-func readNetworkWorkRequest(
-	ctx context.Context,
-	r *dialect.Request,
-	ocid string,
-) (networkWorkRequest, error) {
+func readNetworkWorkRequest(ctx context.Context, r *dialect.Request, ocid string) (networkWorkRequest, error) {
 	w, err := nlbService.readWorkRequest(ctx, r, ocid)
 	return w.toNetwork(), err
 }

@@ -59,11 +59,7 @@ func viewFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*diale
 	return answerWith(ctx, r, http.StatusOK, a, err)
 }
 
-func createFloatingIP(
-	ctx context.Context,
-	r *dialect.Request,
-	body oxide.FloatingIpCreate,
-) (*dialect.Answer, error) {
+func createFloatingIP(ctx context.Context, r *dialect.Request, body oxide.FloatingIpCreate) (*dialect.Answer, error) {
 	if err := checkProject(r); err != nil {
 		return nil, err
 	}
@@ -101,11 +97,7 @@ func checkAllocator(from oxide.AddressAllocator) error {
 	return nil
 }
 
-func attachFloatingIP(
-	ctx context.Context,
-	r *dialect.Request,
-	body oxide.FloatingIpAttach,
-) (*dialect.Answer, error) {
+func attachFloatingIP(ctx context.Context, r *dialect.Request, body oxide.FloatingIpAttach) (*dialect.Answer, error) {
 	if body.Kind != oxide.FloatingIpParentKindInstance {
 		return nil, dialect.Invalid("kind", "%q is none: a floating IP is attached to an instance", body.Kind)
 	}
