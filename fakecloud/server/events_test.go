@@ -20,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -185,7 +186,7 @@ func TestFilteredReadersKeepUpWithTheLog(t *testing.T) {
 func TestSlowReadersAreCutOff(t *testing.T) {
 	r := newRig(t).withHop(t)
 	r.srv.SetEventTimeout(3 * time.Second)
-	slow := must((&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://")))(t)
+	slow := must.Do((&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://")))(t)
 	t.Cleanup(func() { _ = slow.Close() })
 	require.NoError(t, slow.(*net.TCPConn).SetReadBuffer(4096))
 	_, err := fmt.Fprintf(slow, "GET /v1/events HTTP/1.1\r\nHost: cloud\r\nAuthorization: Bearer %s\r\n\r\n", secret)
@@ -270,12 +271,12 @@ func TestTheTailComesAndGoes(t *testing.T) {
 // nothing has happened yet, and gets what happens from then on, and nothing older.
 func TestReadersMayStartWithTheNewest(t *testing.T) {
 	r := newRig(t)
-	at := must(r.NewestEvent(t.Context()))(t)
+	at := must.Do(r.NewestEvent(t.Context()))(t)
 	r.withHop(t)
 	old := r.log(t, client.FromOldest)
 	assert.Equal(t, at+1, old[0])
 	assert.Equal(t, old, r.log(t, at))
-	at = must(r.NewestEvent(t.Context()))(t)
+	at = must.Do(r.NewestEvent(t.Context()))(t)
 	assert.Equal(t, old[len(old)-1], at)
 
 	enough := errors.New("enough")

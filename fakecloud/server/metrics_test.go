@@ -12,6 +12,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -24,7 +25,7 @@ func samples(t *testing.T, url string) map[string]float64 {
 	require.Equal(t, 200, resp.StatusCode)
 	assert.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain"))
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families := must(parser.TextToMetricFamilies(resp.Body))(t)
+	families := must.Do(parser.TextToMetricFamilies(resp.Body))(t)
 	all := map[string]float64{}
 	for name, f := range families {
 		assert.NotEmpty(t, f.GetHelp(), name)
