@@ -89,8 +89,7 @@ func (r *applyRig) runApply(manifest string, args ...string) (out, errs string, 
 
 func (r *applyRig) instance(name string) api.Instance {
 	r.t.Helper()
-	all, err := r.client.ListInstances(r.t.Context(), client.InstanceFilter{Name: name})
-	require.NoError(r.t, err)
+	all := must.Do(r.client.ListInstances(r.t.Context(), client.InstanceFilter{Name: name}))(r.t)
 	require.Len(r.t, all, 1)
 	return all[0]
 }
@@ -131,10 +130,9 @@ func TestApply(t *testing.T) {
 
 	// The first answer of each kind is lost, so the call is repeated.
 	for _, op := range []string{"createInstance", "createLoadBalancer", "createFirewall", "createRoute"} {
-		_, err := r.client.CreateFault(ctx, api.FaultCreate{
+		must.Do(r.client.CreateFault(ctx, api.FaultCreate{
 			Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true},
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	assert.Equal(t, want, r.apply(seedManifest, "--wait"))
 	assert.Equal(t, api.InstanceStopped, r.instance("node-2").State)

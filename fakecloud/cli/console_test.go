@@ -49,8 +49,7 @@ func (v pageVisit) send(t *testing.T, method, path, origin string) (status int, 
 	if origin != "" {
 		req.Header.Set("Origin", origin)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	return resp.StatusCode, resp.Body
 }
@@ -113,8 +112,7 @@ func TestPageOfTheCloud(t *testing.T) {
 	for _, path := range []string{"/console/", "/openapi.yaml"} {
 		req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil))(t)
 		req.Host = "rebound.example"
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Do(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode, path)
 	}
@@ -160,8 +158,7 @@ func TestPageEndsWithItsToken(t *testing.T) {
 			status, stream := page.send(t, http.MethodGet, "/stream", "")
 			require.Equal(t, http.StatusOK, status)
 			end(name, file)
-			_, err := io.Copy(io.Discard, stream)
-			require.NoError(t, err)
+			must.Do(io.Copy(io.Discard, stream))(t)
 			status, refusal := page.send(t, http.MethodGet, "/stream", "")
 			assert.Equal(t, http.StatusUnauthorized, status)
 			assert.Contains(t, string(must.Do(io.ReadAll(refusal))(t)), "type: fakecloud console")

@@ -87,8 +87,7 @@ func TestAFullDiskStopsChangesAlone(t *testing.T) {
 	require.NoError(t, os.Remove(filler.Name()))
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
 		for id := range acknowledged {
-			in, err := c.GetInstance(ctx, id)
-			require.NoError(t, err)
+			in := must.Do(c.GetInstance(ctx, id))(t)
 			require.Equal(t, api.InstanceRunning, in.State)
 		}
 	}, testTimeout, 20*time.Millisecond)

@@ -227,9 +227,8 @@ func TestEveryOperationEnds(t *testing.T) {
 					Draw(t, "name"))
 			},
 			"wait": func(t *rapid.T) {
-				_, err := c.Advance(t.Context(), by(time.Duration(rapid.IntRange(0, 10_000).
-					Draw(t, "ms"))*time.Millisecond))
-				require.NoError(t, err)
+				must.Do(c.Advance(t.Context(), by(time.Duration(rapid.IntRange(0, 10_000).
+					Draw(t, "ms"))*time.Millisecond)))(t)
 			},
 			"restart": func(t *rapid.T) {
 				c, p = newVirtual(t, t.Context(), s, plane, profile)

@@ -32,7 +32,7 @@ func toPEM(t *testing.T, key any) string {
 
 // The fingerprint is what `openssl rsa -pubin -pubout -outform DER | openssl md5 -c` prints.
 func TestFingerprints(t *testing.T) {
-	der, err := parsePublicKey(`-----BEGIN PUBLIC KEY-----
+	der := must.Do(parsePublicKey(`-----BEGIN PUBLIC KEY-----
 MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA3tgaz9dRyrtDsczsbTM9
 Xis1wCQh+4haZzGXVF+VKn/7+BklEHo1Ei8/EBx03Q4DZ+gs7jOffvNF7GDyvXt6
 SLn3dK48a9VTgOOjVV3J93iaCNYDIRHcYqN32eCP8oZvKUy0bYFEgUXQLnJJFV+I
@@ -41,8 +41,7 @@ DHP3zlqWcSI6T223mHETMa6DAAbivQWkrBgrNqLX3LWMERZJHL+GYPjrARUvH//D
 NX/ciDON8Rts9Jwr9yKDXOXA8NP/r3W1k3mRqm+KKM12W48zXSHYeqdu1/C9A8TC
 xQIDAQAB
 -----END PUBLIC KEY-----
-`)
-	require.NoError(t, err)
+`))(t)
 	assert.Equal(t, "41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82", identity.Fingerprint(der))
 }
 

@@ -191,10 +191,8 @@ func TestStreamsAreAudited(t *testing.T) {
 	requireOK(t)(io.ReadFull(stream, buf))
 	require.NoError(t, stream.Close())
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		ended, err := r.ListAudit(ctx, streams, 0)
-		require.NoError(c, err)
-		sums, err := r.SumAudit(ctx, streams)
-		require.NoError(c, err)
+		ended := must.Do(r.ListAudit(ctx, streams, 0))(c)
+		sums := must.Do(r.SumAudit(ctx, streams))(c)
 		var bytes, of int64
 		for _, e := range ended {
 			assert.Greater(c, e.BytesOut, int64(1023))

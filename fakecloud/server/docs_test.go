@@ -25,8 +25,7 @@ func TestDocsPageWorksOffline(t *testing.T) {
 		for i := 0; i+1 < len(header); i += 2 {
 			req.Header.Set(header[i], header[i+1])
 		}
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Do(http.DefaultClient.Do(req))(t)
 		defer func() { _ = resp.Body.Close() }()
 		body := must.Do(io.ReadAll(resp.Body))(t)
 		last = resp.Request.URL

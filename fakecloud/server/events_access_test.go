@@ -39,8 +39,7 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 				ctx, tc.project, api.TokenCreate{Name: name, Role: api.RoleViewer, ExpiresAt: tc.expires},
 			))(t)
 			ended := make(chan error, 1)
-			stream, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret))
-			require.NoError(t, err)
+			stream := must.Do(http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret)))(t)
 			t.Cleanup(func() { _ = stream.Body.Close() })
 			require.Equal(t, 200, stream.StatusCode)
 			kept, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", ccmSecret))

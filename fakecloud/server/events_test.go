@@ -211,10 +211,9 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 		})
 	}()
 	r.feed(t, underway, func() bool { _, cut := r.srv.Readers(); return cut > 0 })
-	_, _, err = r.cloud.CreateRoute(
+	must.First(r.cloud.CreateRoute(
 		t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop},
-	)
-	require.NoError(t, err)
+	))(t)
 	select {
 	case err := <-done:
 		require.ErrorIs(t, err, enough)
@@ -245,11 +244,10 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 				t.Fatal("the slow reader was not cut off, or the other one was held up")
 			}
 		}
-		route, _, err := r.cloud.CreateRoute(
+		route := must.First(r.cloud.CreateRoute(
 			t.Context(), r.project,
 			cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big},
-		)
-		require.NoError(t, err)
+		))(t)
 		require.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID))
 	}
 }

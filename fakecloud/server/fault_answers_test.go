@@ -180,11 +180,9 @@ func TestFieldsThatAreMissing(t *testing.T) {
 func TestFieldsThatEventsLack(t *testing.T) {
 	r := newRig(t)
 	one := r.nodes(t, "one")[0]
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/events?after=0", nil)
-	require.NoError(t, err)
+	req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/events?after=0", nil))(t)
 	req.Header.Set("Authorization", "Bearer "+ccmSecret)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
 	lines := bufio.NewScanner(resp.Body)
 	next := func() (event map[string]map[string]any) {

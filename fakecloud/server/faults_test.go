@@ -257,10 +257,9 @@ func TestDelaysOutlastTheDeadlineOfAnswers(t *testing.T) {
 func (r *rig) awaitCalls(t *testing.T, operation string, want int64) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		items, err := r.SumAudit(
+		items := must.Do(r.SumAudit(
 			t.Context(), client.AuditFilter{Token: "ccm", Operation: operation}, api.AuditByOperation,
-		)
-		require.NoError(c, err)
+		))(c)
 		if assert.Len(c, items, 1) {
 			assert.Equal(c, want, items[0].Calls)
 		}

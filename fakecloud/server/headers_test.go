@@ -72,8 +72,7 @@ func (r *rig) head(t *testing.T, path string) bufferedAnswer {
 	t.Helper()
 	req := authorized(t, r.url+path)
 	req.Method = http.MethodHead
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
 	body := must.Do(io.ReadAll(resp.Body))(t)
 	return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}

@@ -19,8 +19,7 @@ import (
 // samples reads /metrics without a token: each sample by its name and labels.
 func samples(t *testing.T, url string) map[string]float64 {
 	t.Helper()
-	resp, err := http.Get(url + "/metrics")
-	require.NoError(t, err)
+	resp := must.Do(http.Get(url + "/metrics"))(t)
 	defer func() { _ = resp.Body.Close() }()
 	require.Equal(t, 200, resp.StatusCode)
 	assert.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain"))
@@ -62,8 +61,7 @@ func TestMetrics(t *testing.T) {
 	r.openEvents(t, "")
 	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
 	requireOK(t)(r.ccm.ListRoutes(t.Context(), client.RouteFilter{}))
-	_, err := r.SumAudit(t.Context(), client.AuditFilter{}) // Nothing waits after it.
-	require.NoError(t, err)
+	must.Do(r.SumAudit(t.Context(), client.AuditFilter{}))(t)
 
 	got := samples(t, r.url)
 	for name, want := range map[string]float64{

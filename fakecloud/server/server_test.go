@@ -182,8 +182,7 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (b
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
 	content := must.Do(io.ReadAll(resp.Body))(t)
 	var p api.Problem
@@ -297,8 +296,7 @@ func TestWithoutToken(t *testing.T) {
 	for path, want := range map[string]string{
 		"/healthz": "ok\n", "/readyz": "ok\n", "/openapi.yaml": string(api.Spec),
 	} {
-		resp, err := http.Get(r.url + path)
-		require.NoError(t, err)
+		resp := must.Do(http.Get(r.url + path))(t)
 		body := must.Do(io.ReadAll(resp.Body))(t)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, 200, resp.StatusCode)
@@ -448,8 +446,7 @@ func authorized(t *testing.T, url string) *http.Request {
 // openEvents opens an event stream, and leaves it open until the test ends.
 func (r *rig) openEvents(t *testing.T, query string) (stream io.ReadCloser) {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"+query))
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(authorized(t, r.url+"/v1/events"+query)))(t)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 	return resp.Body
@@ -633,8 +630,7 @@ func TestTLS(t *testing.T) {
 	url, byMajor, shutdown := r.serveTLS(t, server.Config{Heartbeat: 2 * time.Second})
 	var streams []*bufio.Scanner
 	for major, transport := range byMajor {
-		resp, err := (&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events"))
-		require.NoError(t, err)
+		resp := must.Do((&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events")))(t)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		require.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, major, resp.ProtoMajor)

@@ -98,8 +98,7 @@ func TestTokenRequests(t *testing.T) {
 			t.Context(), method, c.DialectURL("brightbox")+path, strings.NewReader(form),
 		))(t)
 		request.SetBasicAuth("cli-00001", password)
-		answer, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
+		answer := must.Do(http.DefaultClient.Do(request))(t)
 		body, err := io.ReadAll(answer.Body)
 		require.NoError(t, errors.Join(err, answer.Body.Close()))
 		return answer.StatusCode, string(body)

@@ -219,8 +219,7 @@ func TestAPIVersion(t *testing.T) {
 		))(t)
 		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 		request.Header.Set("API-Version", version)
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
+		response := must.Do(http.DefaultClient.Do(request))(t)
 		_ = response.Body.Close()
 		assert.Equal(t, want, response.StatusCode, version)
 	}
