@@ -155,6 +155,9 @@ func TestEventsAreFiltered(t *testing.T) {
 	resp, p := r.call(t, "GET", "/v1/events?follow=false&resource=cloud", "")
 	assert.Equal(t, 400, resp.StatusCode)
 	assert.Contains(t, fields(p), "resource.0")
+	newest := must.Do(r.NewestEvent(t.Context()))(t)
+	nothing, _ := r.call(t, "GET", fmt.Sprintf("/v1/events?follow=false&id=i-none&after=%d", newest-1), "")
+	assert.Equal(t, fmt.Sprintf(": connected\n\nid: %d\n\n", newest), nothing.Body, "where to go on from")
 }
 
 // A reader whose events are rare can go on from where it was told that it is,

@@ -44,6 +44,11 @@ func TestBalancersThatAreRefused(t *testing.T) {
 			call.name, one, `{"instanceId":"i-none"}`, api.UnknownInstance, "targets.0.instanceId", `no instance "i-none"`,
 		)
 	}
+	for field, value := range map[string]string{
+		"privateAddress": `"10.0.0.1"`, "ipFamilies": `["ipv4","ipv6"]`, "kind": `"network"`,
+	} {
+		r.refused(t, "PATCH", at, fmt.Sprintf(`{%q:%s}`, field, value), api.InvalidRequest, field, "")
+	}
 	assert.Equal(t, made, must.Do(r.GetLoadBalancer(t.Context(), made.ID))(t), "nothing is changed")
 	gone := must.Do(r.DeleteLoadBalancer(t.Context(), made.ID))(t)
 	require.Equal(t, api.LoadBalancerDeleting, gone.State)
