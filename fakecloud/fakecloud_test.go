@@ -15,22 +15,20 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 func TestRunServesUntilItsContextEnds(t *testing.T) {
-	f, err := fakecloud.New(t.Context(), fakecloud.Config{
+	f := must.Do(fakecloud.New(t.Context(), fakecloud.Config{
 		Data: store.Memory, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]},
-	})
-	require.NoError(t, err)
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
+	}))(t)
+	l := must.Do(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- f.Run(ctx, l, func() { close(ready) }) }()
 	<-ready
-	resp, err := http.Get("http://" + l.Addr().String() + "/readyz")
-	require.NoError(t, err)
+	resp := must.Do(http.Get("http://" + l.Addr().String() + "/readyz"))(t)
 	assert.NoError(t, resp.Body.Close())
 	assert.Equal(t, http.StatusOK, resp.StatusCode)
 	cancel()
@@ -65,11 +63,10 @@ func TestNewClosesWhatItOpenedWhenItFails(t *testing.T) {
 			assert.Equal(t, !tc.configured, errors.Is(err, refused), err)
 		})
 	}
-	f, err := fakecloud.New(
+	f := must.Do(fakecloud.New(
 		t.Context(),
 		fakecloud.Config{Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]}},
-	)
-	require.NoError(t, err)
+	))(t)
 	require.NoError(t, f.Close())
 }
 
@@ -80,9 +77,7 @@ func TestSnapshotsLieBesideTheData(t *testing.T) {
 		fakecloud.Config{Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]}},
 	)
 	require.NoError(t, err)
-	_, err = f.Cloud.SaveSnapshot(t.Context(), "a")
-	require.NoError(t, err)
+	must.Do(f.Cloud.SaveSnapshot(t.Context(), "a"))(t)
 	require.NoError(t, f.Close())
-	_, err = os.Stat(filepath.Join(data+".snapshots", "a.db"))
-	require.NoError(t, err)
+	must.Do(os.Stat(filepath.Join(data+".snapshots", "a.db")))(t)
 }

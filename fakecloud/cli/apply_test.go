@@ -14,6 +14,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 const seedManifest = `
@@ -88,8 +89,7 @@ func (r *applyRig) runApply(manifest string, args ...string) (out, errs string, 
 
 func (r *applyRig) instance(name string) api.Instance {
 	r.t.Helper()
-	all, err := r.client.ListInstances(r.t.Context(), client.InstanceFilter{Name: name})
-	require.NoError(r.t, err)
+	all := must.Do(r.client.ListInstances(r.t.Context(), client.InstanceFilter{Name: name}))(r.t)
 	require.Len(r.t, all, 1)
 	return all[0]
 }
@@ -120,20 +120,19 @@ func (r *applyRig) awaitBalancerChecked() {
 func TestApply(t *testing.T) {
 	r := newApplyRig(t)
 	ctx := t.Context()
-	there := must(r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")}))(t)
+	there := must.Do(r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")}))(t)
 	want := []string{
 		"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created",
 		"node-3 created", "web created", "web created", "node-1 created",
 	}
 	assert.Equal(t, want, r.apply(seedManifest, "--dry-run"))
-	assert.Len(t, must(r.client.ListInstances(ctx, client.InstanceFilter{}))(t), 1, "a dry run")
+	assert.Len(t, must.Do(r.client.ListInstances(ctx, client.InstanceFilter{}))(t), 1, "a dry run")
 
 	// The first answer of each kind is lost, so the call is repeated.
 	for _, op := range []string{"createInstance", "createLoadBalancer", "createFirewall", "createRoute"} {
-		_, err := r.client.CreateFault(ctx, api.FaultCreate{
+		must.Do(r.client.CreateFault(ctx, api.FaultCreate{
 			Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true},
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	assert.Equal(t, want, r.apply(seedManifest, "--wait"))
 	assert.Equal(t, api.InstanceStopped, r.instance("node-2").State)
@@ -142,16 +141,16 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, api.InstanceRunning, one.State)
 	assert.Equal(t, "nebula-1b", one.Zone)
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "worker"}, one.Tags)
-	network := must(r.client.GetNetwork(ctx, one.NetworkID))(t)
+	network := must.Do(r.client.GetNetwork(ctx, one.NetworkID))(t)
 	assert.Equal(t, "backend", network.Name)
-	addresses := must(r.client.ListAddresses(ctx, client.AddressFilter{Name: "front"}))(t)
+	addresses := must.Do(r.client.ListAddresses(ctx, client.AddressFilter{Name: "front"}))(t)
 	require.Len(t, addresses, 1)
-	lbs := must(r.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t)
+	lbs := must.Do(r.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t)
 	require.Len(t, lbs, 1)
 	assert.Equal(t, api.LoadBalancerActive, lbs[0].State)
 	assert.Equal(t, addresses[0].IP, lbs[0].Address)
 	assert.Equal(t, []api.Target{{InstanceID: one.ID}, {InstanceID: there.ID}}, lbs[0].Targets)
-	firewalls := must(r.client.ListFirewalls(ctx, client.FirewallFilter{}))(t)
+	firewalls := must.Do(r.client.ListFirewalls(ctx, client.FirewallFilter{}))(t)
 	require.Len(t, firewalls, 1)
 	assert.ElementsMatch(t, api.FirewallInstances{one.ID, there.ID}, firewalls[0].InstanceIDs)
 
@@ -182,9 +181,9 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "server"}, r.instance("node-1").Tags)
 	assert.Equal(t, api.InstanceRunning, r.instance("node-2").State)
 	assert.Equal(t, api.InstanceStopped, r.instance("node-3").State)
-	quotas := must(r.client.Quotas(ctx))(t)
+	quotas := must.Do(r.client.Quotas(ctx))(t)
 	assert.EqualValues(t, 60, quotas.Instances.Limit)
-	lb := must(r.client.GetLoadBalancer(ctx, lbs[0].ID))(t)
+	lb := must.Do(r.client.GetLoadBalancer(ctx, lbs[0].ID))(t)
 	assert.Equal(t, api.LoadBalancerActive, lb.State)
 	assert.Equal(t, api.Tags{"cluster": "lab", "team": "a"}, lb.Tags)
 	assert.Equal(t, 10257, lb.HealthCheck.Port)

@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestFormatBytes(t *testing.T) {
@@ -76,8 +77,7 @@ func TestStatsFitTheTerminal(t *testing.T) {
 		all[i].rates = &rates{12345, 1023 << 20, 1023 << 30}
 	}
 	for _, header := range []string{statsHeader, watchedHeader} {
-		text, err := (&app{}).statsTable(all, header, 80)
-		require.NoError(t, err)
+		text := must.Do((&app{}).statsTable(all, header, 80))(t)
 		lines := strings.Split(text, "\n")
 		for _, line := range lines {
 			assert.LessOrEqual(t, utf8.RuneCountInString(line), 80, line)
@@ -89,16 +89,14 @@ func TestStatsFitTheTerminal(t *testing.T) {
 			text,
 		)
 		assert.Equal(t, strings.Index(lines[0], "ACTIVE"), strings.Index(lines[3], "ACTIVE"), "columns are the same")
-		wide, err := (&app{wide: true}).statsTable(all, header, 0)
-		require.NoError(t, err)
+		wide := must.Do((&app{wide: true}).statsTable(all, header, 0))(t)
 		assert.Regexp(
 			t,
 			`^LISTENER +ID .*FAILED +BROKEN +REFUSED.*\n8080/tcp +- .* 99 +100 +101 .*\n\nTARGET +ID .*\nnode-0 +i-0 .* 99 +100 +- `,
 			wide,
 		)
 	}
-	text, err := (&app{}).statsTable(all[:1], statsHeader, 80)
-	require.NoError(t, err)
+	text := must.Do((&app{}).statsTable(all[:1], statsHeader, 80))(t)
 	assert.Equal(t, 2, strings.Count(text, "\n"), "no targets, no table of them")
 }
 

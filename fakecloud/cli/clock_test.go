@@ -13,6 +13,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestServeVirtualClock(t *testing.T) {
@@ -20,7 +21,7 @@ func TestServeVirtualClock(t *testing.T) {
 	p := startServe(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
 	ok, fails := p.commandRunners(t)
 	assert.Contains(t, ok("clock", "get"), "virtual")
-	in := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+	in := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
 	ok("clock", "advance", "1s")
 	assert.Contains(t, ok("instances", "get", in.ID), "pending")
 	assert.Contains(t, ok("clock", "advance", "5m"), " 1\n")
@@ -33,7 +34,7 @@ func TestServeVirtualClock(t *testing.T) {
 	ok("clock", "advance", "10m")
 	assert.Regexp(t, `^NAME +SIZE +AGE\nnow +\S+ MB +10m\n$`, ok("snapshots", "list"))
 	ok("tokens", "create", "later", "--expires-in", "1h")
-	clock := must(p.client.Clock(t.Context()))(t)
+	clock := must.Do(p.client.Clock(t.Context()))(t)
 	assert.Contains(t, ok("tokens", "get", "later"), clock.Now.Add(time.Hour).UTC().Format("2006-01-02T15:04:05Z"))
 	for _, bad := range []string{"soon", "-- -5m"} {
 		fails(2, "want a duration", append([]string{"clock", "advance"}, strings.Fields(bad)...)...)
@@ -47,9 +48,9 @@ func TestServeVirtualClock(t *testing.T) {
 		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token,
 	)
 	p = startServe(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
-	clock = must(p.client.Clock(t.Context()))(t)
+	clock = must.Do(p.client.Clock(t.Context()))(t)
 	assert.Equal(t, ahead.Truncate(time.Second), clock.Now, "it goes on from where it stood")
-	other := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+	other := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
 	assert.NotEqual(t, in.ID, other.ID)
 	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
 	require.NoError(t, <-p.exited)
@@ -73,14 +74,14 @@ func TestOperationCommands(t *testing.T) {
 	assert.Contains(t, ok("load-balancers", "delete", "web", "--wait"), "deleted")
 	assert.NotContains(t, ok("load-balancers", "list"), "web")
 
-	held := must(net.Listen("tcp4", "0.0.0.0:0"))(t)
+	held := must.Do(net.Listen("tcp4", "0.0.0.0:0"))(t)
 	defer func() { _ = held.Close() }()
 	port := held.Addr().(*net.TCPAddr).Port
-	lb := must(p.client.CreateLoadBalancer(
+	lb := must.Do(p.client.CreateLoadBalancer(
 		t.Context(),
 		api.LoadBalancerCreate{Name: "held", Listeners: []api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}},
 	))(t)
-	list := must(p.client.ListOperations(t.Context(), client.OperationFilter{Resource: lb.ID}))(t)
+	list := must.Do(p.client.ListOperations(t.Context(), client.OperationFilter{Resource: lb.ID}))(t)
 	fails(1, "failed: ", "operations", "wait", list[0].ID)
 
 	for says, args := range map[string][]string{

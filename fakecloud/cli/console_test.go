@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/fakecloud/console/story"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // pageVisit is a page that has a session.
@@ -43,13 +44,12 @@ func openPage(t *testing.T, link string) pageVisit {
 // send sends a request of the page. Its answer's body is closed when the test ends.
 func (v pageVisit) send(t *testing.T, method, path, origin string) (status int, body io.ReadCloser) {
 	t.Helper()
-	req := must(http.NewRequestWithContext(t.Context(), method, v.base+path, nil))(t)
+	req := must.Do(http.NewRequestWithContext(t.Context(), method, v.base+path, nil))(t)
 	req.Header.Set("Authorization", "Bearer "+v.secret)
 	if origin != "" {
 		req.Header.Set("Origin", origin)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	return resp.StatusCode, resp.Body
 }
@@ -97,7 +97,7 @@ func (v pageVisit) await(t *testing.T, things map[string]string, operations ...s
 func (v pageVisit) act(t *testing.T, origin string, query url.Values) (status int, said string) {
 	t.Helper()
 	status, body := v.send(t, http.MethodPost, "/acts.json?"+query.Encode(), origin)
-	return status, string(must(io.ReadAll(body))(t))
+	return status, string(must.Do(io.ReadAll(body))(t))
 }
 
 // The page of a cloud alone shows what happens, and its buttons do what their commands do. A viewer's
@@ -110,10 +110,9 @@ func TestPageOfTheCloud(t *testing.T) {
 	page := openPage(t, ok("console"))
 	page.await(t, map[string]string{"instance/a": "running"}, "operator createInstance")
 	for _, path := range []string{"/console/", "/openapi.yaml"} {
-		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil))(t)
+		req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil))(t)
 		req.Host = "rebound.example"
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Do(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode, path)
 	}
@@ -139,7 +138,7 @@ func TestPageOfTheCloud(t *testing.T) {
 	status, _ = watcher.act(t, p.url, create)
 	assert.Equal(t, http.StatusForbidden, status)
 	watcher.await(t, map[string]string{"instance/a": "stopped"})
-	assert.Len(t, must(p.client.ListInstances(t.Context(), client.InstanceFilter{}))(t), 2)
+	assert.Len(t, must.Do(p.client.ListInstances(t.Context(), client.InstanceFilter{}))(t), 2)
 }
 
 // A page ends with the token whose link opened it, its open stream included, and when its links are renewed.
@@ -154,16 +153,15 @@ func TestPageEndsWithItsToken(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "viewer")
 			ok("tokens", "create", name, "--role", "viewer", "--out", file)
 			link := ok("console", "--token-file", file)
-			assert.NotContains(t, link, strings.TrimSpace(string(must(os.ReadFile(file))(t))))
+			assert.NotContains(t, link, strings.TrimSpace(string(must.Do(os.ReadFile(file))(t))))
 			page := openPage(t, link)
 			status, stream := page.send(t, http.MethodGet, "/stream", "")
 			require.Equal(t, http.StatusOK, status)
 			end(name, file)
-			_, err := io.Copy(io.Discard, stream)
-			require.NoError(t, err)
+			must.Do(io.Copy(io.Discard, stream))(t)
 			status, refusal := page.send(t, http.MethodGet, "/stream", "")
 			assert.Equal(t, http.StatusUnauthorized, status)
-			assert.Contains(t, string(must(io.ReadAll(refusal))(t)), "type: fakecloud console")
+			assert.Contains(t, string(must.Do(io.ReadAll(refusal))(t)), "type: fakecloud console")
 		})
 	}
 }

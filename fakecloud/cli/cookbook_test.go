@@ -17,6 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/cli"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // startInProcessCloud runs a cloud in this process, and points commands to it.
@@ -47,7 +48,7 @@ var (
 )
 
 func TestCookbook(t *testing.T) {
-	text := must(os.ReadFile(filepath.Join("..", "faults", "COOKBOOK.md")))(t)
+	text := must.Do(os.ReadFile(filepath.Join("..", "faults", "COOKBOOK.md")))(t)
 	startInProcessCloud(t)
 	commands, last := 0, ""
 	run := func(line string) {
@@ -77,7 +78,7 @@ func TestCookbook(t *testing.T) {
 
 // The commands in the cloud's README work, except those that run a cloud or do not end.
 func TestReadme(t *testing.T) {
-	text := must(os.ReadFile(filepath.Join("..", "README.md")))(t)
+	text := must.Do(os.ReadFile(filepath.Join("..", "README.md")))(t)
 	startInProcessCloud(t)
 	t.Chdir(t.TempDir())
 	_, manifest, found := strings.Cut(string(text), "`cloud.yaml`:\n\n")

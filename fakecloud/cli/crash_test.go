@@ -18,6 +18,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // workload creates an instance, a route and perhaps a balancer to it, and deletes some. It repeats calls that were not
@@ -219,10 +220,10 @@ func requireEventsMatchStates(t *testing.T, c *client.Client) {
 		}
 		return nil
 	}))
-	for _, in := range must(c.ListInstances(t.Context(), client.InstanceFilter{}))(t) {
+	for _, in := range must.Do(c.ListInstances(t.Context(), client.InstanceFilter{}))(t) {
 		require.Equal(t, string(in.State), last[in.ID], in.ID)
 	}
-	for _, lb := range must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t) {
+	for _, lb := range must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t) {
 		require.Equal(t, string(lb.State), last[lb.ID], lb.ID)
 	}
 }
@@ -249,17 +250,17 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 		assert.Empty(ct, running)
 	}, testTimeout, 20*time.Millisecond)
 	got, want := map[string]int{}, map[string]int{}
-	for _, in := range must(c.ListInstances(ctx, client.InstanceFilter{}))(t) {
+	for _, in := range must.Do(c.ListInstances(ctx, client.InstanceFilter{}))(t) {
 		got[fmt.Sprint(in.ID, " ", in.Name, " ", in.State)]++
 	}
-	for _, r := range must(c.ListRoutes(ctx, client.RouteFilter{}))(t) {
+	for _, r := range must.Do(c.ListRoutes(ctx, client.RouteFilter{}))(t) {
 		got[fmt.Sprint(r.ID, " ", r.Name, " ", r.State)]++
 	}
-	for _, lb := range must(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t) {
+	for _, lb := range must.Do(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t) {
 		got[fmt.Sprint(lb.ID, " ", lb.Name, " ", lb.State, " ", lb.Targets)]++
 		requireListening(t, lb.Address)
 	}
-	for _, op := range must(c.ListOperations(ctx, client.OperationFilter{}))(t) {
+	for _, op := range must.Do(c.ListOperations(ctx, client.OperationFilter{}))(t) {
 		got[op.ResourceID+" "+op.Type]++
 		require.Contains(t, []api.OperationState{api.OperationDone, api.OperationSuperseded}, op.State)
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestBadFlagMessages(t *testing.T) {
@@ -29,8 +31,7 @@ func TestBadFlagMessages(t *testing.T) {
 		assert.Equal(t, exitUsage, code, args)
 		assert.Contains(t, errs, says)
 	}
-	content, err := os.ReadFile(taken)
-	require.NoError(t, err)
+	content := must.Do(os.ReadFile(taken))(t)
 	assert.Equal(t, "mine", string(content))
 }
 
@@ -42,8 +43,7 @@ func TestExistingFileIsNotOverwritten(t *testing.T) {
 	require.NoError(t, write("one"))
 	require.EqualError(t, write("two"), path+" exists already; choose another name")
 	require.ErrorContains(t, writeFile(path+"2", func(*os.File) error { return errors.New("broken") }), "broken")
-	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
-	require.NoError(t, err)
+	left := must.Do(filepath.Glob(filepath.Join(filepath.Dir(path), "*")))(t)
 	assert.Equal(t, []string{path}, left)
 }
 
@@ -61,11 +61,9 @@ func TestErrorOfHTTPToHTTPSCloud(t *testing.T) {
 
 func TestSelfSignedServerNames(t *testing.T) {
 	for _, listen := range []string{":8470", "0.0.0.0:8470", "[::]:8470"} {
-		names, err := (&serveOptions{listen: listen, sans: []string{"cloud.example"}}).serverNames()
-		require.NoError(t, err)
+		names := must.Do((&serveOptions{listen: listen, sans: []string{"cloud.example"}}).serverNames())(t)
 		assert.Subset(t, names, []string{"localhost", "127.0.0.1", "cloud.example"})
-		addrs, err := net.InterfaceAddrs()
-		require.NoError(t, err)
+		addrs := must.Do(net.InterfaceAddrs())(t)
 		for _, addr := range addrs {
 			if ip := addr.(*net.IPNet).IP; !ip.IsLinkLocalUnicast() {
 				assert.Contains(t, names, ip.String())
@@ -74,7 +72,6 @@ func TestSelfSignedServerNames(t *testing.T) {
 		assert.NotContains(t, names, "0.0.0.0")
 		assert.NotContains(t, names, "::")
 	}
-	names, err := (&serveOptions{listen: "192.0.2.7:8470"}).serverNames()
-	require.NoError(t, err)
+	names := must.Do((&serveOptions{listen: "192.0.2.7:8470"}).serverNames())(t)
 	assert.Equal(t, []string{"127.0.0.1", "192.0.2.7", "localhost"}, names)
 }

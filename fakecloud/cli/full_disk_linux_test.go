@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // onSmallDisk has a process run with a file system of 4 MiB at dir, which it alone sees. Root itself needs no user
@@ -54,7 +55,7 @@ func TestAFullDiskStopsChangesAlone(t *testing.T) {
 		return err
 	}
 	require.NoError(t, create())
-	filler := must(os.Create(filepath.Join(seen, "filler")))(t)
+	filler := must.Do(os.Create(filepath.Join(seen, "filler")))(t)
 	_, err := io.Copy(filler, zeros{})
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.NoError(t, filler.Close())
@@ -80,20 +81,19 @@ func TestAFullDiskStopsChangesAlone(t *testing.T) {
 	require.True(t, err == nil || errors.Is(err, os.ErrNotExist), err)
 	assert.Empty(t, files, "half a snapshot")
 	for id := range acknowledged {
-		must(c.GetInstance(ctx, id))(t)
+		must.Do(c.GetInstance(ctx, id))(t)
 	}
 
 	require.NoError(t, os.Remove(filler.Name()))
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
 		for id := range acknowledged {
-			in, err := c.GetInstance(ctx, id)
-			require.NoError(t, err)
+			in := must.Do(c.GetInstance(ctx, id))(t)
 			require.Equal(t, api.InstanceRunning, in.State)
 		}
 	}, testTimeout, 20*time.Millisecond)
 	require.NoError(t, create())
-	must(c.CreateSnapshot(ctx, "room"))(t)
-	must(c.ListAudit(ctx, client.AuditFilter{}, 1))(t)
+	must.Do(c.CreateSnapshot(ctx, "room"))(t)
+	must.Do(c.ListAudit(ctx, client.AuditFilter{}, 1))(t)
 }
 
 // zeros never ends.

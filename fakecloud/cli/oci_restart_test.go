@@ -18,6 +18,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // ociCaller makes calls of Oracle's load balancers that it signs.
@@ -28,8 +29,8 @@ type ociCaller struct {
 
 func newOCICaller(t *testing.T, address, keyFile, fingerprint string) *ociCaller {
 	t.Helper()
-	key := string(must(os.ReadFile(keyFile))(t))
-	base := must(common.NewClientWithConfig(common.NewRawConfigurationProvider(
+	key := string(must.Do(os.ReadFile(keyFile))(t))
+	base := must.Do(common.NewClientWithConfig(common.NewRawConfigurationProvider(
 		"ocid1.tenancy.fc1..default", "ocid1.user.fc1..operator", "us-phoenix-1", fingerprint, key, nil,
 	)))(t)
 	base.Host, base.Configuration.CircuitBreaker = "http://"+address, nil
@@ -40,7 +41,7 @@ func newOCICaller(t *testing.T, address, keyFile, fingerprint string) *ociCaller
 // call makes a call whose answer has the status, and returns its body, or without one the work request's OCID.
 func (c *ociCaller) call(status int, method, path, body string, header ...string) string {
 	c.t.Helper()
-	request := must(http.NewRequestWithContext(c.t.Context(), method, path, strings.NewReader(body)))(c.t)
+	request := must.Do(http.NewRequestWithContext(c.t.Context(), method, path, strings.NewReader(body)))(c.t)
 	request.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
@@ -52,7 +53,7 @@ func (c *ociCaller) call(status int, method, path, body string, header ...string
 		return ""
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text := string(must(io.ReadAll(answer.Body))(c.t))
+	text := string(must.Do(io.ReadAll(answer.Body))(c.t))
 	if text == "" {
 		return answer.Header.Get("Opc-Work-Request-Id")
 	}
@@ -73,7 +74,7 @@ func (c *ociCaller) workRequest(state, id string) (balancer string) {
 // balancer, and a snapshot brings back what there was, but for keys: those stay as they are, as tokens do.
 func TestOCISurvivesKillsAndARestore(t *testing.T) {
 	dir := t.TempDir()
-	free := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	free := must.Do(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	address := free.Addr().String()
 	require.NoError(t, free.Close())
 	flags := []string{"--clock", "virtual", "--load-balancer-mode", "none", "--dialect", "oci=" + address}
@@ -94,7 +95,7 @@ func TestOCISurvivesKillsAndARestore(t *testing.T) {
 		return newOCICaller(t, address, private, regexp.MustCompile(`(\w\w:){15}\w\w`).FindString(added))
 	}
 	// Without listeners nothing is checked, which does not go with a virtual clock.
-	code := identity.Code(must(p.client.ListNetworks(t.Context(), client.NetworkFilter{}))(t)[0].Serial)
+	code := identity.Code(must.Do(p.client.ListNetworks(t.Context(), client.NetworkFilter{}))(t)[0].Serial)
 	asked := fmt.Sprintf(`{"compartmentId": "ocid1.tenancy.fc1..default", "displayName": "uid-1", "shapeName": "100Mbps",
 		"subnetIds": [%q], "freeformTags": {"a": "b"},
 		"backendSets": {"TCP-80": {"policy": "IP_HASH", "healthChecker": {"protocol": "TCP", "port": 10256}}}}`,
@@ -134,5 +135,5 @@ func TestOCISurvivesKillsAndARestore(t *testing.T) {
 	first.workRequest("SUCCEEDED", creation)
 	assert.Equal(t, creation, create())
 	second.call(http.StatusNotFound, http.MethodGet, "/20170115/loadBalancerWorkRequests/"+deletion, "")
-	assert.Len(t, must(p.client.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t), 1)
+	assert.Len(t, must.Do(p.client.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t), 1)
 }

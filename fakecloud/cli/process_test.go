@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 const testTimeout = 20 * time.Second
@@ -73,7 +74,7 @@ func startServe(t *testing.T, dir string, args ...string) *process {
 // startChangedServe starts a process that change has prepared.
 func startChangedServe(t *testing.T, change func(*exec.Cmd), dir string, args ...string) *process {
 	t.Helper()
-	binary := must(buildBinary())(t)
+	binary := must.Do(buildBinary())(t)
 	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
 	p.cmd = exec.Command(binary, append([]string{
 		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token",
@@ -81,7 +82,7 @@ func startChangedServe(t *testing.T, change func(*exec.Cmd), dir string, args ..
 		"--instance-cidr", instanceCIDR, "--load-balancer-cidr", balancerCIDR(),
 	}, args...)...)
 	change(p.cmd)
-	stderr := must(p.cmd.StderrPipe())(t)
+	stderr := must.Do(p.cmd.StderrPipe())(t)
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() { p.kill() })
 	ready := make(chan string, 1)
@@ -102,7 +103,7 @@ func startChangedServe(t *testing.T, change func(*exec.Cmd), dir string, args ..
 	case <-time.After(testTimeout):
 		t.Fatal("serve did not get ready")
 	}
-	p.client = must(client.New(client.Config{URL: p.url, TokenFile: p.token}))(t)
+	p.client = must.Do(client.New(client.Config{URL: p.url, TokenFile: p.token}))(t)
 	return p
 }
 
@@ -115,7 +116,7 @@ func (p *process) kill() {
 // run runs a command against the process.
 func (p *process) run(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	binary := must(buildBinary())(t)
+	binary := must.Do(buildBinary())(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
@@ -146,14 +147,5 @@ func (p *process) commandRunners(t *testing.T) (ok func(args ...string) string, 
 		assert.Equal(t, code, got, args)
 		assert.Contains(t, errs, says)
 		assert.True(t, strings.HasPrefix(errs, "fakecloud: "), errs)
-	}
-}
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t testing.TB, about ...any) A {
-	return func(t testing.TB, about ...any) A {
-		t.Helper()
-		require.NoError(t, err, about...)
-		return answer
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestProjectAndTokenCommands(t *testing.T) {
@@ -43,16 +44,16 @@ func TestProjectAndTokenCommands(t *testing.T) {
 		"tokens", "create", "ci", "--project", "team-b", "--role", "viewer", "--expires-in", "1h", "--out", file,
 	)
 	assert.Regexp(t, `(?m)^ci\s+viewer\s+api\s+20\S+Z\s+\ds$`, out)
-	info := must(os.Stat(file))(t)
+	info := must.Do(os.Stat(file))(t)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	first := must(os.ReadFile(file))(t)
+	first := must.Do(os.ReadFile(file))(t)
 	assert.Contains(t, ok("projects", "get", "-o", "yaml", "--token-file", p.token), "name: default\n")
 	assert.Contains(t, ok("zones", "list", "--token-file", file), "nebula-1a")
 
 	second := strings.TrimSpace(ok("tokens", "rotate", "ci", "--project", "team-b", "--grace", "10m"))
 	assert.True(t, strings.HasPrefix(second, "fc_"), second)
 	ok("tokens", "rotate", "ci", "--project", "team-b", "--out", file)
-	third := must(os.ReadFile(file))(t)
+	third := must.Do(os.ReadFile(file))(t)
 	assert.NotEqual(t, first, third)
 	ok("zones", "list", "--token-file", file)
 
@@ -92,10 +93,10 @@ func TestTokensOfTheCommandLine(t *testing.T) {
 // writeKeyPair writes files as openssl does.
 func writeKeyPair(t *testing.T, private, public string) {
 	t.Helper()
-	key := must(rsa.GenerateKey(rand.Reader, 2048))(t)
+	key := must.Do(rsa.GenerateKey(rand.Reader, 2048))(t)
 	for file, block := range map[string]pem.Block{
-		private: {Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(key))(t)},
-		public:  {Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)},
+		private: {Type: "PRIVATE KEY", Bytes: must.Do(x509.MarshalPKCS8PrivateKey(key))(t)},
+		public:  {Type: "PUBLIC KEY", Bytes: must.Do(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)},
 	} {
 		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&block), 0o600))
 	}
@@ -160,7 +161,7 @@ func TestNetworkAndQuotaCommands(t *testing.T) {
 func TestChangedTokenFileReplacesToken(t *testing.T) {
 	dir := t.TempDir()
 	p := startServe(t, dir)
-	old := must(os.ReadFile(p.token))(t)
+	old := must.Do(os.ReadFile(p.token))(t)
 	p.kill()
 	require.NoError(t, os.WriteFile(p.token, []byte("a-token-of-my-own-choice\n"), 0o600))
 	p = startServe(t, dir)

@@ -14,14 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
 	p := startServe(t, dir, "--default-tag", "cluster=lab", "--zones", "z1,z2", "--target-range", "172.18.0.0/24")
-	info := must(os.Stat(p.token))(t)
+	info := must.Do(os.Stat(p.token))(t)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	info = must(os.Stat(filepath.Dir(p.token)))(t)
+	info = must.Do(os.Stat(filepath.Dir(p.token)))(t)
 	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 
 	ok, fails := p.commandRunners(t)
@@ -296,7 +297,7 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 func TestFollowEndsWithCtrlC(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--profile", "instant")
 	lines, end := p.startWatch(t, "events", "--follow")
-	must(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+	must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
 	require.True(t, lines.Scan(), lines.Err())
 	assert.Contains(t, lines.Text(), "-> pending")
 	end()

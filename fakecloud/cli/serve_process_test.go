@@ -18,11 +18,12 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestServeControlPlaneOnly(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--load-balancer-mode", "none", "--profile", "instant")
-	lb := must(p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+	lb := must.Do(p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
 		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 20080, TargetPort: 80}},
 	}))(t)
 	says := fmt.Sprintf(
@@ -38,15 +39,14 @@ func TestServeControlPlaneOnly(t *testing.T) {
 	ok, _ := p.commandRunners(t)
 	assert.Contains(t, ok("load-balancers", "list"), says)
 	// Nothing listens there, so the test can.
-	l := must(net.Listen("tcp4", net.JoinHostPort(lb.Address, "20080")))(t)
+	l := must.Do(net.Listen("tcp4", net.JoinHostPort(lb.Address, "20080")))(t)
 	require.NoError(t, l.Close())
 }
 
 // As in a container with nothing but the program: no HOME, and no folder for temporary files.
 func TestServeNeedsNoHome(t *testing.T) {
 	p := startChangedServe(t, func(c *exec.Cmd) { c.Env = []string{"TMPDIR=/nonexistent"} }, t.TempDir())
-	_, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
-	require.NoError(t, err)
+	must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-p.exited)
 }
@@ -55,7 +55,7 @@ func TestServeTLS(t *testing.T) {
 	dir := t.TempDir()
 	borrowed := httptest.NewTLSServer(nil) // For its certificate.
 	borrowed.Close()
-	key := must(x509.MarshalPKCS8PrivateKey(borrowed.TLS.Certificates[0].PrivateKey))(t)
+	key := must.Do(x509.MarshalPKCS8PrivateKey(borrowed.TLS.Certificates[0].PrivateKey))(t)
 	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
 	require.NoError(t, os.WriteFile(
 		certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw}), 0o600,
@@ -102,15 +102,14 @@ func TestServeSelfSigned(t *testing.T) {
 	dir := t.TempDir()
 	read := func(name string) string {
 		t.Helper()
-		return string(must(os.ReadFile(filepath.Join(dir, name)))(t))
+		return string(must.Do(os.ReadFile(filepath.Join(dir, name)))(t))
 	}
 	run := func(args ...string) {
 		t.Helper()
 		p := startServe(t, dir, append([]string{"--tls-self-signed"}, args...)...)
 		require.Regexp(t, "^https://", p.url)
-		c := must(client.New(client.Config{URL: p.url, TokenFile: p.token, CAFile: filepath.Join(dir, "ca.crt")}))(t)
-		_, err := c.ListZones(t.Context())
-		require.NoError(t, err)
+		c := must.Do(client.New(client.Config{URL: p.url, TokenFile: p.token, CAFile: filepath.Join(dir, "ca.crt")}))(t)
+		must.Do(c.ListZones(t.Context()))(t)
 		_, errs, code := p.run(t, "zones", "list")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, errs, "set FAKECLOUD_CA_FILE")
@@ -122,7 +121,7 @@ func TestServeSelfSigned(t *testing.T) {
 	for name, mode := range map[string]os.FileMode{
 		"ca.crt": 0o644, "ca.key": 0o600, "server.crt": 0o644, "server.key": 0o600,
 	} {
-		info := must(os.Stat(filepath.Join(dir, name)))(t)
+		info := must.Do(os.Stat(filepath.Join(dir, name)))(t)
 		assert.Equal(t, mode, info.Mode().Perm(), name)
 	}
 	ca, server := read("ca.crt"), read("server.crt")

@@ -14,15 +14,16 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // startWatch starts a command that runs until it is interrupted by end.
 func (p *process) startWatch(t *testing.T, args ...string) (lines *bufio.Scanner, end func()) {
 	t.Helper()
-	binary := must(buildBinary())(t)
+	binary := must.Do(buildBinary())(t)
 	cmd := exec.Command(binary, append(args, "--url", p.url, "--token-file", p.token)...)
 	cmd.Stderr = os.Stderr
-	stdout := must(cmd.StdoutPipe())(t)
+	stdout := must.Do(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return bufio.NewScanner(stdout), func() {
@@ -36,10 +37,9 @@ func TestWatch(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--clock", "virtual")
 	advance := func() {
 		t.Helper()
-		_, err := p.client.AdvanceClock(t.Context(), 3600e9)
-		require.NoError(t, err)
+		must.Do(p.client.AdvanceClock(t.Context(), 3600e9))(t)
 	}
-	first := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("first")}))(t)
+	first := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("first")}))(t)
 	_, err := p.client.CreateRoute(
 		t.Context(),
 		api.RouteCreate{Name: "there", Destination: "10.3.0.0/16", InstanceID: first.ID, Tags: &api.Tags{"a": "b"}},
@@ -60,13 +60,12 @@ func TestWatch(t *testing.T) {
 	routes, endRoutes := p.startWatch(t, "routes", "list", "-w", "--tag", "a=b", "-o", "json")
 	next(routes, `^\{"type":"listed","item":.*"name":"there"`)
 
-	second := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")}))(t)
+	second := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")}))(t)
 	for _, tags := range []api.Tags{{"a": "c"}, {"a": "b"}} {
-		_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{
+		must.Do(p.client.CreateRoute(t.Context(), api.RouteCreate{
 			Name: "to-" + tags["a"], Destination: "10." + map[string]string{"b": "1", "c": "2"}[tags["a"]] + ".0.0/16",
 			InstanceID: second.ID, Tags: &tags,
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	next(instances, `^created +second +i-.* pending`)
 	next(operations, `^created +op-\S+ +createInstance .* running`)
@@ -87,7 +86,7 @@ func TestWatch(t *testing.T) {
 	endRoutes()
 
 	balancers, endBalancers := p.startWatch(t, "load-balancers", "list", "--watch", "-o", "yaml")
-	lb := must(p.client.CreateLoadBalancer(
+	lb := must.Do(p.client.CreateLoadBalancer(
 		t.Context(),
 		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "udp", Port: 18086, TargetPort: 1}}},
 	))(t)
@@ -100,13 +99,11 @@ func TestWatch(t *testing.T) {
 	next(networks, `^CHANGE +NAME`)
 	next(networks, `^listed +default `)
 	addresses, endAddresses := p.startWatch(t, "addresses", "list", "--watch", "-o", "json", "--tag", "a=b")
-	_, err = p.client.CreateNetwork(t.Context(), api.NetworkCreate{Name: "backend", Cidr: "127.31.0.0/24"})
-	require.NoError(t, err)
+	must.Do(p.client.CreateNetwork(t.Context(), api.NetworkCreate{Name: "backend", Cidr: "127.31.0.0/24"}))(t)
 	next(networks, `^created +backend `)
-	_, err = p.client.ReserveAddress(
+	must.Do(p.client.ReserveAddress(
 		t.Context(), api.ReservedAddressCreate{Name: new("shop"), Tags: &api.Tags{"a": "b"}},
-	)
-	require.NoError(t, err)
+	))(t)
 	next(addresses, `"name":"shop"`)
 	endNetworks()
 	endAddresses()
@@ -114,11 +111,10 @@ func TestWatch(t *testing.T) {
 
 func TestEventCommands(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--profile", "instant")
-	in := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}}))(t)
-	_, err := p.client.CreateRoute(
+	in := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}}))(t)
+	must.Do(p.client.CreateRoute(
 		t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID},
-	)
-	require.NoError(t, err)
+	))(t)
 	ok, fails := p.commandRunners(t)
 	for _, tc := range []struct {
 		args      string
@@ -142,17 +138,15 @@ func TestAuditSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	p := startServe(t, dir)
 	for range 3 {
-		_, err := p.client.ListZones(t.Context())
-		require.NoError(t, err)
+		must.Do(p.client.ListZones(t.Context()))(t)
 	}
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-p.exited)
 	p = startServe(t, dir)
-	_, err := p.client.ListZones(t.Context())
-	require.NoError(t, err)
-	sums := must(p.client.SumAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, api.AuditByOperation))(t)
+	must.Do(p.client.ListZones(t.Context()))(t)
+	sums := must.Do(p.client.SumAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, api.AuditByOperation))(t)
 	require.Len(t, sums, 1)
 	assert.EqualValues(t, 4, sums[0].Calls)
-	entries := must(p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0))(t)
+	entries := must.Do(p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0))(t)
 	assert.Len(t, entries, 4)
 }

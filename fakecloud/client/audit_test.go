@@ -12,6 +12,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // auditServer serves total calls, newest first, numbered from total down to 1. It
@@ -61,12 +62,11 @@ func TestListAuditUntil(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, limits := auditServer(t, tc.total, 0)
-			got, err := c.ListAuditUntil(t.Context(), client.AuditFilter{Token: "ccm"}, func(e api.AuditEntry) bool {
+			got := must.Do(c.ListAuditUntil(t.Context(), client.AuditFilter{Token: "ccm"}, func(e api.AuditEntry) bool {
 				n, err := strconv.Atoi(e.RequestID)
 				require.NoError(t, err)
 				return n <= tc.newestOld
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.Len(t, got, tc.want)
 			assert.Equal(t, tc.limits, *limits)
 			for i, e := range got {
@@ -87,8 +87,7 @@ func TestListAuditLimit(t *testing.T) {
 		0: {"500", "500", "500"}, 7: {"7"}, 500: {"500"}, 503: {"500", "3"},
 	} {
 		c, limits := auditServer(t, 1200, 0)
-		got, err := c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, limit)
-		require.NoError(t, err)
+		got := must.Do(c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, limit))(t)
 		assert.True(t, slices.Equal(want, *limits), "%d: %v", limit, *limits)
 		if limit == 0 {
 			limit = 1200

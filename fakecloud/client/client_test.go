@@ -22,6 +22,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func newClient(t *testing.T, handler http.HandlerFunc) (*client.Client, string) {
@@ -50,8 +51,7 @@ func caFile(t *testing.T, of *httptest.Server) string {
 
 func mustNew(t *testing.T, cfg client.Config) *client.Client {
 	t.Helper()
-	c, err := client.New(cfg)
-	require.NoError(t, err)
+	c := must.Do(client.New(cfg))(t)
 	return c
 }
 
@@ -242,8 +242,7 @@ func TestTokenIsReadForEachCall(t *testing.T) {
 	_, err := c.Project(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(token, []byte("second"), 0o600))
-	_, err = c.Project(t.Context())
-	require.NoError(t, err)
+	must.Do(c.Project(t.Context()))(t)
 	assert.Equal(t, []string{"Bearer first", "Bearer second"}, seen)
 }
 
@@ -501,8 +500,7 @@ func TestConfigWrap(t *testing.T) {
 					return next.RoundTrip(r)
 				})
 			}
-			p, err := mustNew(t, cfg).Project(t.Context())
-			require.NoError(t, err)
+			p := must.Do(mustNew(t, cfg).Project(t.Context()))(t)
 			assert.Equal(t, "p", p.Name)
 			assert.Equal(t, 1, calls)
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -30,10 +31,10 @@ func TestTokensExpireByTheCloudsClock(t *testing.T) {
 	ctx := t.Context()
 	clock := c.clock.(*clockwork.FakeClock)
 	until := c.now().Add(time.Hour)
-	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
-	other := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Admin}))(t)
+	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
+	other := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Admin}))(t)
 	for range 2 { // Looked up, then remembered.
-		who := must(c.Authenticate(ctx, secret))(t)
+		who := must.Do(c.Authenticate(ctx, secret))(t)
 		assert.Equal(t, Viewer, who.Role)
 		assert.Equal(t, &until, who.Details.ExpiresAt)
 	}
@@ -56,15 +57,15 @@ func TestTheSecretBeforeARotationLastsForTheGrace(t *testing.T) {
 	ctx := t.Context()
 	clock := c.clock.(*clockwork.FakeClock)
 	until := c.now().Add(time.Hour)
-	first := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
-	second := mustSecond(c.RotateToken(ctx, p.ID, "ci", time.Minute))(t)
+	first := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
+	second := must.Second(c.RotateToken(ctx, p.ID, "ci", time.Minute))(t)
 	clock.Advance(time.Minute - time.Millisecond)
 	requireOK(t)(c.Authenticate(ctx, first))
 	clock.Advance(time.Millisecond)
 	_, err := c.Authenticate(ctx, first)
 	requireCode(t, Unauthenticated, err)
 	assert.ErrorContains(t, err, `token "ci" was rotated`)
-	third := mustSecond(c.RotateToken(ctx, p.ID, "ci", maxGrace))(t)
+	third := must.Second(c.RotateToken(ctx, p.ID, "ci", maxGrace))(t)
 	clock.Advance(time.Hour)
 	for _, secret := range []string{second, third} { // No grace outlives the token.
 		_, err := c.Authenticate(ctx, secret)
@@ -78,18 +79,18 @@ func TestTheSecretBeforeARotationLastsForTheGrace(t *testing.T) {
 
 func TestSecretsAreNotStored(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s := must(store.Open(t.Context(), path))(t)
+	s := must.Do(store.Open(t.Context(), path))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	var secrets []string
-	secret := mustSecond(c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ci", Role: Admin}))(t)
+	secret := must.Second(c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ci", Role: Admin}))(t)
 	secrets = append(secrets, secret)
-	secret = mustSecond(c.RotateToken(t.Context(), p.ID, "ci", time.Hour))(t)
+	secret = must.Second(c.RotateToken(t.Context(), p.ID, "ci", time.Hour))(t)
 	secrets = append(secrets, secret, "given on the command line")
 	require.NoError(t, c.SetTokens(t.Context(), p, []GivenToken{{"given", secrets[2], Admin}}))
 	kept := 0
-	files := must(filepath.Glob(path + "*"))(t)
+	files := must.Do(filepath.Glob(path + "*"))(t)
 	for _, file := range files {
-		content := must(os.ReadFile(file))(t)
+		content := must.Do(os.ReadFile(file))(t)
 		kept += bytes.Count(content, []byte("given"))
 		for _, secret := range secrets {
 			assert.NotContains(t, string(content), secret, file)
@@ -155,7 +156,7 @@ func TestNobodyGetsInByWhatWasBefore(t *testing.T) {
 func TestTokensOfTheAPISurviveTheCommandLines(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
-	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer}))(t)
+	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer}))(t)
 	given := []GivenToken{{"a", "sixteen characters", Admin}, {"b", "sixteen more characters", Editor}}
 	require.NoError(t, c.SetTokens(ctx, p, given))
 	require.NoError(t, c.SetTokens(ctx, p, given[:1]))
@@ -165,6 +166,6 @@ func TestTokensOfTheAPISurviveTheCommandLines(t *testing.T) {
 	require.Len(t, all, 2)
 	assert.True(t, all[0].Name == "a" && all[0].Given && all[0].Role == Admin)
 	assert.True(t, all[1].Name == "ci" && !all[1].Given && all[1].Role == Viewer)
-	assert.Equal(t, "ci", must(c.Authenticate(ctx, secret))(t).Token)
+	assert.Equal(t, "ci", must.Do(c.Authenticate(ctx, secret))(t).Token)
 	requireCode(t, InvalidRequest, c.SetTokens(ctx, p, []GivenToken{{"a", "sixteen characters", "owner"}}))
 }

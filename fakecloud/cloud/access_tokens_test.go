@@ -6,16 +6,18 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestAccessTokens(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.AccessTokenLifetime = time.Minute })
 	ctx := t.Context()
-	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor}))(t)
+	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor}))(t)
 	requireRefused(t, Unauthenticated)(c.GrantAccess(ctx, "unknown-unknown-unknown"))
-	granted := must(c.GrantAccess(ctx, secret))(t)
+	granted := must.Do(c.GrantAccess(ctx, secret))(t)
 	assert.Equal(t, time.Minute, granted.Lifetime)
-	who := must(c.Authenticate(ctx, granted.Secret))(t)
+	who := must.Do(c.Authenticate(ctx, granted.Secret))(t)
 	assert.Equal(t, "ccm", who.Token)
 	assert.Equal(t, Editor, who.Role)
 	requireRefused(t, Unauthenticated)(c.GrantAccess(ctx, granted.Secret))
@@ -25,17 +27,17 @@ func TestAccessTokens(t *testing.T) {
 	requireCode(t, Unauthenticated, err)
 	require.ErrorContains(t, err, "expired")
 
-	first := must(c.GrantAccess(ctx, secret))(t)
+	first := must.Do(c.GrantAccess(ctx, secret))(t)
 	requireOK(t)(c.Authenticate(ctx, first.Secret))
 	for range maxAccessTokens {
 		advance(t, c, time.Millisecond)
-		granted = must(c.GrantAccess(ctx, secret))(t)
+		granted = must.Do(c.GrantAccess(ctx, secret))(t)
 	}
 	requireRefused(t, Unauthenticated)(c.Authenticate(ctx, first.Secret))
 	requireOK(t)(c.Authenticate(ctx, granted.Secret))
 	requireOK(t)(c.RotateToken(ctx, p.ID, "ccm", 10*time.Second))
-	must(c.Authenticate(ctx, granted.Secret))(t, "the secret that it was granted to is valid for now")
-	assert.Equal(t, 10*time.Second, must(c.GrantAccess(ctx, secret))(t).Lifetime)
+	must.Do(c.Authenticate(ctx, granted.Secret))(t, "the secret that it was granted to is valid for now")
+	assert.Equal(t, 10*time.Second, must.Do(c.GrantAccess(ctx, secret))(t).Lifetime)
 	advance(t, c, 10*time.Second)
 	requireRefused(t, Unauthenticated)(c.Authenticate(ctx, granted.Secret))
 	requireRefused(t, Unauthenticated)(c.GrantAccess(ctx, secret))

@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 // Whatever is taken and given up, in transactions that hold or come to nothing,
 // the lowest free address is the one that a search from the start would find.
 func TestTheLowestFreeAddressIsGiven(t *testing.T) {
-	s := must(store.Open(t.Context(), store.Memory))(t)
+	s := must.Do(store.Open(t.Context(), store.Memory))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	pools := []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/30"), netip.MustParsePrefix("10.0.0.0/25"),

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -45,21 +46,21 @@ type estate struct {
 
 func (e *estate) open() {
 	e.opens++
-	e.store = must(store.Open(e.t.Context(), e.file))(e.t)
-	profile := must(ProfileNamed("fast"))(e.t)
+	e.store = must.Do(store.Open(e.t.Context(), e.file))(e.t)
+	profile := must.Do(ProfileNamed("fast"))(e.t)
 	e.plane = newFakePlane()
-	e.cloud = must(New(Config{
+	e.cloud = must.Do(New(Config{
 		Store: e.store, DataPlane: e.plane, Profile: profile, Clock: e.clock,
 		LoadBalancerCIDR: netip.MustParsePrefix("127.60.0.0/29"), Retention: time.Second, Seed: e.opens,
 	}))(e.t)
-	e.proj = must(e.cloud.EnsureProject(e.t.Context(), "default", nil))(e.t)
+	e.proj = must.Do(e.cloud.EnsureProject(e.t.Context(), "default", nil))(e.t)
 	require.NoError(e.t, e.cloud.restoreBalancers(e.t.Context()))
 }
 
 // settle makes everything happen that is due.
 func (e *estate) settle() {
 	for {
-		next := must(e.cloud.runDueTransitions(e.t.Context()))(e.t)
+		next := must.Do(e.cloud.runDueTransitions(e.t.Context()))(e.t)
 		if next.IsZero() || next.After(e.clock.Now()) {
 			break
 		}
@@ -246,7 +247,7 @@ func (e *estate) deleteBalancer(t *rapid.T) {
 }
 
 func (e *estate) createInstance(t *rapid.T) {
-	in := mustFirst(e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{}))(t)
+	in := must.First(e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{}))(t)
 	e.instances[in.ID] = &modelHolder{}
 }
 
@@ -272,7 +273,7 @@ func (e *estate) stopOrStart(t *rapid.T) {
 // check compares the two, from the address's side and from the instance's.
 func (e *estate) check() {
 	ctx := e.t.Context()
-	list := mustFirst(e.cloud.ListAddresses(ctx, e.proj, Filter{Limit: 500}))(e.t)
+	list := must.First(e.cloud.ListAddresses(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	require.Len(e.t, list, len(e.addresses))
 	external := map[string][]string{} // by instance or balancer: what is attached to it
 	for _, a := range list {
@@ -284,7 +285,7 @@ func (e *estate) check() {
 			external[a.Holder.ID] = append(external[a.Holder.ID], a.IP.String())
 		}
 	}
-	instances := mustFirst(e.cloud.ListInstances(ctx, e.proj, Filter{Limit: 500}))(e.t)
+	instances := must.First(e.cloud.ListInstances(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	for _, in := range instances {
 		var shown []string
 		for _, ip := range in.External {
@@ -292,7 +293,7 @@ func (e *estate) check() {
 		}
 		require.ElementsMatch(e.t, external[in.ID], shown)
 	}
-	balancers := mustFirst(e.cloud.ListLoadBalancers(ctx, e.proj, Filter{Limit: 500}))(e.t)
+	balancers := must.First(e.cloud.ListLoadBalancers(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	for _, lb := range balancers {
 		var shown []string
 		for _, ip := range lb.Attached {
@@ -360,7 +361,7 @@ func (e *estate) checkEvents() {
 
 func TestAddressesDoAsTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		dir := must(os.MkdirTemp("", "fakecloud-addresses-"))(t)
+		dir := must.Do(os.MkdirTemp("", "fakecloud-addresses-"))(t)
 		e := &estate{
 			t: t, file: filepath.Join(dir, "cloud.db"), clock: clockwork.NewFakeClockAt(epoch),
 			versions:  map[string]int64{},
@@ -392,7 +393,7 @@ func TestAnInstanceHoldsSoManyAddresses(t *testing.T) {
 	c, p := newCloud(t, nil)
 	in := newInstance(t, c, p, InstanceSpec{})
 	attach := func() error {
-		a := mustFirst(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
+		a := must.First(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
 		_, err := c.AttachAddress(t.Context(), p, a.ID, AddressHolder{InstanceResource, in.ID})
 		return err
 	}

@@ -9,12 +9,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 	c, p := newCloud(t, nil)
 	who := AuditCaller{Project: p.ID, Token: "t", UserAgent: "ü/1", Operation: "listZones"}
-	other := must(c.EnsureProject(t.Context(), "other", nil))(t)
+	other := must.Do(c.EnsureProject(t.Context(), "other", nil))(t)
 	theirs := AuditEntry{Time: epoch, AuditCaller: AuditCaller{Project: other.ID}, Status: 200}
 	requireOK(t)(c.AppendAudit(t.Context(), AuditBatch{Entries: []AuditEntry{theirs}}))
 	const batch, batches = 5000, 21
@@ -27,7 +29,7 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 				b.Entries, AuditEntry{Time: epoch, RequestID: fmt.Sprint(n), AuditCaller: who, Status: 200},
 			)
 		}
-		first := must(c.AppendAudit(t.Context(), b))(t)
+		first := must.Do(c.AppendAudit(t.Context(), b))(t)
 		require.EqualValues(t, n-batch+2, first)
 	}
 	page, more, err := c.ListAudit(t.Context(), p, AuditFilter{UserAgent: "ü", Limit: 1})
@@ -40,9 +42,9 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 	assert.False(t, more)
 	require.Len(t, page, 1)
 	assert.Equal(t, oldest, page[0].ID)
-	page = mustFirst(c.ListAudit(t.Context(), other, AuditFilter{Limit: 1}))(t)
+	page = must.First(c.ListAudit(t.Context(), other, AuditFilter{Limit: 1}))(t)
 	assert.Len(t, page, 1, "another project's is kept")
-	sums := must(c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller {
+	sums := must.Do(c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller {
 		return AuditCaller{Token: a.Token}
 	}))(t)
 	assert.Equal(
@@ -50,13 +52,13 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 		sums,
 	)
 
-	page = mustFirst(c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10}))(t)
+	page = must.First(c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10}))(t)
 	amended := page[0]
 	amended.BytesOut, amended.Duration = 7, time.Minute
 	stranger := amended
 	stranger.RequestID, stranger.BytesOut = "of another log", 8
 	requireOK(t)(c.AppendAudit(t.Context(), AuditBatch{Amended: []AuditEntry{amended, stranger}}))
-	page = mustFirst(c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10}))(t)
+	page = must.First(c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10}))(t)
 	assert.Equal(t, []AuditEntry{amended}, page)
 }
 
@@ -73,7 +75,7 @@ func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	})
 	require.ErrorIs(t, err, undone)
 	assert.Equal(t, want, c.Transitions())
-	counts := must(c.CountResources(t.Context()))(t)
+	counts := must.Do(c.CountResources(t.Context()))(t)
 	assert.ElementsMatch(t, []ResourceCount{
 		{Resource: InstanceResource, State: "pending", Count: 1}, {Resource: NetworkResource, Count: 1},
 	}, counts)

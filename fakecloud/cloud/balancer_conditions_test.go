@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -26,7 +27,7 @@ func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) 
 
 func balancerNow(t *testing.T, c *Cloud, p Project, lb LoadBalancer) LoadBalancer {
 	t.Helper()
-	return must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
+	return must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 }
 
 func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
@@ -41,7 +42,7 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	assert.Equal(t, "all are sick", sick.StateReason)
 	assert.Equal(t, LoadBalancerActive, sick.State)
 	assert.Equal(t, lb.Version+1, sick.Version)
-	events := mustFirst(c.Events(t.Context(), p, Oldest))(t)
+	events := must.First(c.Events(t.Context(), p, Oldest))(t)
 	last := events[len(events)-1]
 	assert.Equal(
 		t, []any{Updated, lb.ID, "active", "active", "all are sick"},
@@ -84,12 +85,12 @@ func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
 	wrote := balancerNow(t, c, p, lb).Version - lb.Version
 	assert.GreaterOrEqual(t, wrote, int64(2), "it is told all the same")
 	assert.LessOrEqual(t, wrote, 1+int64(c.now().Sub(start)/conditionPause))
-	next := must(c.runDueTransitions(t.Context()))(t)
+	next := must.Do(c.runDueTransitions(t.Context()))(t)
 	assert.LessOrEqual(t, next.Sub(c.now()), conditionPause, "the last one is not forgotten")
 	advance(t, c, conditionPause)
 	reason, _ := plane.Condition(lb.ID)
 	assert.Equal(t, reason, balancerNow(t, c, p, lb).StateReason)
-	next = must(c.runDueTransitions(t.Context()))(t)
+	next = must.Do(c.runDueTransitions(t.Context()))(t)
 	assert.Zero(t, next, "nothing is left to be told")
 }
 
@@ -116,7 +117,7 @@ func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
 	advance(t, c, 0)
 	sick := balancerNow(t, c, p, lb)
 	assert.Equal(t, "all are sick", sick.StateReason)
-	before := mustFirst(c.Events(t.Context(), p, Oldest))(t)
+	before := must.First(c.Events(t.Context(), p, Oldest))(t)
 
 	plane = newFakePlane()
 	plane.makeUnknown(lb.ID)
@@ -128,7 +129,7 @@ func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
 	plane.makeKnown(lb.ID)
 	advance(t, c, conditionPause)
 	assert.Equal(t, sick, balancerNow(t, c, p, lb), "it is as it was")
-	assert.Equal(t, before, mustFirst(c.Events(t.Context(), p, Oldest))(t))
+	assert.Equal(t, before, must.First(c.Events(t.Context(), p, Oldest))(t))
 
 	plane.makeUnknown(lb.ID)
 	plane.toggleSick(lb.ID)
@@ -164,7 +165,7 @@ func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	told := balancerNow(t, c, p, lb)
 	assert.Equal(t, "all are sick", told.StateReason)
 	plane.toggleSick(lb.ID)
-	assert.True(t, must(c.Advance(t.Context(), by(time.Hour)))(t).Complete)
+	assert.True(t, must.Do(c.Advance(t.Context(), by(time.Hour)))(t).Complete)
 	again := balancerNow(t, c, p, lb)
 	assert.Equal(t, "none of 0 targets runs", again.StateReason)
 	assert.Equal(t, told.UpdatedAt.Add(conditionPause), again.UpdatedAt, "not before, and not at the call's end")

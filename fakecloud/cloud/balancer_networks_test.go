@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 func TestBalancerOfNetwork(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
-	n := mustFirst(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: "pods", CIDR: "10.9.0.0/29"}))(t)
+	n := must.First(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: "pods", CIDR: "10.9.0.0/29"}))(t)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", NetworkID: n.ID, PrivateAddress: "10.9.0.3"})
 	public, private := lb.Address, lb.PrivateAddress
 	assert.Equal(t, "10.9.0.3", private.String())

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestExpectedCodes(t *testing.T) {
@@ -77,7 +79,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 		{Type: orNil(LargeBalancer)}, {Tags: &map[string]string{"a": "b"}},
 		{HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 1, ExpectedCodes: "204"}},
 	} {
-		before := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
+		before := must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 		changed := updateBalancer(t, c, p, lb.ID, u)
 		assert.Equal(t, before.Version+1, changed.Version)
 		same := updateBalancer(t, c, p, lb.ID, u)
@@ -91,7 +93,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, listeners, f.Listeners)
 	assert.Equal(t, 40_000, f.ConnectionLimit)
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
-	stored := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
+	stored := must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 	assert.Equal(t, map[string]string{"a": "b"}, stored.Tags)
 	assert.Equal(
 		t, balancerOptions{LargeBalancer, ProxyBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions(),
@@ -154,7 +156,7 @@ func TestDeletionProtection(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", DeletionProtection: true})
 	requireRefused(t, Protected)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
-	assert.Equal(t, lb, must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t))
+	assert.Equal(t, lb, must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t))
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{DeletionProtection: new(false)})
 	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
 	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
@@ -178,7 +180,7 @@ func TestListenersOfHTTPArePortsOfTCP(t *testing.T) {
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	c, p := newCloud(t, nil)
-	a := mustFirst(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
+	a := must.First(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
 	tcp, udp := []Listener{
 		{Protocol: TCP, Port: 80, TargetPort: 80},
 	}, []Listener{{Protocol: UDP, Port: 53, TargetPort: 53}}

@@ -13,22 +13,23 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 // newVirtual is a cloud on a virtual clock over the store.
 func newVirtual(t require.TestingT, ctx context.Context, s *store.Store, plane DataPlane, profile Profile) (*Cloud, Project) { //nolint:revive // As testing has it.
-	v := must(StartVirtualTime(ctx, s, epoch))(t)
-	c := must(New(Config{
+	v := must.Do(StartVirtualTime(ctx, s, epoch))(t)
+	c := must.Do(New(Config{
 		Store: s, DataPlane: plane, Profile: profile, Virtual: v, Seed: 3, Retention: time.Minute,
 		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/28"),
 	}))(t)
-	return c, must(c.EnsureProject(ctx, "default", nil))(t)
+	return c, must.Do(c.EnsureProject(ctx, "default", nil))(t)
 }
 
 func openStore(t *testing.T, path string) *store.Store {
 	t.Helper()
-	s := must(store.Open(t.Context(), path))(t)
+	s := must.Do(store.Open(t.Context(), path))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	return s
 }
@@ -62,18 +63,18 @@ func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 	now, virtual := c.Now()
 	assert.True(t, virtual)
 	assert.Equal(t, epoch, now)
-	moved := must(c.Advance(t.Context(), by(299*time.Millisecond)))(t)
+	moved := must.Do(c.Advance(t.Context(), by(299*time.Millisecond)))(t)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch.Add(299 * time.Millisecond), Complete: true}, moved)
 	got := getInstance(t, c, p, in.ID)
 	assert.Equal(t, InstancePending, got.State)
-	moved = must(c.Advance(t.Context(), by(time.Hour)))(t)
+	moved = must.Do(c.Advance(t.Context(), by(time.Hour)))(t)
 	assert.Equal(t, 1, moved.Transitions)
 	got = getInstance(t, c, p, in.ID)
 	assert.Equal(t, InstanceRunning, got.State)
 	assert.Equal(t, epoch.Add(300*time.Millisecond), got.UpdatedAt, "its own time, not that of the call's end")
 
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
-	moved = must(c.Advance(t.Context(), by(time.Hour)))(t)
+	moved = must.Do(c.Advance(t.Context(), by(time.Hour)))(t)
 	assert.Equal(t, 2, moved.Transitions, "terminated, and gone after the retention")
 	requireRefused(t, NotFound)(c.GetInstance(t.Context(), p, in.ID))
 }
@@ -82,10 +83,10 @@ func TestWhatTakesNoTimeHappensWithTheNextMove(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[0])
 	c.cfg.Retention = 0
 	in := newInstance(t, c, p, InstanceSpec{})
-	moved := must(c.Advance(t.Context(), by(0)))(t)
+	moved := must.Do(c.Advance(t.Context(), by(0)))(t)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch, Transitions: 1, Complete: true}, moved)
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
-	moved = must(c.Advance(t.Context(), by(0)))(t)
+	moved = must.Do(c.Advance(t.Context(), by(0)))(t)
 	assert.Equal(t, 2, moved.Transitions)
 }
 
@@ -97,14 +98,14 @@ func TestMovesThatAreRefused(t *testing.T) {
 	newInstance(t, c, p, InstanceSpec{})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	assert.Equal(t, Advanced{From: epoch, Now: epoch}, must(c.Advance(gone, by(time.Hour)))(t), "who asked is gone")
+	assert.Equal(t, Advanced{From: epoch, Now: epoch}, must.Do(c.Advance(gone, by(time.Hour)))(t), "who asked is gone")
 	real, _ := newCloud(t, nil)
 	requireRefused(t, VirtualClock)(real.Advance(t.Context(), by(0)))
 }
 
 func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cloud.db")
-	s := must(store.Open(t.Context(), file))(t)
+	s := must.Do(store.Open(t.Context(), file))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
 	spec := LoadBalancerSpec{Name: "checked", Listeners: oneListener, HealthCheck: check}
@@ -144,9 +145,9 @@ func TestTimeIsKeptWithTheData(t *testing.T) {
 	assert.Equal(t, epoch.Add(time.Hour), now, "it goes on from there")
 	require.ErrorContains(t, StartRealTime(ctx, s, epoch.Add(time.Hour-time.Millisecond)), "2026-01-02T04:04:05Z")
 	require.NoError(t, StartRealTime(ctx, s, epoch.Add(2*time.Hour)))
-	v := must(StartVirtualTime(ctx, s, epoch.Add(3*time.Hour)))(t)
+	v := must.Do(StartVirtualTime(ctx, s, epoch.Add(3*time.Hour)))(t)
 	assert.Equal(t, epoch.Add(3*time.Hour), v.clock.Now(), "the real clock was in between")
-	v = must(StartVirtualTime(ctx, s, epoch.Add(9*time.Hour)))(t)
+	v = must.Do(StartVirtualTime(ctx, s, epoch.Add(9*time.Hour)))(t)
 	assert.Equal(t, epoch.Add(3*time.Hour), v.clock.Now())
 	assert.NotNil(t, c)
 }
@@ -167,8 +168,8 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	c, p = newVirtual(t, t.Context(), s, plane, Profiles[1])
 	now, _ := c.Now()
 	assert.Equal(t, epoch.Add(300*time.Millisecond), now, "the instance runs, the balancer is not built")
-	assert.Equal(t, 1, must(c.Advance(t.Context(), by(time.Second)))(t).Transitions)
-	built := must(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
+	assert.Equal(t, 1, must.Do(c.Advance(t.Context(), by(time.Second)))(t).Transitions)
+	built := must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 	assert.Equal(t, LoadBalancerActive, built.State)
 	assert.Equal(t, epoch.Add(400*time.Millisecond), built.UpdatedAt)
 	other, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
@@ -201,7 +202,7 @@ func TestManySmallMovesAreOneLarge(t *testing.T) {
 			}
 		}), 1, 12).Draw(t, "deeds")
 		play := func(cut bool) []string {
-			s := must(store.Open(t.Context(), store.Memory))(t)
+			s := must.Do(store.Open(t.Context(), store.Memory))(t)
 			defer func() { require.NoError(t, s.Close()) }()
 			plane := newFakePlane()
 			plane.blocked[99] = true
@@ -216,7 +217,7 @@ func TestManySmallMovesAreOneLarge(t *testing.T) {
 						left -= part
 					}
 				}
-				require.True(t, must(c.Advance(t.Context(), by(left)))(t).Complete)
+				require.True(t, must.Do(c.Advance(t.Context(), by(left)))(t).Complete)
 			}
 			return story(t, t.Context(), c, p)
 		}

@@ -13,12 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	t.Helper()
-	s := must(store.Open(t.Context(), store.Memory))(t)
+	s := must.Do(store.Open(t.Context(), store.Memory))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	cfg := Config{
 		Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clockwork.NewFakeClockAt(epoch),
@@ -27,8 +28,8 @@ func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	if change != nil {
 		change(&cfg)
 	}
-	c := must(New(cfg))(t)
-	return c, must(c.EnsureProject(t.Context(), "default", nil))(t)
+	c := must.Do(New(cfg))(t)
+	return c, must.Do(c.EnsureProject(t.Context(), "default", nil))(t)
 }
 
 // newCloudWithPlane gives the data plane as well.
@@ -37,24 +38,6 @@ func newCloudWithPlane(t *testing.T) (*Cloud, Project, *fakePlane) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	return c, p, plane
-}
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
-	return func(t require.TestingT, about ...any) A {
-		require.NoError(t, err, about...)
-		return answer
-	}
-}
-
-// mustFirst is must for a call that answers more than one thing.
-func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
-	return must(answer, err)
-}
-
-// mustSecond is must for a call whose second answer counts.
-func mustSecond[A, B any](_ A, answer B, err error) func(t require.TestingT, about ...any) B {
-	return must(answer, err)
 }
 
 var oneListener = []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
@@ -66,22 +49,22 @@ func listenOn(port int) LoadBalancerUpdate {
 
 func newInstance(t *testing.T, c *Cloud, p Project, spec InstanceSpec) Instance {
 	t.Helper()
-	return mustFirst(c.CreateInstance(t.Context(), p, spec))(t)
+	return must.First(c.CreateInstance(t.Context(), p, spec))(t)
 }
 
 func createBalancer(t *testing.T, c *Cloud, p Project, spec LoadBalancerSpec) LoadBalancer {
 	t.Helper()
-	return mustFirst(c.CreateLoadBalancer(t.Context(), p, spec))(t)
+	return must.First(c.CreateLoadBalancer(t.Context(), p, spec))(t)
 }
 
 func updateBalancer(t *testing.T, c *Cloud, p Project, id string, update LoadBalancerUpdate) LoadBalancer {
 	t.Helper()
-	return mustFirst(c.UpdateLoadBalancer(t.Context(), p, id, update))(t)
+	return must.First(c.UpdateLoadBalancer(t.Context(), p, id, update))(t)
 }
 
 func getInstance(t *testing.T, c *Cloud, p Project, id string) Instance {
 	t.Helper()
-	return must(c.GetInstance(t.Context(), p, id))(t)
+	return must.Do(c.GetInstance(t.Context(), p, id))(t)
 }
 
 func TestRealisticDelaysAreDrawnAroundTheirMean(t *testing.T) {
@@ -158,9 +141,9 @@ func TestOnlyTheTokensSetAreValid(t *testing.T) {
 	require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"c", two, Editor}}), "renamed, and one left out")
 	valid(map[string]string{two: "c"})
 
-	q := must(c.EnsureProject(ctx, "other", nil))(t)
+	q := must.Do(c.EnsureProject(ctx, "other", nil))(t)
 	require.NoError(t, c.SetTokens(ctx, q, []GivenToken{{"d", three, Editor}}))
-	who := must(c.Authenticate(ctx, two))(t, "another project's tokens stay")
+	who := must.Do(c.Authenticate(ctx, two))(t, "another project's tokens stay")
 	assert.Equal(t, p, who.Project)
 }
 
@@ -193,7 +176,7 @@ func TestInstancesAreNamedInAnyCase(t *testing.T) {
 	other := newInstance(t, c, p, InstanceSpec{Name: "node-2"})
 	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1.lab"}))
 	requireRefused(t, NameTaken)(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Name: new("NODE-1.LAB")}))
-	found := mustFirst(c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit}))(t)
+	found := must.First(c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, "Node-1.Lab", found[0].Name)
 	renamed, err := c.UpdateInstance(t.Context(), p, in.ID, ResourceUpdate{Name: new("node-1.lab")})
@@ -219,7 +202,7 @@ func advance(t *testing.T, c *Cloud, d time.Duration) {
 
 func balancerState(t *testing.T, c *Cloud, p Project, id string) LoadBalancerState {
 	t.Helper()
-	return must(c.GetLoadBalancer(t.Context(), p, id))(t).State
+	return must.Do(c.GetLoadBalancer(t.Context(), p, id))(t).State
 }
 
 // What the worker found due may have been changed before it comes to it.
@@ -444,7 +427,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	lb, in := newBalancer(t, c, p)
 	other := newInstance(t, c, p, InstanceSpec{})
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
-	health := func() []TargetHealth { return must(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t) }
+	health := func() []TargetHealth { return must.Do(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t) }
 	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
 	assert.Equal(
 		t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}},
@@ -457,7 +440,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
 	c.clock.(*clockwork.FakeClock).Advance(time.Millisecond)
-	tagged := must(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}}))(t)
+	tagged := must.Do(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}}))(t)
 	assert.NotEqual(t, other.UpdatedAt, tagged.UpdatedAt)
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
 	requireRefused(t, NotFound)(c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID))
@@ -474,11 +457,11 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	} {
 		requireRefusedAt(t, InvalidRequest, "address")(create(p, address))
 	}
-	there := must(create(p, "172.18.0.3"))(t)
+	there := must.Do(create(p, "172.18.0.3"))(t)
 	assert.Equal(t, "172.18.0.3", there.Address.String())
-	first := must(create(p, "127.30.16.1"))(t)
+	first := must.Do(create(p, "127.30.16.1"))(t)
 	requireOK(t)(create(p, "127.30.64.1"))
-	assert.Equal(t, "127.30.16.2", must(create(p, ""))(t).Address.String(), "what was chosen is not given again")
+	assert.Equal(t, "127.30.16.2", must.Do(create(p, ""))(t).Address.String(), "what was chosen is not given again")
 	lb, _ := newBalancer(t, c, p)
 	assert.Equal(t, "127.30.64.2", lb.Address.String(), "nor to a balancer")
 
@@ -488,7 +471,7 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	_, err = create(p, lb.Address.String())
 	requireCode(t, AddressInUse, err)
 	assert.ErrorContains(t, err, lb.ID)
-	q := must(c.EnsureProject(t.Context(), "other", nil))(t)
+	q := must.Do(c.EnsureProject(t.Context(), "other", nil))(t)
 	_, err = create(q, "172.18.0.3")
 	requireCode(t, AddressInUse, err)
 	assert.NotContains(t, err.Error(), there.ID, "of another project")
@@ -496,7 +479,7 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	requireOK(t)(c.TerminateInstance(t.Context(), p, first.ID))
 	requireRefused(t, AddressInUse)(create(p, "127.30.16.1"))
 	advance(t, c, 200*time.Millisecond)
-	must(create(p, "127.30.16.1"))(t, "given up when terminated")
+	must.Do(create(p, "127.30.16.1"))(t, "given up when terminated")
 }
 
 func TestSecondaryAddresses(t *testing.T) {
@@ -516,7 +499,7 @@ func TestSecondaryAddresses(t *testing.T) {
 	requireRefusedAt(t, InvalidRequest, "secondaryAddresses.0")(create("127.30.16.7", "127.30.16.7"))
 	requireRefusedAt(t, InvalidRequest, "secondaryAddresses")(create("", make([]string, maxSecondary+1)...))
 
-	in := must(create("", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t)
+	in := must.Do(create("", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t)
 	internal := fmt.Sprint(in.Internal())
 	assert.Equal(t, "[127.30.16.2 127.30.16.1 fd00:16::1 172.18.0.3]", internal, "the first is the lowest free one")
 	for _, taken := range []string{"127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"} {
@@ -525,27 +508,27 @@ func TestSecondaryAddresses(t *testing.T) {
 		assert.ErrorContains(t, err, in.ID)
 	}
 	requireRefusedAt(t, AddressInUse, "address")(create("127.30.16.1"))
-	assert.Equal(t, "127.30.16.3", must(create(""))(t).Address.String(), "what failed took nothing")
+	assert.Equal(t, "127.30.16.3", must.Do(create(""))(t).Address.String(), "what failed took nothing")
 
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
 	requireRefusedAt(t, AddressInUse, "secondaryAddresses.0")(create("", "fd00:16::1"))
 	advance(t, c, 200*time.Millisecond)
 	ended := getInstance(t, c, p, in.ID)
 	assert.Empty(t, ended.Internal())
-	again := must(create("127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t, "given up when terminated")
+	again := must.Do(create("127.30.16.2", "127.30.16.1", "fd00:16::1", "172.18.0.3"))(t, "given up when terminated")
 	assert.Equal(t, internal, fmt.Sprint(again.Internal()))
 }
 
 func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	c, p := newCloud(t, nil)
-	q := must(c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"}))(t)
+	q := must.Do(c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"}))(t)
 	in := newInstance(t, c, p, InstanceSpec{})
-	theirs := mustFirst(c.CreateInstance(t.Context(), q, InstanceSpec{}))(t)
+	theirs := must.First(c.CreateInstance(t.Context(), q, InstanceSpec{}))(t)
 	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
-	r := mustFirst(c.CreateRoute(t.Context(), p, spec))(t)
+	r := must.First(c.CreateRoute(t.Context(), p, spec))(t)
 	requireRefusedAt(t, UnknownInstance, "instanceId")(c.CreateRoute(t.Context(), q, spec))
 	spec.Instance = theirs.ID
-	other := mustFirst(c.CreateRoute(t.Context(), q, spec))(t, "the same name and destination as in another project")
+	other := must.First(c.CreateRoute(t.Context(), q, spec))(t, "the same name and destination as in another project")
 	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
 	requireRefused(t, NotFound)(c.GetRoute(t.Context(), q, r.ID))
 	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))

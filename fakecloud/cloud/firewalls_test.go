@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestLetIn(t *testing.T) {
@@ -28,13 +30,13 @@ func TestLetIn(t *testing.T) {
 
 func TestFirewallsDecideWhatBackendsLetIn(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
-	in := mustFirst(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"}))(t)
+	in := must.First(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"}))(t)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener, Targets: []string{in.ID}})
 	advance(t, c, time.Minute)
 	letIn := func() LetIn { return plane.applied[lb.ID].Backends[0].LetIn }
 	assert.Empty(t, letIn(), "it is in no firewall")
 
-	web := mustFirst(c.CreateFirewall(t.Context(), p, FirewallSpec{Name: "web", Instances: []string{in.ID}}))(t)
+	web := must.First(c.CreateFirewall(t.Context(), p, FirewallSpec{Name: "web", Instances: []string{in.ID}}))(t)
 	assert.Equal(t, nothing, letIn())
 	requireOK(t)(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Rules: &[]FirewallRule{{TCP, 80, 90}}}))
 	assert.Equal(t, LetIn("nothing,tcp 80-90"), letIn())
@@ -42,8 +44,8 @@ func TestFirewallsDecideWhatBackendsLetIn(t *testing.T) {
 		Instances: []string{in.ID}, Rules: []FirewallRule{{UDP, 53, 53}},
 	}))
 	assert.Equal(t, LetIn("nothing,tcp 80-90,udp 53-53"), letIn())
-	before := must(c.GetFirewall(t.Context(), p, web.ID))(t)
-	same := must(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{in.ID}}))(t)
+	before := must.Do(c.GetFirewall(t.Context(), p, web.ID))(t)
+	same := must.Do(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{in.ID}}))(t)
 	assert.Equal(t, before, same, "a change of nothing")
 	requireOK(t)(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{}}))
 	assert.Equal(t, LetIn("nothing,udp 53-53"), letIn())

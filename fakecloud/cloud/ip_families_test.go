@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -85,7 +86,7 @@ func TestTheLowestFreeIPv6AddressIsGiven(t *testing.T) {
 func TestBalancersWithBothFamilies(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { with6("fd00::/126")(cfg); cfg.DataPlane = plane })
-	lb := must(createBoth(t, c, p, "web"))(t)
+	lb := must.Do(createBoth(t, c, p, "web"))(t)
 	assert.Equal(t, "fd00::1", lb.Address6.String())
 	assert.Equal(t, bothFamilies, lb.IPFamilies())
 	advance(t, c, time.Minute)
@@ -113,7 +114,7 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
 	requireRefused(t, AddressPoolExhausted)(createBoth(t, c, p, "four"))
 	advance(t, c, time.Minute)
-	again := must(createBoth(t, c, p, "four"))(t)
+	again := must.Do(createBoth(t, c, p, "four"))(t)
 	assert.Equal(t, lb.Address6, again.Address6, "its first one has given it up")
 	assert.Equal(t, lb.Address, again.Address, "what failed has kept neither")
 }
@@ -121,21 +122,21 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 // What was given stays given, whichever pool the cloud is started with later.
 func TestIPv6AddressesOutliveThePool(t *testing.T) {
 	c, p := newCloud(t, with6("fd00::/120"))
-	first := must(createBoth(t, c, p, "first"))(t)
+	first := must.Do(createBoth(t, c, p, "first"))(t)
 	restart := func(change func(*Config)) {
 		cfg := c.cfg
 		change(&cfg)
-		c = must(New(cfg))(t)
+		c = must.Do(New(cfg))(t)
 	}
 	restart(with6("fd00::/64"))
-	assert.Equal(t, "fd00::2", must(createBoth(t, c, p, "second"))(t).Address6.String())
+	assert.Equal(t, "fd00::2", must.Do(createBoth(t, c, p, "second"))(t).Address6.String())
 	restart(with6("fd01::/64"))
-	assert.Equal(t, "fd01::1", must(createBoth(t, c, p, "third"))(t).Address6.String())
+	assert.Equal(t, "fd01::1", must.Do(createBoth(t, c, p, "third"))(t).Address6.String())
 	restart(func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.Prefix{} })
 	_, err := createBoth(t, c, p, "fourth")
 	requireCode(t, InvalidRequest, err)
 	require.ErrorContains(t, err, "--load-balancer-cidr6")
-	assert.Equal(t, first.Address6, must(c.GetLoadBalancer(t.Context(), p, first.ID))(t).Address6)
+	assert.Equal(t, first.Address6, must.Do(c.GetLoadBalancer(t.Context(), p, first.ID))(t).Address6)
 
 	// Not even a mistake of ours gives one twice: the store has the last word.
 	err = c.store.Write(t.Context(), func(tx *store.Tx) error {
@@ -164,7 +165,7 @@ func TestFamiliesThatNoBalancerHas(t *testing.T) {
 }
 
 func TestSourceRangesOfBothFamilies(t *testing.T) {
-	ranges := must(parseRanges([]string{"10.0.0.0/8", "fd00::/8", "::1/128", "0.0.0.0/0", "::/0", "fd00::/8"}))(t)
+	ranges := must.Do(parseRanges([]string{"10.0.0.0/8", "fd00::/8", "::1/128", "0.0.0.0/0", "::/0", "fd00::/8"}))(t)
 	assert.Len(t, ranges, 5)
 	for _, wrong := range []string{"fd00::1/8", "::ffff:10.0.0.0/104", "fe80::%eth0/64", "10.0.0.1/8", "fd00::", "x"} {
 		_, err := parseRanges([]string{"fd00::/8", wrong})

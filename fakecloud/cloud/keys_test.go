@@ -9,18 +9,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 func TestIdempotencyKeysAreBounded(t *testing.T) {
 	c, p := newCloud(t, nil)
-	q := must(c.EnsureProject(t.Context(), "other", nil))(t)
+	q := must.Do(c.EnsureProject(t.Context(), "other", nil))(t)
 	clock := c.clock.(interface{ Advance(d time.Duration) })
 	c.keptKeys.Rows = 20
 	reserve := func(p Project, key string) string {
 		ctx := WithRequest(t.Context(), Request{Key: key, Fingerprint: []byte("same")})
-		a := mustFirst(c.ReserveAddress(ctx, p, AddressSpec{}))(t)
+		a := must.First(c.ReserveAddress(ctx, p, AddressSpec{}))(t)
 		require.NoError(t, c.ReleaseAddress(t.Context(), p, a.ID))
 		return a.ID
 	}

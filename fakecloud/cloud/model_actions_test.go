@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -53,7 +54,7 @@ func (w *world) createOnce(t *rapid.T) {
 // ifMatch changes an instance if it is at a version. A refusal leaves it alone.
 func (w *world) ifMatch(t *rapid.T) {
 	id := drawKey(t, w.instances)
-	before := must(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
+	before := must.Do(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
 	version := before.Version + rapid.Int64Range(-1, 1).Draw(t, "too high by")
 	ctx := WithRequest(t.Context(), Request{IfMatch: &version})
 	tags := map[string]string{"drawn": w.cloud.random.letters(8)}
@@ -62,7 +63,7 @@ func (w *world) ifMatch(t *rapid.T) {
 	case version != before.Version:
 		requireCode(t, PreconditionFailed, err)
 		requireRefused(t, PreconditionFailed)(w.cloud.TerminateInstance(ctx, w.proj, id))
-		after = must(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
+		after = must.Do(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
 		require.Equal(t, before, after)
 	case w.instances[id].state == "terminated":
 		requireCode(t, WrongState, err)
@@ -129,7 +130,7 @@ func (w *world) deleteNetwork(t *rapid.T) {
 }
 
 func (w *world) checkNetworks() {
-	list := mustFirst(w.cloud.ListNetworks(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
+	list := must.First(w.cloud.ListNetworks(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, list, 1+len(w.networks))
 	for _, n := range list {
 		if !n.Default {
@@ -141,7 +142,7 @@ func (w *world) checkNetworks() {
 
 // checkOperations wants what still runs to be about something under way.
 func (w *world) checkOperations() {
-	running := mustFirst(w.cloud.ListOperations(
+	running := must.First(w.cloud.ListOperations(
 		w.t.Context(), w.proj, OperationFilter{States: []string{string(OperationRunning)}, Limit: 500},
 	))(w.t)
 	for _, op := range running {

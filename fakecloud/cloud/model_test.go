@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -158,15 +159,15 @@ type modelState struct {
 func (w *world) open() {
 	ctx := w.t.Context()
 	w.opens++
-	w.store = must(store.Open(ctx, filepath.Join(w.dir, "cloud.db")))(w.t)
-	profile := must(ProfileNamed("fast"))(w.t)
-	w.cloud = must(New(Config{
+	w.store = must.Do(store.Open(ctx, filepath.Join(w.dir, "cloud.db")))(w.t)
+	profile := must.Do(ProfileNamed("fast"))(w.t)
+	w.cloud = must.Do(New(Config{
 		Store: w.store, DataPlane: w.plane, Profile: profile, Clock: w.clock,
 		InstanceCIDR: modelNetwork, Retention: 3 * time.Second,
 		Seed:        w.opens, // Repeatable, and no ID twice though the clock stands still.
 		SnapshotDir: filepath.Join(w.dir, "snapshots"),
 	}))(w.t)
-	w.proj = must(w.cloud.EnsureProject(ctx, "default", nil))(w.t)
+	w.proj = must.Do(w.cloud.EnsureProject(ctx, "default", nil))(w.t)
 	w.cloud.SetFaults(&w.faults)
 }
 
@@ -216,7 +217,7 @@ func (w *world) build(b *modelBalancer, early bool) {
 // settle makes everything happen that is due.
 func (w *world) settle() {
 	for {
-		next := must(w.cloud.runDueTransitions(w.t.Context()))(w.t)
+		next := must.Do(w.cloud.runDueTransitions(w.t.Context()))(w.t)
 		if next.IsZero() || next.After(w.clock.Now()) {
 			break
 		}
@@ -303,7 +304,7 @@ func (w *world) elapse(id string, in *modelInstance, now time.Time) {
 // check compares the two.
 func (w *world) check() {
 	ctx := w.t.Context()
-	instances := mustFirst(w.cloud.ListInstances(ctx, w.proj, Filter{Limit: 500}))(w.t)
+	instances := must.First(w.cloud.ListInstances(ctx, w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, instances, len(w.instances))
 	for _, in := range instances {
 		m := w.instances[in.ID]
@@ -314,7 +315,7 @@ func (w *world) check() {
 		}
 		require.Equal(w.t, *m, modelInstance{in.Name, in.Zone, string(in.State), address, m.due, m.held})
 	}
-	balancers := mustFirst(w.cloud.ListLoadBalancers(ctx, w.proj, Filter{Limit: 500}))(w.t)
+	balancers := must.First(w.cloud.ListLoadBalancers(ctx, w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, balancers, len(w.balancers))
 	for _, lb := range balancers {
 		m := w.balancers[lb.ID]
@@ -332,7 +333,7 @@ func (w *world) check() {
 	w.checkUsage()
 	w.checkNetworks()
 	w.checkOperations()
-	routes := mustFirst(w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500}))(w.t)
+	routes := must.First(w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, routes, len(w.routes))
 	for _, r := range routes {
 		require.Equal(w.t, w.routes[r.ID], modelRoute{r.Name, r.Destination.String(), r.Instance})
@@ -352,11 +353,11 @@ func (w *world) checkUsage() {
 			want[QuotaInstances]++
 		}
 		if in.state != "terminated" && in.state != "terminating" {
-			got := must(w.cloud.GetInstance(w.t.Context(), w.proj, id))(w.t)
+			got := must.Do(w.cloud.GetInstance(w.t.Context(), w.proj, id))(w.t)
 			live[got.Zone]++
 		}
 	}
-	quotas := must(w.cloud.ProjectQuotas(w.t.Context(), w.proj.ID))(w.t)
+	quotas := must.Do(w.cloud.ProjectQuotas(w.t.Context(), w.proj.ID))(w.t)
 	for _, q := range quotas {
 		require.Equal(w.t, want[q.Quota], q.Used, q.Quota)
 	}
@@ -405,7 +406,7 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 // unless the balancer changed a moment ago, or did so before a snapshot was
 // restored: that brings an older time of change back, and the pause goes on.
 func (w *world) checkConditions() {
-	balancers := mustFirst(w.cloud.ListLoadBalancers(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
+	balancers := must.First(w.cloud.ListLoadBalancers(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
 	for _, lb := range balancers {
 		if lb.State == LoadBalancerActive && w.clock.Since(lb.UpdatedAt) >= conditionPause &&
 			w.clock.Since(w.restoredAt) >= conditionPause {
@@ -549,7 +550,7 @@ func (w *world) renameInstance(t *rapid.T) {
 	for other, in := range w.instances {
 		taken = taken || other != id && in.name == name && in.state != "terminated"
 	}
-	before := must(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
+	before := must.Do(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
 	in, err := w.cloud.UpdateInstance(t.Context(), w.proj, id, ResourceUpdate{Name: &name})
 	switch {
 	case m.state == "terminated":
@@ -623,7 +624,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 	m := w.balancers[id]
 	listeners, port := drawListeners(t)
 	ids, terminated := w.drawTargets(t)
-	before := must(w.cloud.GetLoadBalancer(t.Context(), w.proj, id))(t)
+	before := must.Do(w.cloud.GetLoadBalancer(t.Context(), w.proj, id))(t)
 	lb, _, err := w.cloud.UpdateLoadBalancer(
 		t.Context(), w.proj, id,
 		LoadBalancerUpdate{Listeners: &listeners, Targets: &ids},
@@ -700,7 +701,7 @@ func (w *world) deleteRoute(t *rapid.T) {
 
 func TestCloudDoesAsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		dir := must(os.MkdirTemp("", "fakecloud-model-"))(t)
+		dir := must.Do(os.MkdirTemp("", "fakecloud-model-"))(t)
 		w := &world{
 			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(), told: map[string]string{},
 			modelState: modelState{

@@ -5,19 +5,21 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // A limit that is set is an event, so that who was refused for it can try again; one that stays is none.
 func TestSettingAQuotaIsAnEvent(t *testing.T) {
 	c, p := newCloud(t, nil)
-	last := must(c.LastEvent(t.Context()))(t)
+	last := must.Do(c.LastEvent(t.Context()))(t)
 	for range 2 {
 		_, err := c.SetQuotas(t.Context(), p.ID, map[Quota]int64{QuotaRoutes: 7, QuotaInstances: DefaultQuotas[QuotaInstances]})
 		require.NoError(t, err)
 	}
 	_, err := c.SetQuotas(t.Context(), p.ID, map[Quota]int64{QuotaRoutes: -1})
 	require.Error(t, err)
-	events := mustFirst(c.Events(t.Context(), p, last))(t)
+	events := must.First(c.Events(t.Context(), p, last))(t)
 	require.Len(t, events, 1)
 	e := events[0]
 	assert.Equal(t, []string{"updated", "quota", "routes", "routes", "12000", "7"},

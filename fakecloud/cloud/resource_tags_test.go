@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -15,20 +16,20 @@ func TestResourceTags(t *testing.T) {
 	tags := map[string]string{"role": "worker"}
 	in := newInstance(t, c, p, InstanceSpec{Tags: tags})
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Tags: tags})
-	a := mustFirst(c.ReserveAddress(ctx, p, AddressSpec{Tags: tags}))(t)
+	a := must.First(c.ReserveAddress(ctx, p, AddressSpec{Tags: tags}))(t)
 	r, _, err := c.CreateRoute(ctx, p, RouteSpec{Name: "r", Destination: "10.0.0.0/24", Instance: in.ID, Tags: tags})
 	require.NoError(t, err)
-	n := mustFirst(c.CreateNetwork(ctx, p, NetworkSpec{Name: "n", CIDR: "10.1.0.0/24", Tags: tags}))(t)
+	n := must.First(c.CreateNetwork(ctx, p, NetworkSpec{Name: "n", CIDR: "10.1.0.0/24", Tags: tags}))(t)
 	for kind, id := range map[Resource]string{
 		InstanceResource: in.ID, LoadBalancerResource: lb.ID, AddressResource: a.ID, RouteResource: r.ID,
 		NetworkResource: n.ID,
 	} {
-		got := must(c.ResourceTags(ctx, p, kind, id))(t, kind)
+		got := must.Do(c.ResourceTags(ctx, p, kind, id))(t, kind)
 		assert.Equal(t, tags, got, kind)
-		got = must(c.ResourceTags(ctx, p, kind, "none"))(t, "what is not there has no tags")
+		got = must.Do(c.ResourceTags(ctx, p, kind, "none"))(t, "what is not there has no tags")
 		assert.Empty(t, got, kind)
 	}
-	assert.Empty(t, must(c.ResourceTags(ctx, p, LoadBalancerResource, in.ID))(t), "it is of another kind")
+	assert.Empty(t, must.Do(c.ResourceTags(ctx, p, LoadBalancerResource, in.ID))(t), "it is of another kind")
 	_, err = c.ResourceTags(ctx, p, "zone", "nebula-1a")
 	require.Error(t, err)
 	require.NoError(t, c.store.Close())

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // Six hours of it are no ten thousand writes.
@@ -14,7 +16,7 @@ func TestThePausesBetweenTriesDouble(t *testing.T) {
 	plane.blocked[80] = true
 	c, p := newVirtual(t, t.Context(), openStore(t, ":memory:"), plane, Profiles[0])
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
-	advanceBy := func(d time.Duration) int { return must(c.Advance(t.Context(), by(d)))(t).Transitions }
+	advanceBy := func(d time.Duration) int { return must.Do(c.Advance(t.Context(), by(d)))(t).Transitions }
 	advanceBy(0)
 	require.Equal(t, LoadBalancerError, balancerState(t, c, p, lb.ID))
 	for _, pause := range []time.Duration{2, 2, 4, 8, 16, 32, 60, 60} {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -17,25 +18,25 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store, cfg.SnapshotDir = s, snapshots })
 	ctx := t.Context()
 	create := func(p Project, name string) string {
-		secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: name, Role: Admin}))(t)
+		secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: name, Role: Admin}))(t)
 		return secret
 	}
-	gone := must(c.EnsureProject(ctx, "gone", nil))(t)
+	gone := must.Do(c.EnsureProject(ctx, "gone", nil))(t)
 	kept, deleted := create(p, "kept"), create(p, "deleted")
 	rotated, ofGone := create(p, "rotated"), create(gone, "of-gone")
 	addKey := func(p Project, token string, number int64) TokenKey {
-		return must(c.AddTokenKey(ctx, p.ID, token, publicKey(t, 2048, number)))(t)
+		return must.Do(c.AddTokenKey(ctx, p.ID, token, publicKey(t, 2048, number)))(t)
 	}
 	keptKey, deletedKey, keyOfDeleted := addKey(p, "kept", 1), addKey(p, "kept", 2), addKey(p, "deleted", 3)
 	requireOK(t)(c.SaveSnapshot(ctx, "then"))
 	require.NoError(t, c.DeleteTokenKey(ctx, p.ID, "kept", deletedKey.Fingerprint))
 	require.NoError(t, c.DeleteToken(ctx, p.ID, "deleted"))
-	now := mustSecond(c.RotateToken(ctx, p.ID, "rotated", 0))(t)
+	now := must.Second(c.RotateToken(ctx, p.ID, "rotated", 0))(t)
 	require.NoError(t, c.DeleteProject(ctx, p, gone.ID))
-	later := must(c.EnsureProject(ctx, "later", nil))(t)
+	later := must.Do(c.EnsureProject(ctx, "later", nil))(t)
 	since, ofLater := create(p, "since"), create(later, "of-later")
 	keySince, keyOfLater := addKey(p, "since", 4), addKey(later, "of-later", 5)
-	granted := must(c.GrantAccess(ctx, kept))(t)
+	granted := must.Do(c.GrantAccess(ctx, kept))(t)
 	require.NoError(t, s.Close())
 
 	for to, same := range map[string]bool{data: true, filepath.Join(dir, "elsewhere.db"): false} {
@@ -56,6 +57,6 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 			_, _, err := c.AuthenticateKey(ctx, p.Name, key[0], key[1])
 			assert.Equal(t, want, err == nil, "key of %s: %v", key[0], err)
 		}
-		assert.Equal(t, gone.ID, must(c.EnsureProject(ctx, "gone", nil))(t).ID)
+		assert.Equal(t, gone.ID, must.Do(c.EnsureProject(ctx, "gone", nil))(t).ID)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -26,13 +27,13 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 	dated := func(name string, want time.Time) {
 		t.Helper()
 		require.NoError(t, os.Chtimes(filepath.Join(dir, name+".db"), time.Time{}, written))
-		s := must(c.GetSnapshot(ctx, name))(t)
+		s := must.Do(c.GetSnapshot(ctx, name))(t)
 		assert.Equal(t, want, s.CreatedAt, name)
 		assert.Equal(t, written, s.FileTime, name)
 	}
 	for i, name := range []string{"early", "late"} {
 		requireOK(t)(c.Advance(ctx, by(10*time.Minute)))
-		s := must(c.SaveSnapshot(ctx, name))(t)
+		s := must.Do(c.SaveSnapshot(ctx, name))(t)
 		now, _ := c.Now()
 		assert.Equal(t, epoch.Add(time.Duration(i+1)*10*time.Minute), now)
 		assert.Equal(t, now, s.CreatedAt)
@@ -43,7 +44,7 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 
 	// Under the real clock the file's time is the cloud's.
 	advance(t, real, time.Hour)
-	s := must(real.SaveSnapshot(ctx, "real"))(t)
+	s := must.Do(real.SaveSnapshot(ctx, "real"))(t)
 	assert.Equal(t, s.FileTime, s.CreatedAt)
 	dated("real", written)
 
@@ -53,17 +54,17 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 	dated("00002", written)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad.db"), []byte("nonsense, for certain"), 0o600))
 	dated("bad", written)
-	all := must(c.ListSnapshots(ctx))(t)
+	all := must.Do(c.ListSnapshots(ctx))(t)
 	assert.Len(t, all, 5)
 	assert.Equal(t, epoch.Add(10*time.Minute), all[2].CreatedAt, all[2].Name)
-	assert.Len(t, must(filepath.Glob(filepath.Join(dir, "*")))(t), 5, "they are only read")
+	assert.Len(t, must.Do(filepath.Glob(filepath.Join(dir, "*")))(t), 5, "they are only read")
 }
 
 // saveOfRelease makes a snapshot of the schema of that number, and names it so.
 func saveOfRelease(t *testing.T, dir, number string) {
 	t.Helper()
-	statements := must(os.ReadFile(filepath.Join("../store/testdata", number+".sql")))(t)
-	file := must(sql.Open("sqlite3", "file:"+filepath.Join(dir, number+".db")))(t)
+	statements := must.Do(os.ReadFile(filepath.Join("../store/testdata", number+".sql")))(t)
+	file := must.Do(sql.Open("sqlite3", "file:"+filepath.Join(dir, number+".db")))(t)
 	_, err := file.Exec(string(statements))
 	require.NoError(t, errors.Join(err, file.Close()))
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
@@ -19,7 +21,7 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	assert.Equal(t, LoadBalancerError, broken.State)
 	assert.Equal(t, sentence.Error(), broken.StateReason)
 	assert.Equal(t, ReasonCannotListen, broken.StateReasonCode)
-	events := mustFirst(c.Events(t.Context(), p, Oldest))(t)
+	events := must.First(c.Events(t.Context(), p, Oldest))(t)
 	assert.Equal(t, ReasonCannotListen, events[len(events)-1].LoadBalancer.StateReasonCode)
 
 	// As in a database of a release that had no codes: the sentence is the same.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -54,10 +55,10 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
 	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
-	outcome := mustSecond(c.StopInstance(t.Context(), p, in.ID))(t)
+	outcome := must.Second(c.StopInstance(t.Context(), p, in.ID))(t)
 	fake.Advance(time.Second)
 	requireOK(t)(c.runDueTransitions(t.Context()))
-	assert.Equal(t, OperationDone, must(c.GetOperation(t.Context(), p, outcome.Operation))(t).State)
+	assert.Equal(t, OperationDone, must.Do(c.GetOperation(t.Context(), p, outcome.Operation))(t).State)
 }
 
 // The wall clock is all that a restart has.
@@ -69,7 +70,7 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 	advance(t, before, 250*time.Millisecond)
 	require.Equal(t, InstanceTerminated, getInstance(t, before, p, gone.ID).State)
 	require.NoError(t, before.store.Write(t.Context(), func(tx *store.Tx) error {
-		row := must(resourceByID[Instance](t.Context(), tx, held.ID))(t)
+		row := must.Do(resourceByID[Instance](t.Context(), tx, held.ID))(t)
 		due := fromMillis(heldDue)
 		row.due = &due
 		return saveResource(t.Context(), &changeTx{Tx: tx, now: before.now()}, InstancePending, &row)
@@ -77,7 +78,7 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 
 	cfg := before.cfg
 	cfg.Clock = clockwork.NewFakeClockAt(epoch)
-	c := must(New(cfg))(t)
+	c := must.Do(New(cfg))(t)
 	require.NoError(t, c.change(t.Context(), c.boundDueTimes))
 	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
@@ -96,7 +97,7 @@ func TestRunBeginsWithTheDueTimes(t *testing.T) {
 	in := newInstance(t, before, p, InstanceSpec{})
 	cfg := before.cfg
 	cfg.Clock = clockwork.NewFakeClockAt(epoch)
-	c := must(New(cfg))(t)
+	c := must.Do(New(cfg))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func prefixes(texts ...string) (all []netip.Prefix) {
@@ -58,7 +60,7 @@ func TestTargetRanges(t *testing.T) {
 func TestNetworksAreNoTargetRanges(t *testing.T) {
 	c, p := newCloud(t, nil)
 	for name, cidr := range map[string]string{"lan": "192.168.1.0/24", "metadata": "169.254.169.248/29", "host": "127.0.0.0/24"} {
-		n := mustFirst(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: name, CIDR: cidr}))(t)
+		n := must.First(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: name, CIDR: cidr}))(t)
 		in := newInstance(t, c, p, InstanceSpec{Network: n.ID})
 		assert.True(t, n.CIDR.Contains(in.Address), "it is there, but sent nothing")
 		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{

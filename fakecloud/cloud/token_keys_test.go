@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // publicKey makes up a public key, one for each number. Nobody has the private key.
@@ -26,12 +27,12 @@ func publicKey(t *testing.T, bits uint, number int64) string {
 
 func toPEM(t *testing.T, key any) string {
 	t.Helper()
-	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(key))(t)}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must.Do(x509.MarshalPKIXPublicKey(key))(t)}))
 }
 
 // The fingerprint is what `openssl rsa -pubin -pubout -outform DER | openssl md5 -c` prints.
 func TestFingerprints(t *testing.T) {
-	der, err := parsePublicKey(`-----BEGIN PUBLIC KEY-----
+	der := must.Do(parsePublicKey(`-----BEGIN PUBLIC KEY-----
 MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA3tgaz9dRyrtDsczsbTM9
 Xis1wCQh+4haZzGXVF+VKn/7+BklEHo1Ei8/EBx03Q4DZ+gs7jOffvNF7GDyvXt6
 SLn3dK48a9VTgOOjVV3J93iaCNYDIRHcYqN32eCP8oZvKUy0bYFEgUXQLnJJFV+I
@@ -40,15 +41,14 @@ DHP3zlqWcSI6T223mHETMa6DAAbivQWkrBgrNqLX3LWMERZJHL+GYPjrARUvH//D
 NX/ciDON8Rts9Jwr9yKDXOXA8NP/r3W1k3mRqm+KKM12W48zXSHYeqdu1/C9A8TC
 xQIDAQAB
 -----END PUBLIC KEY-----
-`)
-	require.NoError(t, err)
+`))(t)
 	assert.Equal(t, "41:01:92:0a:ea:a0:12:7d:a1:e0:62:d0:c4:e4:e3:82", identity.Fingerprint(der))
 }
 
 func TestOnlyPublicRSAKeysAreTaken(t *testing.T) {
 	c, p := newCloud(t, nil)
 	requireOK(t)(c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ccm", Role: Editor}))
-	curve := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	curve := must.Do(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	good := publicKey(t, 2048, 1)
 	for name, test := range map[string]struct{ text, want string }{
 		"nothing":      {"", "one block PUBLIC KEY"},
@@ -78,14 +78,14 @@ func TestTokenKeys(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
 	until := c.now().Add(time.Hour)
-	secret := mustSecond(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor, ExpiresAt: &until}))(t)
+	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor, ExpiresAt: &until}))(t)
 	requireOK(t)(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Viewer}))
 	var keys []TokenKey
 	for number := range int64(maxTokenKeys) {
-		keys = append(keys, must(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, number)))(t))
+		keys = append(keys, must.Do(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, number)))(t))
 		advance(t, c, time.Second)
 	}
-	listed := must(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)
+	listed := must.Do(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)
 	assert.Equal(t, keys, listed)
 	requireRefused(t, QuotaExceeded)(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, 9)))
 	requireRefused(t, NameTaken)(c.AddTokenKey(ctx, p.ID, "other", publicKey(t, 2048, 0)))
@@ -117,10 +117,10 @@ func TestTokenKeys(t *testing.T) {
 	}
 
 	requireOK(t)(c.RotateToken(ctx, p.ID, "ccm", 0))
-	mustFirst(c.AuthenticateKey(ctx, p.Name, "ccm", name))(t, "a key outlives a rotation")
+	must.First(c.AuthenticateKey(ctx, p.Name, "ccm", name))(t, "a key outlives a rotation")
 	require.NoError(t, c.DeleteTokenKey(ctx, p.ID, "ccm", name))
 	refused(p.Name, "ccm", name)
-	must(c.AddTokenKey(ctx, p.ID, "other", publicKey(t, 2048, 0)))(t, "it is free again")
+	must.Do(c.AddTokenKey(ctx, p.ID, "other", publicKey(t, 2048, 0)))(t, "it is free again")
 	refused(p.Name, "ccm", name)
 
 	kept := keys[1].Fingerprint
@@ -130,7 +130,7 @@ func TestTokenKeys(t *testing.T) {
 	require.NoError(t, c.DeleteToken(ctx, p.ID, "ccm"))
 	requireOK(t)(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Admin}))
 	refused(p.Name, "ccm", kept)
-	listed = must(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)
+	listed = must.Do(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)
 	assert.Empty(t, listed, "another token of the name has none of them")
 }
 
@@ -138,7 +138,7 @@ func TestTokenKeys(t *testing.T) {
 func TestKeysOfGivenTokens(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
-	q := must(c.EnsureProject(ctx, "other", nil))(t)
+	q := must.Do(c.EnsureProject(ctx, "other", nil))(t)
 	ccm := GivenToken{"ccm", "sixteen characters", Editor}
 	for name, test := range map[string]struct {
 		project Project
@@ -153,8 +153,8 @@ func TestKeysOfGivenTokens(t *testing.T) {
 	} {
 		require.NoError(t, c.SetTokens(ctx, q, nil))
 		require.NoError(t, c.SetTokens(ctx, p, []GivenToken{ccm}))
-		k := must(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, 1)))(t, name)
-		mustFirst(c.AuthenticateKey(ctx, p.Name, "ccm", k.Fingerprint))(t, name)
+		k := must.Do(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, 1)))(t, name)
+		must.First(c.AuthenticateKey(ctx, p.Name, "ccm", k.Fingerprint))(t, name)
 		require.NoError(t, c.SetTokens(ctx, test.project, test.given))
 		for _, in := range []Project{p, q} {
 			who, _, err := c.AuthenticateKey(ctx, in.Name, "ccm", k.Fingerprint)

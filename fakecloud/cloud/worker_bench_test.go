@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -32,11 +33,11 @@ func BenchmarkDueBalancers(b *testing.B) {
 // benchmarkDue has b.N of what create makes fall due at one time, on a disk.
 func benchmarkDue(b *testing.B, create func(c *Cloud, p Project, i int) error) {
 	ctx := b.Context()
-	s := must(store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db")))(b)
+	s := must.Do(store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db")))(b)
 	defer func() { require.NoError(b, s.Close()) }()
 	clock := clockwork.NewFakeClockAt(epoch)
-	c := must(New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock}))(b)
-	p := must(c.EnsureProject(ctx, "default", nil))(b)
+	c := must.Do(New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock}))(b)
+	p := must.Do(c.EnsureProject(ctx, "default", nil))(b)
 	requireOK(b)(c.SetQuotas(ctx, p.ID, map[Quota]int64{QuotaInstances: MaxQuota, QuotaLoadBalancers: MaxQuota}))
 	var creating errgroup.Group
 	creating.SetLimit(64)
@@ -54,14 +55,14 @@ func benchmarkDue(b *testing.B, create func(c *Cloud, p Project, i int) error) {
 func BenchmarkTerminatedTargets(b *testing.B) {
 	const balancers, targets, terminated = 100, 500, 4
 	ctx := b.Context()
-	s := must(store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db")))(b)
+	s := must.Do(store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db")))(b)
 	defer func() { require.NoError(b, s.Close()) }()
 	clock := clockwork.NewFakeClockAt(epoch)
-	c := must(New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock}))(b)
-	p := must(c.EnsureProject(ctx, "default", nil))(b)
+	c := must.Do(New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock}))(b)
+	p := must.Do(c.EnsureProject(ctx, "default", nil))(b)
 	ids := make([]string, targets)
 	for i := range ids {
-		in := mustFirst(c.CreateInstance(ctx, p, InstanceSpec{Name: fmt.Sprint("i-", i)}))(b)
+		in := must.First(c.CreateInstance(ctx, p, InstanceSpec{Name: fmt.Sprint("i-", i)}))(b)
 		ids[i] = in.ID
 	}
 	var creating errgroup.Group

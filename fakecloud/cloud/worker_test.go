@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -24,7 +25,7 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Targets: ids})
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
-			in := must(resourceByID[Instance](t.Context(), tx, ids[2]))(t)
+			in := must.Do(resourceByID[Instance](t.Context(), tx, ids[2]))(t)
 			in.State = InstanceState(state)
 			return saveResource(t.Context(), &changeTx{Tx: tx, now: c.now()}, InstancePending, &in)
 		}))
@@ -82,7 +83,7 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 	for _, id := range ending {
 		assert.Equal(t, InstanceTerminated, getInstance(t, c, p, id).State)
 	}
-	all := mustFirst(c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit}))(t)
+	all := must.First(c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit}))(t)
 	require.Len(t, all, balancers)
 	for _, lb := range all {
 		assert.Equal(t, ids[3:], lb.Targets)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestDatagramsOfEachSize(t *testing.T) {
@@ -30,10 +31,8 @@ func TestDatagramsOfEachSize(t *testing.T) {
 	} {
 		sent := make([]byte, size)
 		_, _ = source.Read(sent)
-		_, err := c.Write(sent)
-		require.NoError(t, err)
-		n, err := c.Read(got)
-		require.NoError(t, err, "%d bytes", size)
+		must.Do(c.Write(sent))(t)
+		n := must.Do(c.Read(got))(t, "%d bytes", size)
 		require.True(t, bytes.Equal(sent, got[:n]), "%d bytes went, %d came", size, n)
 		total += size
 	}
@@ -141,8 +140,7 @@ func TestOversizedDatagramIsDropped(t *testing.T) {
 	f.Addresses = append(f.Addresses[:1:1], six)
 	require.NoError(t, p.Apply(f))
 	first := sendAndReadName(t, c, "hello")
-	_, err = c.Write(make([]byte, 65_520))
-	require.NoError(t, err)
+	must.Do(c.Write(make([]byte, 65_520)))(t)
 	assert.Equal(t, first, sendAndReadName(t, c, "hello"), "the session goes on")
 	s := listenerStats(p)
 	assert.EqualValues(t, 1, s.Failed)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // greetAndEcho writes a name and a newline, then echoes until the client ends its stream.
@@ -32,8 +33,7 @@ func dialAndReadName(t *testing.T, host string, port int) (c *net.TCPConn, name 
 	t.Helper()
 	c, err := dialFrom(t, host, port)
 	require.NoError(t, err)
-	_, err = fmt.Fscanln(c, &name)
-	require.NoError(t, err)
+	must.Do(fmt.Fscanln(c, &name))(t)
 	return c, name
 }
 
@@ -55,8 +55,7 @@ var usedPorts sync.Map
 func freePort(t *testing.T) int {
 	t.Helper()
 	for {
-		l, err := net.Listen("tcp4", net.JoinHostPort(front.String(), "0"))
-		require.NoError(t, err)
+		l := must.Do(net.Listen("tcp4", net.JoinHostPort(front.String(), "0")))(t)
 		port := l.Addr().(*net.TCPAddr).Port
 		require.NoError(t, l.Close())
 		if _, before := usedPorts.LoadOrStore(port, true); !before {
@@ -89,8 +88,7 @@ func newPlane(t *testing.T) *dataplane.Plane {
 func listen(t *testing.T, host string, port int) net.Listener {
 	t.Helper()
 	for {
-		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port))
-		require.NoError(t, err)
+		l := must.Do(net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port)))(t)
 		if port != 0 {
 			return l
 		}
@@ -128,9 +126,7 @@ func echo(c net.Conn) { _, _ = io.Copy(c, c) }
 
 func dial(t *testing.T, port int) *net.TCPConn {
 	t.Helper()
-	c, err := dialFrom(t, "", port)
-	require.NoError(t, err)
-	return c
+	return must.Do(dialFrom(t, "", port))(t)
 }
 
 func requireEcho(t *testing.T, c net.Conn, text string) {
@@ -138,8 +134,7 @@ func requireEcho(t *testing.T, c net.Conn, text string) {
 	_, err := io.WriteString(c, text)
 	require.NoError(t, err)
 	got := make([]byte, len(text))
-	_, err = io.ReadFull(c, got)
-	require.NoError(t, err)
+	must.Do(io.ReadFull(c, got))(t)
 	require.Equal(t, text, string(got))
 }
 
@@ -212,8 +207,7 @@ func await(t *testing.T, condition func() bool, about ...any) {
 func listenUDP(t *testing.T, host string, port int) *net.UDPConn {
 	t.Helper()
 	for {
-		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host), Port: port})
-		require.NoError(t, err)
+		c := must.Do(net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host), Port: port}))(t)
 		if port != 0 {
 			return c
 		}
@@ -292,26 +286,23 @@ func udpForwarding(targetPort int, hosts []string, ports ...int) cloud.Forwardin
 // to.
 func udpClient(t *testing.T, host string, port int) *net.UDPConn {
 	t.Helper()
-	c, err := net.DialUDP(
+	c := must.Do(net.DialUDP(
 		"udp4", &net.UDPAddr{IP: net.ParseIP(host)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(front, uint16(port))),
-	)
-	require.NoError(t, err)
+	))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 func sendText(t *testing.T, c *net.UDPConn, text string) {
 	t.Helper()
-	_, err := io.WriteString(c, text)
-	require.NoError(t, err)
+	must.Do(io.WriteString(c, text))(t)
 }
 
 func receiveText(t *testing.T, c *net.UDPConn) string {
 	t.Helper()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	buf := make([]byte, 64<<10)
-	n, err := c.Read(buf)
-	require.NoError(t, err)
+	n := must.Do(c.Read(buf))(t)
 	return string(buf[:n])
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // serveHTTP has a target answer requests.
@@ -52,8 +53,7 @@ type requester struct {
 
 func newRequester(t *testing.T, port int) *requester {
 	t.Helper()
-	c, err := dialFrom(t, four, port)
-	require.NoError(t, err)
+	c := must.Do(dialFrom(t, four, port))(t)
 	return &requester{t, c, bufio.NewReader(c)}
 }
 
@@ -63,10 +63,8 @@ type beganAnswer struct{ *http.Response }
 // begin sends a request and returns the begin of its answer.
 func (r *requester) begin(request string) beganAnswer {
 	r.Helper()
-	_, err := io.WriteString(r.conn, request+"\r\n\r\n")
-	require.NoError(r, err)
-	answer, err := http.ReadResponse(r.answer, nil)
-	require.NoError(r, err)
+	must.Do(io.WriteString(r.conn, request+"\r\n\r\n"))(r)
+	answer := must.Do(http.ReadResponse(r.answer, nil))(r)
 	r.Cleanup(func() { _ = answer.Body.Close() })
 	return beganAnswer{answer}
 }
@@ -76,8 +74,7 @@ func (r *requester) get(headers ...string) (status int, body string, ends bool) 
 	r.Helper()
 	request := "GET / HTTP/1.1\r\n" + strings.Join(append([]string{"Host: shop.example"}, headers...), "\r\n")
 	answer := r.begin(request)
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(r, err)
+	text := must.Do(io.ReadAll(answer.Body))(r)
 	return answer.StatusCode, string(text), answer.Close
 }
 
@@ -174,8 +171,7 @@ func TestRequestsThatLast(t *testing.T) {
 	c := newRequester(t, port)
 	answer := c.begin("GET / HTTP/1.1\r\nHost: a")
 	first := make([]byte, len("first "))
-	_, err := io.ReadFull(answer.Body, first)
-	require.NoError(t, err, "it is passed on before the answer ends")
+	must.Do(io.ReadFull(answer.Body, first))(t, "it is passed on before the answer ends")
 	close(goOn)
 	rest, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
@@ -184,11 +180,9 @@ func TestRequestsThatLast(t *testing.T) {
 	c = newRequester(t, port)
 	upgraded := c.begin("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo")
 	require.Equal(t, http.StatusSwitchingProtocols, upgraded.StatusCode)
-	_, err = io.WriteString(c.conn, "hello")
-	require.NoError(t, err)
+	must.Do(io.WriteString(c.conn, "hello"))(t)
 	echoed := make([]byte, len("hello"))
-	_, err = io.ReadFull(c.answer, echoed)
-	require.NoError(t, err)
+	must.Do(io.ReadFull(c.answer, echoed))(t)
 	assert.Equal(t, "hello", string(echoed))
 	assert.Positive(t, listenerStats(p).Active)
 	p.Remove("lb-1")
@@ -203,8 +197,7 @@ func TestRequestsKeepTheirQuery(t *testing.T) {
 	const uri = "/a%2Fb?x=1;y=2&z=%zz"
 	c := newRequester(t, port)
 	answer := c.begin("GET " + uri + " HTTP/1.1\r\nHost: a")
-	body, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
+	body := must.Do(io.ReadAll(answer.Body))(t)
 	assert.Equal(t, uri, string(body))
 }
 
@@ -255,8 +248,7 @@ func TestClientsOfHTTPThatStallEnd(t *testing.T) {
 	} {
 		c, err := dialFrom(t, four, port)
 		require.NoError(t, err)
-		_, err = io.WriteString(c, stalls)
-		require.NoError(t, err)
+		must.Do(io.WriteString(c, stalls))(t)
 	}
 	await(t, func() bool { return listenerStats(p).Active == 2 })
 	status, _, _ := newRequester(t, f.Listeners[1].Port).get()

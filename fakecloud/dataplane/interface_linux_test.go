@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // inNamespace is set in the environment of the processes that runInNamespace starts.
@@ -65,16 +66,14 @@ func newVethPair(t *testing.T, protocol uint16) (ours *netlink.LinkAttrs, ear in
 	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}))
 	links := map[string]*netlink.LinkAttrs{}
 	for _, name := range []string{"theirs", "ours"} { // In this order, ours has a carrier from the start.
-		link, err := netlink.LinkByName(name)
-		require.NoError(t, err)
+		link := must.Do(netlink.LinkByName(name))(t)
 		if protocol == unix.ETH_P_IPV6 {
 			setIPv6(t, name, true)
 		}
 		require.NoError(t, netlink.LinkSetUp(link))
 		links[name] = link.Attrs()
 	}
-	ear, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	ear = must.Do(unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { _ = unix.Close(ear) })
 	inNetworkOrder := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, protocol))
 	require.NoError(
@@ -88,10 +87,8 @@ func newVethPair(t *testing.T, protocol uint16) (ours *netlink.LinkAttrs, ear in
 // addedAddresses lists the addresses that were added to the loopback interface.
 func addedAddresses(t *testing.T) []string {
 	t.Helper()
-	link, err := netlink.LinkByName("lo")
-	require.NoError(t, err)
-	all, err := netlink.AddrList(link, netlink.FAMILY_V4)
-	require.NoError(t, err)
+	link := must.Do(netlink.LinkByName("lo"))(t)
+	all := must.Do(netlink.AddrList(link, netlink.FAMILY_V4))(t)
 	var out []string
 	for _, a := range all {
 		if !a.IP.IsLoopback() {
@@ -114,8 +111,7 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	another.ID, another.Addresses = "lb-2", []netip.Addr{netip.MustParseAddr("198.51.100.2")}
 	answers := func(a netip.Addr) {
 		t.Helper()
-		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(a, 80).String(), testTimeout)
-		require.NoError(t, err)
+		c := must.Do(net.DialTimeout("tcp4", netip.AddrPortFrom(a, 80).String(), testTimeout))(t)
 		_ = c.Close()
 	}
 	require.NoError(t, p.Apply(one))
@@ -125,8 +121,7 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	answers(another.Addresses[0])
 	assert.Equal(t, []string{"198.51.100.1/32", "198.51.100.2/32"}, addedAddresses(t))
 
-	blocker, err := net.Listen("tcp4", ":81")
-	require.NoError(t, err)
+	blocker := must.Do(net.Listen("tcp4", ":81"))(t)
 	defer func() { _ = blocker.Close() }()
 	third := forwarding(target, nil, 81)
 	third.ID, third.Addresses = "lb-3", []netip.Addr{netip.MustParseAddr("198.51.100.3")}

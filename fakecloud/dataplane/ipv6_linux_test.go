@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // setIPv6 turns IPv6 on or off for an interface of the test's namespace.
@@ -33,10 +34,8 @@ func setIPv6(t *testing.T, iface string, on bool) {
 // addedIPv6Addresses lists the IPv6 addresses that were added to an interface.
 func addedIPv6Addresses(t *testing.T, iface string) []string {
 	t.Helper()
-	link, err := netlink.LinkByName(iface)
-	require.NoError(t, err)
-	all, err := netlink.AddrList(link, netlink.FAMILY_V6)
-	require.NoError(t, err)
+	link := must.Do(netlink.LinkByName(iface))(t)
+	all := must.Do(netlink.AddrList(link, netlink.FAMILY_V6))(t)
 	var out []string
 	for _, a := range all {
 		if !a.IP.IsLoopback() && !a.IP.IsLinkLocalUnicast() {
@@ -63,8 +62,7 @@ func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { _ = c.Close() }()
 		line := make([]byte, 4)
-		_, err = c.Read(line)
-		require.NoError(t, err)
+		must.Do(c.Read(line))(t)
 		assert.Equal(t, "two\n", string(line))
 	}
 	require.NoError(t, p.Apply(f))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 const (
@@ -44,8 +45,7 @@ type testNetwork struct {
 }
 
 func newTestNetwork(t testing.TB) *testNetwork {
-	n, err := newBridge()
-	require.NoError(t, err)
+	n := must.Do(newBridge())(t)
 	t.Cleanup(n.Close)
 	return &testNetwork{bridge: n, t: t}
 }
@@ -55,8 +55,7 @@ func (n *testNetwork) plug(address netip.Addr) { require.NoError(n.t, n.Plug(add
 
 // addClient adds a machine.
 func (n *testNetwork) addClient(address netip.Addr) *machine {
-	c, err := newNamespace()
-	require.NoError(n.t, err)
+	c := must.Do(newNamespace())(n.t)
 	n.t.Cleanup(c.Close)
 	c.Do(func() { n.plug(address) })
 	return &machine{namespace: c, address: address}
@@ -86,16 +85,14 @@ func (n *testNetwork) addTarget(index int) *networkTarget {
 func (n *machine) answerAt(t testing.TB, address netip.Addr, name string) {
 	n.Do(func() {
 		at := netip.AddrPortFrom(address, networkPort).String()
-		l, err := net.Listen("tcp4", at)
-		require.NoError(t, err)
+		l := must.Do(net.Listen("tcp4", at))(t)
 		t.Cleanup(func() { _ = l.Close() })
 		go acceptAll(l, func(c net.Conn) {
 			defer context.AfterFunc(t.Context(), func() { _ = c.Close() })()
 			_, _ = fmt.Fprintf(c, "%s %s\n", name, c.RemoteAddr())
 			echo(c)
 		})
-		u, err := net.ListenPacket("udp4", at)
-		require.NoError(t, err)
+		u := must.Do(net.ListenPacket("udp4", at))(t)
 		t.Cleanup(func() { _ = u.Close() })
 		go answerDatagrams(u, name)
 	})
@@ -175,8 +172,7 @@ func requireEchoes(t *testing.T, c net.Conn) {
 	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	_, err := c.Write([]byte("x"))
 	require.NoError(t, err)
-	_, err = c.Read(make([]byte, 1))
-	require.NoError(t, err)
+	must.Do(c.Read(make([]byte, 1)))(t)
 }
 
 // networkFixture is a plane with one network balancer, its targets and a client.
@@ -342,8 +338,7 @@ func TestNetworkBalancerChangesItsKind(t *testing.T) {
 	f.forwarding.Listeners = f.forwarding.Listeners[:1]
 	f.forwarding.Listeners[0].TargetPort = 8080
 	f.targets[0].Do(func() {
-		l, err := net.Listen("tcp4", netip.AddrPortFrom(f.targets[0].address, 8080).String())
-		require.NoError(t, err)
+		l := must.Do(net.Listen("tcp4", netip.AddrPortFrom(f.targets[0].address, 8080).String()))(t)
 		t.Cleanup(func() { _ = l.Close() })
 		go acceptAll(l, func(c net.Conn) { _, _ = fmt.Fprintf(c, "proxied %s\n", c.RemoteAddr()) })
 	})
@@ -365,10 +360,8 @@ func TestNetworkBalancerLeavesNothingBehind(t *testing.T) {
 	}
 	f := newNetworkFixture(t, 1)
 	tables := func() int {
-		c, err := nftables.New()
-		require.NoError(t, err)
-		all, err := c.ListTables()
-		require.NoError(t, err)
+		c := must.Do(nftables.New())(t)
+		all := must.Do(c.ListTables())(t)
 		return len(all)
 	}
 	begin := tables() // Where packets are forwarded, one more, for attached addresses.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestSourceRangesRefuseOthers(t *testing.T) {
@@ -22,8 +23,7 @@ func TestSourceRangesRefuseOthers(t *testing.T) {
 	f := forwarding(target, []string{four}, port)
 	f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.PrefixFrom(netip.MustParseAddr(two), 32)}
 	require.NoError(t, p.Apply(f))
-	inside, err := dialFrom(t, two, port)
-	require.NoError(t, err)
+	inside := must.Do(dialFrom(t, two, port))(t)
 	requireEcho(t, inside, "hello")
 	requireReset(t, three, port)
 
@@ -31,8 +31,7 @@ func TestSourceRangesRefuseOthers(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	requireReset(t, two, port)
 	requireEcho(t, inside, "connected before")
-	other, err := dialFrom(t, three, port)
-	require.NoError(t, err)
+	other := must.Do(dialFrom(t, three, port))(t)
 	requireEcho(t, other, "hello")
 
 	assert.Len(t, dialled, 2, "who is refused costs the targets nothing")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // copyMode is a combination of the options that may change how a balancer copies, and
@@ -69,8 +70,7 @@ func (w copyMode) newBalancer(t *testing.T) (p *dataplane.Plane, dial func() (cl
 	f.IdleTimeout, f.Listeners[0].ProxyProtocol = w.idle, w.proxy
 	require.NoError(t, p.Apply(f))
 	return p, func() (connEnd, connEnd) {
-		c, err := dialFrom(t, three, port)
-		require.NoError(t, err)
+		c := must.Do(dialFrom(t, three, port))(t)
 		select {
 		case at := <-arrived: // The client has sent nothing yet.
 			t.Cleanup(func() { _ = at.Close() })
@@ -91,8 +91,7 @@ func (w copyMode) skipHeader(t *testing.T, at *connEnd, client net.Conn) {
 		return
 	}
 	in := bufio.NewReader(at.in)
-	h, err := proxyproto.Read(in)
-	require.NoError(t, err)
+	h := must.Do(proxyproto.Read(in))(t)
 	assert.Equal(t, map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2}[w.proxy], h.Version)
 	assert.Equal(t, client.LocalAddr().String(), h.SourceAddr.String())
 	assert.Equal(t, client.RemoteAddr().String(), h.DestinationAddr.String())
@@ -239,10 +238,8 @@ func TestResetsReachTheOtherEnd(t *testing.T) {
 			got, _, err := readToEnd(from)
 			require.NoError(t, err)
 			require.Zero(t, got)
-			_, err = io.WriteString(from, "hello")
-			require.NoError(t, err)
-			_, err = io.ReadFull(to, make([]byte, 5))
-			require.NoError(t, err)
+			must.Do(io.WriteString(from, "hello"))(t)
+			must.Do(io.ReadFull(to, make([]byte, 5)))(t)
 			require.NoError(t, from.reset())
 			return to
 		},
@@ -270,8 +267,7 @@ func requireCut(t *testing.T, from, to connEnd, cut func()) {
 	t.Helper()
 	_, err := io.WriteString(from, "half of")
 	require.NoError(t, err)
-	_, err = io.ReadFull(to, make([]byte, len("half of")))
-	require.NoError(t, err)
+	must.Do(io.ReadFull(to, make([]byte, len("half of"))))(t)
 	cut()
 	to.requireReset(t)
 	from.requireReset(t)
@@ -311,8 +307,7 @@ func TestConnectionsWithoutData(t *testing.T) {
 		for range many {
 			client, target := dial() // The target gets a connection although the client sends nothing.
 			require.NoError(t, client.Close())
-			got, _, err := readToEnd(target)
-			require.NoError(t, err)
+			got := must.First(readToEnd(target))(t)
 			assert.Zero(t, got)
 			require.NoError(t, target.Close())
 		}
@@ -322,11 +317,9 @@ func TestConnectionsWithoutData(t *testing.T) {
 		assert.Zero(t, s.In+s.Out+s.Failed)
 
 		client, target := dial()
-		_, err := io.WriteString(target, "220 the target speaks first")
-		require.NoError(t, err)
+		must.Do(io.WriteString(target, "220 the target speaks first"))(t)
 		require.NoError(t, target.CloseWrite())
-		all, err := io.ReadAll(client)
-		require.NoError(t, err)
+		all := must.Do(io.ReadAll(client))(t)
 		assert.Equal(t, "220 the target speaks first", string(all))
 	})
 }

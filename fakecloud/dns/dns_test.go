@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 var address = netip.MustParseAddr("127.30.64.7")
@@ -38,10 +39,8 @@ func TestNames(t *testing.T) {
 // start has a server answer, by both protocols.
 func start(t testing.TB, upstream string) string {
 	t.Helper()
-	streams, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	packets, err := net.ListenPacket("udp", streams.Addr().String())
-	require.NoError(t, err)
+	streams := must.Do(net.Listen("tcp", "127.0.0.1:0"))(t)
+	packets := must.Do(net.ListenPacket("udp", streams.Addr().String()))(t)
 	s := &dns.Server{
 		Pool: netip.MustParsePrefix("127.30.64.0/24"), Upstream: upstream, Log: slog.New(slog.DiscardHandler),
 	}
@@ -89,31 +88,26 @@ func TestServer(t *testing.T) {
 
 func TestServerWithoutUpstream(t *testing.T) {
 	at := start(t, "127.0.0.1:1") // Nobody is there.
-	reply, _, err := new(miekg.Client).Exchange(new(miekg.Msg).SetQuestion("example.com.", miekg.TypeA), at)
-	require.NoError(t, err)
+	reply := must.First(new(miekg.Client).Exchange(new(miekg.Msg).SetQuestion("example.com.", miekg.TypeA), at))(t)
 	assert.Equal(t, miekg.RcodeServerFailure, reply.Rcode)
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, at)
 	}}
 	_, byParts := dns.NamesOf(address)
-	found, err := resolver.LookupHost(t.Context(), byParts)
-	require.NoError(t, err, "Go's own resolver")
+	found := must.Do(resolver.LookupHost(t.Context(), byParts))(t, "Go's own resolver")
 	assert.Equal(t, []string{address.String()}, found)
 }
 
 func TestServerRefusesWhileUpstreamIsSilent(t *testing.T) {
-	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
+	silent := must.Do(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	defer func() { _ = silent.Close() }()
 	at := start(t, silent.LocalAddr().String())
-	c, err := miekg.Dial("udp", at)
-	require.NoError(t, err)
+	c := must.Do(miekg.Dial("udp", at))(t)
 	defer func() { _ = c.Close() }()
 	for range 2 * dns.MaxUpstream {
 		require.NoError(t, c.WriteMsg(new(miekg.Msg).SetQuestion("example.com.", miekg.TypeA)))
 	}
-	reply, err := c.ReadMsg()
-	require.NoError(t, err)
+	reply := must.Do(c.ReadMsg())(t)
 	assert.Equal(t, miekg.RcodeRefused, reply.Rcode)
 	_, byParts := dns.NamesOf(address)
 	own, err := miekg.ExchangeContext(t.Context(), new(miekg.Msg).SetQuestion(miekg.Fqdn(byParts), miekg.TypeA), at)
@@ -132,12 +126,10 @@ func FuzzPackets(f *testing.F) {
 	f.Add([]byte{})
 	at := start(f, "")
 	f.Fuzz(func(t *testing.T, packet []byte) {
-		c, err := net.Dial("udp", at)
-		require.NoError(t, err)
+		c := must.Do(net.Dial("udp", at))(t)
 		_, _ = c.Write(packet) // It may be larger than one can be.
 		require.NoError(t, c.Close())
-		reply, err := miekg.ExchangeContext(t.Context(), good, at)
-		require.NoError(t, err)
+		reply := must.Do(miekg.ExchangeContext(t.Context(), good, at))(t)
 		assert.Len(t, reply.Answer, 1)
 	})
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // alter changes a store that no process has open.
 func alter(t *testing.T, path, statements string) {
 	t.Helper()
-	file := must(sql.Open("sqlite3", "file:"+path))(t)
-	must(file.Exec(statements))(t)
+	file := must.Do(sql.Open("sqlite3", "file:"+path))(t)
+	must.Do(file.Exec(statements))(t)
 	require.NoError(t, file.Close())
 }
 

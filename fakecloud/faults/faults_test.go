@@ -18,21 +18,9 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
-	return func(t require.TestingT, about ...any) A {
-		require.NoError(t, err, about...)
-		return answer
-	}
-}
-
-// mustFirst is must for a call that answers more than one thing.
-func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
-	return must(answer, err)
-}
 
 // operations are those that the rules here know of.
 var operations = map[string]faults.Operation{
@@ -70,12 +58,12 @@ func (fakePlane) Condition(string) (string, bool)         { return "", true }
 func (fakePlane) Notify(func(string))                     {}
 
 func openWorld(t *testing.T, path string, clock *clockwork.FakeClock) *world {
-	st := must(store.Open(context.Background(), path))(t)
+	st := must.Do(store.Open(context.Background(), path))(t)
 	w := &world{clock: clock}
 	cfg := cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Clock: w.clock}
-	w.cloud = must(cloud.New(cfg))(t)
+	w.cloud = must.Do(cloud.New(cfg))(t)
 	for i, id := range []*string{&w.project, &w.other} {
-		p := must(w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", i), nil))(t)
+		p := must.Do(w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", i), nil))(t)
 		*id = p.ID
 	}
 	w.reopen(t)
@@ -104,11 +92,11 @@ func (w *world) reopen(t require.TestingT) {
 	if w.Rules != nil {
 		w.Close()
 	}
-	w.Rules = must(faults.Open(context.Background(), w.cloud, operations, slog.New(slog.DiscardHandler)))(t)
+	w.Rules = must.Do(faults.Open(context.Background(), w.cloud, operations, slog.New(slog.DiscardHandler)))(t)
 }
 
 func (w *world) make(t require.TestingT, s faults.Spec) faults.Fault {
-	return must(w.Create(context.Background(), w.project, s))(t)
+	return must.Do(w.Create(context.Background(), w.project, s))(t)
 }
 
 // applyTo applies the rules to a call.
@@ -127,7 +115,7 @@ func TestTagsThatCannotBeReadApplyNoRule(t *testing.T) {
 	hit, err := w.Apply(call)
 	require.ErrorIs(t, err, unreadable)
 	assert.Nil(t, hit)
-	assert.Zero(t, must(w.Get(w.project, f.ID))(t).Matched)
+	assert.Zero(t, must.Do(w.Get(w.project, f.ID))(t).Matched)
 	call.Tags = func() (map[string]string, error) { return map[string]string{"role": "worker"}, nil }
 	assert.NotNil(t, applyTo(t, w.Rules, call))
 }
@@ -203,10 +191,10 @@ func TestWhatARuleMatches(t *testing.T) {
 		"a list":  {empty, list, true},
 		"no list": {empty, get, false},
 	} {
-		f := must(w.Create(t.Context(), project, tc.spec))(t, name)
+		f := must.Do(w.Create(t.Context(), project, tc.spec))(t, name)
 		hit := applyTo(t, w.Rules, tc.call)
 		assert.Equal(t, tc.hit, hit != nil, name)
-		f = must(w.Get(project, f.ID))(t, name)
+		f = must.Do(w.Get(project, f.ID))(t, name)
 		assert.Equal(t, tc.hit, f.Hits == 1, name)
 		assert.Equal(t, tc.hit, f.Matched == 1, name)
 		require.NoError(t, w.DeleteAll(t.Context(), project))
@@ -416,7 +404,7 @@ func TestTimesHoldUnderConcurrency(t *testing.T) {
 		sum := 0
 		for _, n := range times {
 			sum += n
-			must(r.Create(
+			must.Do(r.Create(
 				t.Context(), project, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: n}},
 			))(t)
 		}
@@ -475,7 +463,7 @@ func TestTheSameSeedDrawsTheSame(t *testing.T) {
 					fates = append(fates, fate)
 				}
 			}
-			f = must(w.Get(w.project, f.ID))(t)
+			f = must.Do(w.Get(w.project, f.ID))(t)
 			hits := len(slices.DeleteFunc(slices.Clone(fates), func(s string) bool { return s == "goes through" }))
 			require.Equal(t, hits, f.Hits)
 			require.Equal(t, when.Times > 0 && hits == when.Times, f.Spent)
@@ -513,7 +501,7 @@ func TestSkipAndEvery(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []int{5, 8}, dropped)
-	assert.Equal(t, 10, must(w.Get(w.project, second.ID))(t).Hits, "what one rule leaves alone, the next one takes")
+	assert.Equal(t, 10, must.Do(w.Get(w.project, second.ID))(t).Hits, "what one rule leaves alone, the next one takes")
 }
 
 func TestWindows(t *testing.T) {
@@ -531,7 +519,7 @@ func TestWindows(t *testing.T) {
 		w.clock.Advance(time.Second)
 	}
 	assert.Equal(t, []int{10, 11, 12, 13, 14}, hits)
-	f = must(w.Get(w.project, f.ID))(t)
+	f = must.Do(w.Get(w.project, f.ID))(t)
 	assert.True(t, f.Spent)
 	assert.Equal(t, 5, f.Matched)
 }
@@ -584,7 +572,8 @@ func TestRulesSurviveARestart(t *testing.T) {
 	} {
 		w.make(t, s)
 	}
-	left := must(w.Create(t.Context(), w.project, faults.Spec{Effect: faults.Effect{Drop: true}, Scenario: "s-1"}))(t)
+	spec := faults.Spec{Effect: faults.Effect{Drop: true}, Scenario: "s-1"}
+	left := must.Do(w.Create(t.Context(), w.project, spec))(t)
 	require.NotNil(t, applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "listThings"}))
 	before := w.List(w.project)
 	w.reopen(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -38,7 +39,7 @@ func (w *world) proj() cloud.Project { return cloud.Project{ID: w.project, Name:
 
 func (w *world) instance(t *testing.T, name, zone string) string {
 	t.Helper()
-	in := mustFirst(w.cloud.CreateInstance(
+	in := must.First(w.cloud.CreateInstance(
 		t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}},
 	))(t)
 	return in.ID
@@ -54,7 +55,7 @@ func (w *world) runs(t *testing.T, name, zone string) string {
 
 func (w *world) balancer(t *testing.T, name string) string {
 	t.Helper()
-	lb := mustFirst(w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{
+	lb := must.First(w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{
 		Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}},
 	}))(t)
 	return lb.ID
@@ -91,7 +92,7 @@ func (w *world) state(t *testing.T, id, state, reason string) {
 
 func (w *world) counts(t *testing.T, id string, matched, hits int) {
 	t.Helper()
-	f := must(w.Get(w.project, id))(t)
+	f := must.Do(w.Get(w.project, id))(t)
 	assert.Equal(t, []int{matched, hits}, []int{f.Matched, f.Hits})
 }
 
@@ -128,8 +129,8 @@ func TestStuckUntilLifted(t *testing.T) {
 		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}},
 		When: faults.When{For: time.Minute},
 	})
-	mustFirst(w.cloud.StopInstance(t.Context(), w.proj(), in))(t)
-	mustFirst(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
+	must.First(w.cloud.StopInstance(t.Context(), w.proj(), in))(t)
+	must.First(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
 	w.pass(t, 30*time.Second)
 	w.state(t, in, "stopped", "")
 	w.state(t, lb, "deleting", "")
@@ -166,14 +167,14 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 	w.counts(t, f.ID, 2, 2)
 	w.pass(t, 2*time.Second)
 	w.state(t, lb, "active", "")
-	started := mustFirst(w.cloud.StartInstance(t.Context(), w.proj(), in))(t)
+	started := must.First(w.cloud.StartInstance(t.Context(), w.proj(), in))(t)
 	assert.Equal(t, "pending ", string(started.State)+" "+started.StateReason)
 	w.pass(t, time.Second)
 	w.state(t, in, "running", "")
 
 	name := "c"
 	w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: lb}})
-	mustFirst(w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name}))(t)
+	must.First(w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name}))(t)
 	w.pass(t, time.Second)
 	w.state(t, lb, "error", reason)
 }
@@ -188,10 +189,10 @@ func TestCrashes(t *testing.T) {
 	assert.Equal(t, "running ", w.stateOf(t, b))
 	w.counts(t, f.ID, 1, 1)
 	w.reopen(t)
-	mustFirst(w.cloud.StartInstance(t.Context(), w.proj(), a))(t)
+	must.First(w.cloud.StartInstance(t.Context(), w.proj(), a))(t)
 	w.pass(t, time.Second)
 	w.state(t, a, "error", "crashed")
-	mustFirst(w.cloud.StartInstance(t.Context(), w.proj(), a))(t)
+	must.First(w.cloud.StartInstance(t.Context(), w.proj(), a))(t)
 	w.pass(t, time.Second)
 	w.state(t, a, "running", "")
 	w.counts(t, f.ID, 2, 2)
@@ -201,7 +202,7 @@ func TestCrashes(t *testing.T) {
 	w.pass(t, time.Minute)
 	w.state(t, a, "error", "crashed")
 	w.state(t, b, "error", "crashed")
-	assert.Equal(t, cloud.InstanceStopping, mustFirst(w.cloud.StopInstance(t.Context(), w.proj(), b))(t).State)
+	assert.Equal(t, cloud.InstanceStopping, must.First(w.cloud.StopInstance(t.Context(), w.proj(), b))(t).State)
 	w.pass(t, time.Second)
 	w.state(t, b, "stopped", "")
 	_, _, err := w.cloud.RebootInstance(t.Context(), w.proj(), b)
@@ -215,7 +216,7 @@ func TestZoneOutage(t *testing.T) {
 	pending := w.instance(t, "d", zone)
 	stopped := w.runs(t, "e", zone)
 	w.state(t, pending, "running", "")
-	mustFirst(w.cloud.StopInstance(t.Context(), w.proj(), stopped))(t)
+	must.First(w.cloud.StopInstance(t.Context(), w.proj(), stopped))(t)
 	w.pass(t, time.Second)
 	w.state(t, stopped, "stopped", "")
 	pending = w.instance(t, "f", zone)
@@ -233,13 +234,13 @@ func TestZoneOutage(t *testing.T) {
 		requireCode(t, cloud.ZoneUnavailable, err)
 	}
 	for range 4 {
-		in := mustFirst(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{}))(t)
+		in := must.First(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{}))(t)
 		assert.NotEqual(t, zone, in.Zone, "the cloud chooses one that works")
 	}
 	_, _, err = w.cloud.CreateInstance(t.Context(), cloud.Project{ID: w.other}, cloud.InstanceSpec{Zone: zone})
 	require.NoError(t, err, "another project has no part in it")
 
-	mustFirst(w.cloud.TerminateInstance(t.Context(), w.proj(), b))(t)
+	must.First(w.cloud.TerminateInstance(t.Context(), w.proj(), b))(t)
 	w.reopen(t)
 	assert.Equal(t, "error "+reason, w.stateOf(t, a), "an outage outlives the process")
 	other := w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: zone}, When: faults.When{For: time.Minute}})
@@ -253,14 +254,14 @@ func TestZoneOutage(t *testing.T) {
 	w.pass(t, time.Second)
 	w.state(t, a, "running", "")
 	require.NotContains(t, []string{"running ", "pending "}, w.stateOf(t, b))
-	mustFirst(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone}))(t)
+	must.First(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone}))(t)
 }
 
 // What a rule of an earlier version's scenario did is undone at the start.
 func TestAnOutageOfAScenarioEndsAtTheStart(t *testing.T) {
 	w := living(t)
 	a := w.runs(t, "a", "nebula-1a")
-	must(w.Create(
+	must.Do(w.Create(
 		t.Context(), w.project, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Scenario: "s-1"},
 	))(t)
 	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, a))
@@ -272,12 +273,12 @@ func TestAnOutageOfAScenarioEndsAtTheStart(t *testing.T) {
 // A virtual clock that is moved past the begin and the end of windows brings both,
 // though nothing else is due then.
 func TestWindowsOnAVirtualClock(t *testing.T) {
-	st := must(store.Open(t.Context(), store.Memory))(t)
-	virtual := must(cloud.StartVirtualTime(t.Context(), st, epoch))(t)
+	st := must.Do(store.Open(t.Context(), store.Memory))(t)
+	virtual := must.Do(cloud.StartVirtualTime(t.Context(), st, epoch))(t)
 	w := &world{}
 	cfg := cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Virtual: virtual}
-	w.cloud = must(cloud.New(cfg))(t)
-	p := must(w.cloud.EnsureProject(t.Context(), "p0", nil))(t)
+	w.cloud = must.Do(cloud.New(cfg))(t)
+	p := must.Do(w.cloud.EnsureProject(t.Context(), "p0", nil))(t)
 	w.project = p.ID
 	w.reopen(t)
 	t.Cleanup(func() {
@@ -286,7 +287,7 @@ func TestWindowsOnAVirtualClock(t *testing.T) {
 	})
 	advance := func(d time.Duration) {
 		t.Helper()
-		must(w.cloud.Advance(t.Context(), func(now time.Time) time.Time { return now.Add(d) }))(t)
+		must.Do(w.cloud.Advance(t.Context(), func(now time.Time) time.Time { return now.Add(d) }))(t)
 	}
 	in, lb := w.instance(t, "a", "nebula-1a"), w.balancer(t, "b")
 	advance(time.Second)
@@ -296,7 +297,7 @@ func TestWindowsOnAVirtualClock(t *testing.T) {
 	w.make(t, faults.Spec{
 		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: lb}, When: faults.When{For: time.Hour},
 	})
-	mustFirst(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
+	must.First(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
 	advance(90 * time.Second)
 	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, in))
 	assert.Equal(t, "deleting ", w.stateOf(t, lb))

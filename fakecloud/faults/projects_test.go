@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
@@ -22,7 +23,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 		{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.project}},
 		{Effect: faults.Effect{Hang: true}, Match: faults.Match{Project: w.project}},
 	} {
-		must(w.Create(ctx, w.other, s))(t)
+		must.Do(w.Create(ctx, w.other, s))(t)
 	}
 	about := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.other}})
 	own := w.make(t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: callsOf("makeThing")})
@@ -35,13 +36,13 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	require.NotNil(t, hit)
 
 	inOther := cloud.Project{ID: w.other, Name: "p1"}
-	in := mustFirst(w.cloud.CreateInstance(ctx, inOther, cloud.InstanceSpec{}))(t)
+	in := must.First(w.cloud.CreateInstance(ctx, inOther, cloud.InstanceSpec{}))(t)
 	requireCode(t, cloud.InUse, w.cloud.DeleteProject(ctx, w.proj(), w.other))
 	require.Len(t, w.List(w.other), 3, "they stay if the project does")
 	require.NotNil(t, applyTo(t, w.Rules, call))
 	w.lift(t, about)
 	about = w.make(t, faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Project: w.other}})
-	mustFirst(w.cloud.TerminateInstance(ctx, inOther, in.ID))(t)
+	must.First(w.cloud.TerminateInstance(ctx, inOther, in.ID))(t)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		w.clock.Advance(time.Second)
 		assert.NoError(c, w.cloud.DeleteProject(ctx, w.proj(), w.other))
@@ -56,7 +57,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	w.pass(t, time.Minute)
 	w.state(t, stuck, "running", "")
 	w.state(t, lost, "running", "")
-	stored := must(w.cloud.StoredFaults(ctx))(t)
+	stored := must.Do(w.cloud.StoredFaults(ctx))(t)
 	require.Len(t, stored, 1)
 	assert.Equal(t, own.ID, stored[0].ID)
 }

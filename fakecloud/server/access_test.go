@@ -19,12 +19,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // withToken gives a client with a new token of the project.
 func (r *rig) withToken(t *testing.T, project, name string, role api.Role) *client.Client {
 	t.Helper()
-	made := must(r.CreateToken(t.Context(), project, api.TokenCreate{Name: name, Role: role}))(t)
+	made := must.Do(r.CreateToken(t.Context(), project, api.TokenCreate{Name: name, Role: role}))(t)
 	return newClient(t, r.url, made.Secret)
 }
 
@@ -39,7 +40,7 @@ func TestEveryOperationNeedsItsRole(t *testing.T) {
 		require.NoError(t, err)
 		secrets[role] = made.Secret
 	}
-	spec := must(openapi3.NewLoader().LoadFromData(api.Spec))(t)
+	spec := must.Do(openapi3.NewLoader().LoadFromData(api.Spec))(t)
 	needs := map[cloud.Role]int{}
 	for path, item := range spec.Paths.Map() {
 		url := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "none")
@@ -82,37 +83,37 @@ func TestEveryOperationNeedsItsRole(t *testing.T) {
 
 func TestProjects(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	made := must(r.CreateProject(ctx, api.ProjectCreate{Name: "team-a", DefaultTags: &api.Tags{"team": "a"}}))(t)
+	made := must.Do(r.CreateProject(ctx, api.ProjectCreate{Name: "team-a", DefaultTags: &api.Tags{"team": "a"}}))(t)
 	requireCode(t, api.NameTaken)(r.CreateProject(ctx, api.ProjectCreate{Name: "team-a"}))
 	var names []string
-	for _, p := range must(r.ListProjects(ctx, ""))(t) {
+	for _, p := range must.Do(r.ListProjects(ctx, ""))(t) {
 		names = append(names, p.Name)
 	}
 	assert.Equal(t, []string{"default", "other", "team-a"}, names)
-	assert.Equal(t, []api.Project{*made}, must(r.ListProjects(ctx, "team-a"))(t))
+	assert.Equal(t, []api.Project{*made}, must.Do(r.ListProjects(ctx, "team-a"))(t))
 
-	renamed := must(r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
+	renamed := must.Do(r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
 	assert.EqualValues(t, 2, renamed.Version)
 	assert.Equal(t, api.Tags{"team": "a"}, renamed.DefaultTags)
 	requireCode(t, api.NameTaken)(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("default")}))
-	same := must(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
+	same := must.Do(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
 	assert.Equal(t, renamed, same, "nothing changed")
-	assert.Equal(t, renamed, must(r.GetProject(ctx, made.ID))(t))
+	assert.Equal(t, renamed, must.Do(r.GetProject(ctx, made.ID))(t))
 	// What a token's project is called is known at once.
 	theirs := r.withToken(t, made.ID, "theirs", api.RoleEditor)
 	requireOK(t)(theirs.Project(ctx))
 	requireOK(t)(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{DefaultTags: &api.Tags{"team": "c"}}))
-	in := must(theirs.CreateInstance(ctx, api.InstanceCreate{}))(t)
+	in := must.Do(theirs.CreateInstance(ctx, api.InstanceCreate{}))(t)
 	assert.Equal(t, api.Tags{"team": "c"}, in.Tags)
 }
 
 func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	p := must(r.CreateProject(ctx, api.ProjectCreate{Name: "short"}))(t)
+	p := must.Do(r.CreateProject(ctx, api.ProjectCreate{Name: "short"}))(t)
 	theirs := r.withToken(t, p.ID, "theirs", api.RoleEditor)
-	in := must(theirs.CreateInstance(client.IdempotencyKey(ctx, "k"), api.InstanceCreate{}))(t)
-	lb := must(theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: oneListener}))(t)
-	route := must(theirs.CreateRoute(
+	in := must.Do(theirs.CreateInstance(client.IdempotencyKey(ctx, "k"), api.InstanceCreate{}))(t)
+	lb := must.Do(theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: oneListener}))(t)
+	route := must.Do(theirs.CreateRoute(
 		ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID},
 	))(t)
 	refused := func(detail string) { requireCode(t, api.InUse, detail)(nil, r.DeleteProject(ctx, p.ID)) }
@@ -134,18 +135,18 @@ func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
 
 func TestAnAdminSeesNoResourcesOfOtherProjects(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in := must(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
+	in := must.Do(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
 	requireCode(t, api.NotFound)(r.GetInstance(ctx, in.ID))
-	q := must(r.other.Project(ctx))(t)
+	q := must.Do(r.other.Project(ctx))(t)
 	there := r.withToken(t, q.ID, "mine-there", api.RoleViewer)
-	assert.Equal(t, in.ID, must(there.GetInstance(ctx, in.ID))(t, "with a token there").ID)
+	assert.Equal(t, in.ID, must.Do(there.GetInstance(ctx, in.ID))(t, "with a token there").ID)
 	requireCode(t, api.Forbidden)(there.TerminateInstance(ctx, in.ID))
 }
 
 func TestTokens(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
-	made := must(r.CreateToken(
+	made := must.Do(r.CreateToken(
 		ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: &expires},
 	))(t)
 	assert.Equal(t, api.Token{
@@ -153,9 +154,9 @@ func TestTokens(t *testing.T) {
 		CreatedAt: made.Token.CreatedAt, ExpiresAt: &expires,
 	}, made.Token)
 	ci := newClient(t, r.url, made.Secret)
-	assert.Equal(t, &made.Token, must(ci.Project(ctx))(t).Token)
-	assert.Equal(t, &made.Token, must(r.GetToken(ctx, r.project.ID, "ci"))(t))
-	all := must(r.ListTokens(ctx, r.project.ID))(t)
+	assert.Equal(t, &made.Token, must.Do(ci.Project(ctx))(t).Token)
+	assert.Equal(t, &made.Token, must.Do(r.GetToken(ctx, r.project.ID, "ci"))(t))
+	all := must.Do(r.ListTokens(ctx, r.project.ID))(t)
 	require.Len(t, all, 3)
 	assert.Equal(t, []string{"ccm", "ci", "operator"}, []string{all[0].Name, all[1].Name, all[2].Name})
 	for _, path := range []string{"/tokens", "/tokens/ci"} {
@@ -178,7 +179,7 @@ func TestTokens(t *testing.T) {
 		assert.Equal(t, 400, answer.StatusCode, body)
 	}
 
-	another := must(r.other.Project(ctx))(t).ID
+	another := must.Do(r.other.Project(ctx))(t).ID
 	requireCode(t, api.NotFound)(r.GetToken(ctx, another, "ci"))
 	requireCode(t, api.NotFound)(r.RotateToken(ctx, another, "ci", api.TokenRotate{}))
 	assert.True(t, client.IsNotFound(r.DeleteToken(ctx, another, "ci")))
@@ -190,13 +191,13 @@ func TestTokens(t *testing.T) {
 
 func TestRotatedTokens(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	made := must(r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer}))(t)
-	second := must(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{GraceSeconds: 600}))(t)
+	made := must.Do(r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer}))(t)
+	second := must.Do(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{GraceSeconds: 600}))(t)
 	assert.NotNil(t, second.Token.RotatedAt)
 	for _, secret := range []string{made.Secret, second.Secret} {
 		requireOK(t, "both, for a while")(newClient(t, r.url, secret).Project(ctx))
 	}
-	third := must(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{}))(t)
+	third := must.Do(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{}))(t)
 	requireOK(t)(newClient(t, r.url, third.Secret).Project(ctx))
 	for _, secret := range []string{made.Secret, second.Secret} { // No grace, and one secret before is kept.
 		requireCode(t, api.Unauthenticated)(newClient(t, r.url, secret).Project(ctx))
@@ -209,7 +210,7 @@ func TestRotatedTokens(t *testing.T) {
 
 func publicPEM(t testing.TB, key *rsa.PublicKey) string {
 	t.Helper()
-	der := must(x509.MarshalPKIXPublicKey(key))(t)
+	der := must.Do(x509.MarshalPKIXPublicKey(key))(t)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 }
 
@@ -223,13 +224,13 @@ func TestTokenKeys(t *testing.T) {
 			requireCode(t, api.QuotaExceeded)(r.AddTokenKey(ctx, p, "ccm", key))
 			break
 		}
-		added = append(added, *must(r.AddTokenKey(ctx, p, "ccm", key))(t))
+		added = append(added, *must.Do(r.AddTokenKey(ctx, p, "ccm", key))(t))
 		requireCode(t, api.NameTaken)(r.AddTokenKey(ctx, p, "operator", key))
 	}
-	assert.ElementsMatch(t, added, must(r.ListTokenKeys(ctx, p, "ccm"))(t))
+	assert.ElementsMatch(t, added, must.Do(r.ListTokenKeys(ctx, p, "ccm"))(t))
 	require.NoError(t, r.DeleteTokenKey(ctx, p, "ccm", added[0].Fingerprint))
 	assert.True(t, client.IsNotFound(r.DeleteTokenKey(ctx, p, "ccm", added[0].Fingerprint)))
-	assert.ElementsMatch(t, added[1:], must(r.ListTokenKeys(ctx, p, "ccm"))(t))
+	assert.ElementsMatch(t, added[1:], must.Do(r.ListTokenKeys(ctx, p, "ccm"))(t))
 
 	private := "-----BEGIN RSA PRIVATE KEY-----\\nTUlJRXBRSUJBQUtDQVFFQQ=="
 	for _, body := range []string{
@@ -244,7 +245,7 @@ func TestTokenKeys(t *testing.T) {
 func TestTheLastAdminStays(t *testing.T) {
 	clock := clockwork.NewFakeClockAt(start)
 	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
-	ctx, q := t.Context(), must(r.other.Project(t.Context()))(t).ID
+	ctx, q := t.Context(), must.Do(r.other.Project(t.Context()))(t).ID
 	first, second := r.withToken(t, r.project.ID, "first", api.RoleAdmin), r.withToken(t, q, "second", api.RoleAdmin)
 	until := clock.Now().Add(time.Minute)
 	requireOK(t)(r.CreateToken(ctx, q, api.TokenCreate{Name: "expired", Role: api.RoleAdmin, ExpiresAt: &until}))
@@ -257,6 +258,6 @@ func TestTheLastAdminStays(t *testing.T) {
 	}
 	require.NoError(t, first.DeleteToken(ctx, r.project.ID, "first"), "its own, but not the last")
 	clock.Advance(time.Minute)
-	assert.Len(t, must(second.ListTokens(ctx, q))(t), 2, "the expired one is still shown, but does not count")
+	assert.Len(t, must.Do(second.ListTokens(ctx, q))(t), 2, "the expired one is still shown, but does not count")
 	requireCode(t, api.InUse, "last admin")(nil, second.DeleteToken(ctx, q, "second"))
 }

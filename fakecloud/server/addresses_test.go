@@ -9,13 +9,14 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 var oneListener = []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 1}}
 
 func (r *rig) reserve(t *testing.T, name string) api.ReservedAddress {
 	t.Helper()
-	return *must(r.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: &name}))(t)
+	return *must.Do(r.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: &name}))(t)
 }
 
 func (r *rig) newInstance(t *testing.T) api.Instance {
@@ -25,7 +26,7 @@ func (r *rig) newInstance(t *testing.T) api.Instance {
 
 func TestAddresses(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	a := must(r.ReserveAddress(ctx, api.ReservedAddressCreate{Tags: &api.Tags{"for": "web"}}))(t)
+	a := must.Do(r.ReserveAddress(ctx, api.ReservedAddressCreate{Tags: &api.Tags{"for": "web"}}))(t)
 	assert.Regexp(t, "^a-[0-9a-z]{26}$", a.ID)
 	assert.Regexp(t, "^address-[a-z]{6}$", a.Name)
 	assert.Equal(t, &api.ReservedAddress{
@@ -33,27 +34,27 @@ func TestAddresses(t *testing.T) {
 		State: api.AddressAvailable, Tags: api.Tags{"owner": "lab", "for": "web"}, Version: 1,
 		CreatedAt: a.CreatedAt, UpdatedAt: a.CreatedAt,
 	}, a)
-	assert.Equal(t, a, must(r.GetAddress(ctx, a.ID))(t))
+	assert.Equal(t, a, must.Do(r.GetAddress(ctx, a.ID))(t))
 
 	in := r.newInstance(t)
-	attached := must(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))(t)
+	attached := must.Do(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))(t)
 	assert.Equal(t, api.AddressHeld, attached.State)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderInstance, ID: in.ID}, attached.Holder)
-	shown := must(r.GetInstance(ctx, in.ID))(t)
+	shown := must.Do(r.GetInstance(ctx, in.ID))(t)
 	assert.Equal(t, append(in.Addresses, api.Address{Type: api.AddressExternal, IP: a.IP}), shown.Addresses)
-	tagged := must(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Tags: &api.Tags{"a": "b"}}))(t)
+	tagged := must.Do(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Tags: &api.Tags{"a": "b"}}))(t)
 	requireCode(t, api.InUse, in.ID)(nil, r.ReleaseAddress(ctx, a.ID))
-	assert.Equal(t, api.AddressAvailable, must(r.DetachAddress(ctx, a.ID))(t).State)
+	assert.Equal(t, api.AddressAvailable, must.Do(r.DetachAddress(ctx, a.ID))(t).State)
 
 	change := api.ReservedAddressUpdate{Name: new("web"), Tags: &api.Tags{}}
-	renamed := must(r.UpdateAddress(ctx, a.ID, change))(t)
+	renamed := must.Do(r.UpdateAddress(ctx, a.ID, change))(t)
 	assert.Equal(t, "web", renamed.Name)
 	assert.Empty(t, renamed.Tags)
-	assert.Equal(t, renamed, must(r.UpdateAddress(ctx, a.ID, change))(t))
+	assert.Equal(t, renamed, must.Do(r.UpdateAddress(ctx, a.ID, change))(t))
 
 	require.NoError(t, r.ReleaseAddress(ctx, a.ID))
 	requireCode(t, api.NotFound)(r.GetAddress(ctx, a.ID))
-	next := must(r.ReserveAddress(ctx, api.ReservedAddressCreate{IP: &a.IP, Name: new("web")}))(t)
+	next := must.Do(r.ReserveAddress(ctx, api.ReservedAddressCreate{IP: &a.IP, Name: new("web")}))(t)
 	assert.Equal(t, a.IP, next.IP, "name and IP are free again")
 
 	var told []string
@@ -107,8 +108,8 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 func TestAddressesOfOthersAreNotFound(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	a := r.reserve(t, "one")
-	in := must(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
-	assert.Empty(t, must(r.other.ListAddresses(ctx, client.AddressFilter{}))(t))
+	in := must.Do(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
+	assert.Empty(t, must.Do(r.other.ListAddresses(ctx, client.AddressFilter{}))(t))
 	for _, lb := range []api.LoadBalancerCreate{{AddressID: &a.ID}, {Address: &a.IP}} {
 		lb.Name, lb.Listeners = "web", oneListener
 		requireCode(t, api.UnknownAddress)(r.other.CreateLoadBalancer(ctx, lb))
@@ -123,7 +124,8 @@ func TestAddressesOfOthersAreNotFound(t *testing.T) {
 func TestListsOfAddresses(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	one, two := r.reserve(t, "one"), r.reserve(t, "two")
-	tagged := must(r.ReserveAddress(ctx, api.ReservedAddressCreate{Name: new("three"), Tags: &api.Tags{"k": "v"}}))(t)
+	spec := api.ReservedAddressCreate{Name: new("three"), Tags: &api.Tags{"k": "v"}}
+	tagged := must.Do(r.ReserveAddress(ctx, spec))(t)
 	requireOK(t)(r.AttachAddress(ctx, two.ID, api.AddressAttach{InstanceID: r.newInstance(t).ID}))
 	for _, tc := range []struct {
 		filter client.AddressFilter
@@ -136,7 +138,7 @@ func TestListsOfAddresses(t *testing.T) {
 		{client.AddressFilter{States: []api.AddressState{api.AddressHeld}}, []string{two.ID}},
 	} {
 		var ids []string
-		for _, a := range must(r.ListAddresses(ctx, tc.filter))(t) {
+		for _, a := range must.Do(r.ListAddresses(ctx, tc.filter))(t) {
 			ids = append(ids, a.ID)
 		}
 		assert.Equal(t, tc.want, ids)
@@ -149,7 +151,7 @@ func TestBalancersHoldReservedAddresses(t *testing.T) {
 	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, Address: &a.IP})
 	assert.Equal(t, a.IP, lb.Address)
 	assert.Equal(t, &a.ID, lb.AddressID)
-	held := must(r.GetAddress(ctx, a.ID))(t)
+	held := must.Do(r.GetAddress(ctx, a.ID))(t)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderLoadBalancer, ID: lb.ID}, held.Holder)
 	other := r.createBalancer(t, api.LoadBalancerCreate{Name: "dns", Listeners: oneListener, AddressID: &b.ID})
 	assert.Equal(t, b.IP, other.Address)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // counts drops what cannot be known beforehand.
@@ -27,7 +28,7 @@ func counts(sums []api.AuditSum) []api.AuditSum {
 
 func TestCallsAreCounted(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	assert.Empty(t, must(r.SumAudit(ctx, client.AuditFilter{}))(t))
+	assert.Empty(t, must.Do(r.SumAudit(ctx, client.AuditFilter{}))(t))
 
 	requireOK(t)(r.ListZones(ctx))
 	requireOK(t)(r.ccm.ListZones(ctx))
@@ -66,16 +67,16 @@ func TestCallsAreCounted(t *testing.T) {
 	for token, want := range map[string][]api.AuditSum{
 		"ccm": ccm, "operator": operator, "": append(ccm, operator...), "stranger": {},
 	} {
-		got := must(r.SumAudit(ctx, client.AuditFilter{Token: token}, api.AuditByToken, api.AuditByOperation))(t)
+		got := must.Do(r.SumAudit(ctx, client.AuditFilter{Token: token}, api.AuditByToken, api.AuditByOperation))(t)
 		assert.Equal(t, want, counts(got), token)
 	}
-	theirs := must(r.other.SumAudit(ctx, client.AuditFilter{}, api.AuditByToken))(t)
+	theirs := must.Do(r.other.SumAudit(ctx, client.AuditFilter{}, api.AuditByToken))(t)
 	assert.Equal(t, []api.AuditSum{{Token: "stranger", Calls: 1}}, counts(theirs))
-	agents := must(r.SumAudit(ctx, client.AuditFilter{Token: "ccm"}, api.AuditByUserAgent))(t)
+	agents := must.Do(r.SumAudit(ctx, client.AuditFilter{Token: "ccm"}, api.AuditByUserAgent))(t)
 	assert.Equal(t, []api.AuditSum{
 		{UserAgent: "Go-http-client/1.1", Calls: 1, Errors: 1}, {UserAgent: "test", Calls: 5, Errors: 2, Faults: 2},
 	}, counts(agents))
-	begins := must(r.SumAudit(ctx, client.AuditFilter{UserAgent: "te", Operation: "listRoutes"}))(t)
+	begins := must.Do(r.SumAudit(ctx, client.AuditFilter{UserAgent: "te", Operation: "listRoutes"}))(t)
 	assert.Equal(
 		t, []api.AuditSum{{Token: "ccm", UserAgent: "test", Operation: "listRoutes", Calls: 2, Faults: 1}},
 		counts(begins),
@@ -97,7 +98,7 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Status: 503}})
 	faulty, _ := r.asCCM(t, "GET", "/v1/zones", "")
 
-	all := must(r.ListAudit(ctx, client.AuditFilter{Since: before}, 0))(t)
+	all := must.Do(r.ListAudit(ctx, client.AuditFilter{Since: before}, 0))(t)
 	for i := range all {
 		assert.WithinDuration(t, time.Now(), all[i].Time, patience)
 		assert.Positive(t, all[i].DurationMilliseconds)
@@ -137,11 +138,11 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 		"none":      {client.AuditFilter{Status: api.AuditStatusNone}, 0},
 		"since":     {client.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
 	} {
-		assert.Len(t, must(r.ListAudit(ctx, tc.f, 0))(t), tc.want, name)
+		assert.Len(t, must.Do(r.ListAudit(ctx, tc.f, 0))(t), tc.want, name)
 	}
-	two := must(r.ListAudit(ctx, client.AuditFilter{}, 2))(t)
+	two := must.Do(r.ListAudit(ctx, client.AuditFilter{}, 2))(t)
 	assert.Len(t, two, 2)
-	assert.Empty(t, must(r.other.ListAudit(ctx, client.AuditFilter{}, 0))(t))
+	assert.Empty(t, must.Do(r.other.ListAudit(ctx, client.AuditFilter{}, 0))(t))
 }
 
 func TestTheAuditPages(t *testing.T) {
@@ -164,7 +165,7 @@ func TestTheAuditPages(t *testing.T) {
 		}
 	}
 	assert.Len(t, seen, 7)
-	all := must(r.ListAudit(t.Context(), client.AuditFilter{}, 0))(t)
+	all := must.Do(r.ListAudit(t.Context(), client.AuditFilter{}, 0))(t)
 	for i, e := range all[3:] {
 		assert.Equal(t, seen[i], e.RequestID)
 	}
@@ -175,7 +176,7 @@ func TestStreamsAreAudited(t *testing.T) {
 	r, ctx := newRig(t).withHop(t), t.Context()
 	stream := r.openEvents(t, "")
 	streams := client.AuditFilter{Operation: "streamEvents"}
-	begun := must(r.ListAudit(ctx, streams, 0))(t)
+	begun := must.Do(r.ListAudit(ctx, streams, 0))(t)
 	require.Len(t, begun, 1)
 	assert.Zero(t, begun[0].BytesOut)
 	r.routes(t, 1, 3)
@@ -190,10 +191,8 @@ func TestStreamsAreAudited(t *testing.T) {
 	requireOK(t)(io.ReadFull(stream, buf))
 	require.NoError(t, stream.Close())
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		ended, err := r.ListAudit(ctx, streams, 0)
-		require.NoError(c, err)
-		sums, err := r.SumAudit(ctx, streams)
-		require.NoError(c, err)
+		ended := must.Do(r.ListAudit(ctx, streams, 0))(c)
+		sums := must.Do(r.SumAudit(ctx, streams))(c)
 		var bytes, of int64
 		for _, e := range ended {
 			assert.Greater(c, e.BytesOut, int64(1023))
@@ -230,10 +229,10 @@ func TestNoCallIsLost(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	sums := must(r.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
+	sums := must.Do(r.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
 	require.Len(t, sums, 1)
 	assert.EqualValues(t, callers*each, sums[0].Calls)
-	assert.Len(t, must(r.ListAudit(t.Context(), client.AuditFilter{}, 0))(t), callers*each)
+	assert.Len(t, must.Do(r.ListAudit(t.Context(), client.AuditFilter{}, 0))(t), callers*each)
 }
 
 // The sums are kept for ever, so that their number is bounded.
@@ -242,7 +241,7 @@ func TestUserAgentsAreBounded(t *testing.T) {
 	for i := range 203 {
 		r.call(t, "GET", "/v1/zones", "", "User-Agent", fmt.Sprint("agent-", i))
 	}
-	sums := must(r.SumAudit(t.Context(), client.AuditFilter{}, api.AuditByUserAgent))(t)
+	sums := must.Do(r.SumAudit(t.Context(), client.AuditFilter{}, api.AuditByUserAgent))(t)
 	require.Len(t, sums, 201)
 	assert.Equal(t, "(others)", sums[0].UserAgent)
 	assert.EqualValues(t, 3, sums[0].Calls)
@@ -260,7 +259,7 @@ func TestTheAuditNamesWhatACallIsAbout(t *testing.T) {
 	requireOK(t)(r.GetSnapshot(ctx, "then"))
 	require.NoError(t, r.DeleteSnapshot(ctx, "then"))
 
-	all := must(r.ListAudit(ctx, client.AuditFilter{}, 0))(t)
+	all := must.Do(r.ListAudit(ctx, client.AuditFilter{}, 0))(t)
 	got := map[string]string{}
 	for _, e := range all {
 		require.NotNil(t, e.Resource, e.Operation)

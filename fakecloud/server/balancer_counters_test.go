@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // countingPlane forwards nothing, and counts what it is told to have.
@@ -101,7 +102,7 @@ func countingRig(t *testing.T) (*rig, *countingPlane) {
 func TestStatsAndHealthAreThePlanes(t *testing.T) {
 	r, p := countingRig(t)
 	lb, targets := newCountedBalancer(t, r, p)
-	stats := must(r.LoadBalancerStats(t.Context(), lb.ID))(t)
+	stats := must.Do(r.LoadBalancerStats(t.Context(), lb.ID))(t)
 	assert.Equal(t, &api.LoadBalancerStats{
 		Listeners: []api.ListenerStats{
 			{
@@ -120,7 +121,7 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 		},
 	}, stats)
 
-	health := must(r.LoadBalancerHealth(t.Context(), lb.ID))(t)
+	health := must.Do(r.LoadBalancerHealth(t.Context(), lb.ID))(t)
 	assert.Equal(t, []api.TargetHealth{
 		{InstanceID: targets[0], Health: api.TargetHealthy, Since: new(at(1)), History: []api.HealthChange{
 			{Health: api.TargetHealthy, At: at(1)},
@@ -193,7 +194,7 @@ func TestBalancersHaveMetrics(t *testing.T) {
 func TestBalancersMetricsAreNotForEverybody(t *testing.T) {
 	r, p := countingRig(t)
 	lb, _ := newCountedBalancer(t, r, p)
-	viewer := must(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "looks", Role: api.RoleViewer}))(t)
+	viewer := must.Do(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "looks", Role: api.RoleViewer}))(t)
 	for _, c := range []struct {
 		from, secret string
 		sees         bool
@@ -266,7 +267,7 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 // stopped.
 func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	r := newRig(t)
-	target := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	target := must.Do(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = target.Close() })
 	go func() {
 		for c, err := target.Accept(); err == nil; c, err = target.Accept() {
@@ -280,7 +281,7 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 		Listeners: []api.Listener{{Protocol: "tcp", Port: port, TargetPort: target.Addr().(*net.TCPAddr).Port}},
 	})
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
-	c := must(net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, port), patience))(t)
+	c := must.Do(net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, port), patience))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	requireOK(t)(io.WriteString(c, "hello"))

@@ -11,6 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestABalancerMayHaveNoListeners(t *testing.T) {
@@ -20,7 +21,7 @@ func TestABalancerMayHaveNoListeners(t *testing.T) {
 	assert.Equal(t, []api.Listener{}, made.Listeners, "they are an empty list, and not left out")
 	assert.Equal(t, lb.Address, made.Address)
 	assert.Nil(t, made.StateReason, "nothing is wrong with it")
-	assert.Empty(t, must(r.LoadBalancerStats(t.Context(), lb.ID))(t).Listeners)
+	assert.Empty(t, must.Do(r.LoadBalancerStats(t.Context(), lb.ID))(t).Listeners)
 }
 
 func TestAProtectedBalancerIsNotDeleted(t *testing.T) {
@@ -29,7 +30,7 @@ func TestAProtectedBalancerIsNotDeleted(t *testing.T) {
 	assert.True(t, lb.DeletionProtection)
 	const lift = "fakecloud load-balancers update web --deletion-protection=false"
 	requireCode(t, api.Protected, lift)(r.DeleteLoadBalancer(ctx, lb.ID))
-	changed := must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)}))(t)
+	changed := must.Do(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)}))(t)
 	assert.False(t, changed.DeletionProtection)
 	requireOK(t)(r.DeleteLoadBalancer(ctx, lb.ID))
 }
@@ -48,7 +49,7 @@ func TestBalancerTypes(t *testing.T) {
 	_, p := r.call(t, "PATCH", "/v1/load-balancers/"+lb.ID, `{"type":"small"}`)
 	assert.Equal(t, api.QuotaExceeded, p.Code)
 	assert.Equal(t, "are more than the 5 of type small", fields(p)["listeners"])
-	large := must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Type: new(api.LoadBalancerLarge)}))(t)
+	large := must.Do(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Type: new(api.LoadBalancerLarge)}))(t)
 	assert.Equal(t, api.LoadBalancerLarge, large.Type)
 }
 
@@ -72,7 +73,7 @@ func TestHealthIsToldByListener(t *testing.T) {
 			{Protocol: cloud.TCP, Port: 81, Health: cloud.Healthy},
 		},
 	})
-	health := must(r.LoadBalancerHealth(t.Context(), lb.ID))(t)
+	health := must.Do(r.LoadBalancerHealth(t.Context(), lb.ID))(t)
 	require.Len(t, health.Targets, 1)
 	assert.Equal(t, &[]api.ListenerHealth{
 		{Protocol: api.ProtocolTCP, Port: 80, Health: api.TargetUnhealthy, Reason: new("refused")},

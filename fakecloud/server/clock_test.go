@@ -12,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -29,10 +30,10 @@ func virtualRig(t *testing.T) *rig {
 
 func TestTheVirtualClock(t *testing.T) {
 	r, ctx := virtualRig(t), t.Context()
-	clock := must(r.Clock(ctx))(t)
+	clock := must.Do(r.Clock(ctx))(t)
 	assert.Equal(t, &api.Clock{Mode: api.ClockVirtual, Now: start}, clock)
 	var op string
-	in := must(r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{}))(t)
+	in := must.Do(r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{}))(t)
 	assert.Equal(t, start, in.CreatedAt)
 	waited := make(chan *api.Operation, 1)
 	go func() {
@@ -40,17 +41,17 @@ func TestTheVirtualClock(t *testing.T) {
 		assert.NoError(t, err)
 		waited <- op
 	}()
-	moved := must(r.AdvanceClock(ctx, 5*time.Minute))(t)
+	moved := must.Do(r.AdvanceClock(ctx, 5*time.Minute))(t)
 	assert.Equal(
 		t, &api.ClockAdvanced{From: start, Now: start.Add(5 * time.Minute), Transitions: 1, Complete: true}, moved,
 	)
 	assert.Equal(t, api.OperationDone, (<-waited).State)
-	in = must(r.GetInstance(ctx, in.ID))(t)
+	in = must.Do(r.GetInstance(ctx, in.ID))(t)
 	assert.Equal(t, api.InstanceRunning, in.State, "all that was due has happened")
 	assert.WithinDuration(t, start.Add(15*time.Second), in.UpdatedAt, 3*time.Second)
-	moved = must(r.AdvanceClockTo(ctx, start.Add(time.Hour)))(t)
+	moved = must.Do(r.AdvanceClockTo(ctx, start.Add(time.Hour)))(t)
 	assert.Equal(t, start.Add(time.Hour), moved.Now)
-	clock = must(r.Clock(ctx))(t)
+	clock = must.Do(r.Clock(ctx))(t)
 	assert.Equal(t, start.Add(time.Hour), clock.Now)
 }
 
@@ -73,7 +74,7 @@ func TestErrorsOfTheClock(t *testing.T) {
 	requireCode(t, api.VirtualClock)(r.UpdateLoadBalancer(t.Context(), lb.ID, update))
 
 	real := newRig(t)
-	clock := must(real.Clock(t.Context()))(t)
+	clock := must.Do(real.Clock(t.Context()))(t)
 	assert.Equal(t, api.ClockReal, clock.Mode)
 	requireCode(t, api.VirtualClock, "--clock virtual")(real.AdvanceClock(t.Context(), 0))
 }

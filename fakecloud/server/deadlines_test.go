@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // deadlineRecorder keeps the deadlines that a call is given.
@@ -47,7 +49,7 @@ func TestSnapshotsHaveTime(t *testing.T) {
 	require.NoError(t, os.WriteFile(big, make([]byte, 1<<20), 0o600))
 	d = ask("GET", "/v1/snapshots/big/content", "")
 	require.Equal(t, http.StatusOK, d.Code)
-	n := must(io.Copy(io.Discard, d.Body))(t)
+	n := must.Do(io.Copy(io.Discard, d.Body))(t)
 	assert.EqualValues(t, 1<<20, n)
 	assert.Greater(t, len(d.write), 8, "each write has its own deadline")
 	for i := 1; i < len(d.write); i++ {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // The page asks this server only, for what it has, and lets nothing else run.
@@ -20,14 +21,13 @@ func TestDocsPageWorksOffline(t *testing.T) {
 	r := newRig(t)
 	var last *url.URL // where redirects led
 	get := func(target string, header ...string) bufferedAnswer {
-		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+target, nil))(t)
+		req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+target, nil))(t)
 		for i := 0; i+1 < len(header); i += 2 {
 			req.Header.Set(header[i], header[i+1])
 		}
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Do(http.DefaultClient.Do(req))(t)
 		defer func() { _ = resp.Body.Close() }()
-		body := must(io.ReadAll(resp.Body))(t)
+		body := must.Do(io.ReadAll(resp.Body))(t)
 		last = resp.Request.URL
 		return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}
 	}
@@ -53,7 +53,7 @@ func TestDocsPageWorksOffline(t *testing.T) {
 
 // What the spec says of each operation is whole, and its examples fit it.
 func TestTheSpecIsWhole(t *testing.T) {
-	spec := must(openapi3.NewLoader().LoadFromData(api.Spec))(t)
+	spec := must.Do(openapi3.NewLoader().LoadFromData(api.Spec))(t)
 	require.NoError(t, spec.Validate(t.Context()))
 	codes := spec.Components.Schemas["ProblemCode"].Value.Enum
 	tags := map[string]bool{}

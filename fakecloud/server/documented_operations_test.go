@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // documentedOperation is an operation of the spec as it can be asked for, of things that
@@ -34,7 +35,7 @@ var inPath = regexp.MustCompile(`\{[^}]*\}`)
 // allDocumented are sorted by their IDs.
 func allDocumented(t *testing.T) []documentedOperation {
 	t.Helper()
-	spec := must(openapi3.NewLoader().LoadFromData(api.Spec))(t)
+	spec := must.Do(openapi3.NewLoader().LoadFromData(api.Spec))(t)
 	var all []documentedOperation
 	for path, item := range spec.Paths.Map() {
 		for method, op := range item.Operations() {
@@ -70,7 +71,7 @@ func (d documentedOperation) text(t *testing.T, more map[string]any) string {
 	for _, from := range []map[string]any{d.body, more} {
 		maps.Copy(whole, from)
 	}
-	text := must(json.Marshal(whole))(t)
+	text := must.Do(json.Marshal(whole))(t)
 	return string(text)
 }
 
@@ -183,10 +184,10 @@ func TestEveryOperationIsLimited(t *testing.T) {
 func (r *rig) oneOfEach(t *testing.T, name string) map[string]string {
 	t.Helper()
 	r.withHop(t)
-	n := len(must(r.ListRoutes(t.Context(), client.RouteFilter{}))(t))
+	n := len(must.Do(r.ListRoutes(t.Context(), client.RouteFilter{}))(t))
 	destination, cidr := fmt.Sprintf("10.0.%d.0/24", n), fmt.Sprintf("10.1.%d.0/24", n)
 	route := r.createRoute(t, api.RouteCreate{Name: name, Destination: destination, InstanceID: r.hop})
-	firewall := must(r.CreateFirewall(t.Context(), api.FirewallCreate{}))(t)
+	firewall := must.Do(r.CreateFirewall(t.Context(), api.FirewallCreate{}))(t)
 	return map[string]string{
 		"/v1/firewalls/": firewall.ID,
 		"/v1/networks/":  r.network(t, name, cidr).ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
@@ -230,7 +231,7 @@ func TestEveryListHasPages(t *testing.T) {
 func TestEveryOperationHidesWhatAnotherProjectHas(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	things := r.oneOfEach(t, "a")
-	operations := must(r.ListOperations(ctx, client.OperationFilter{}))(t)
+	operations := must.Do(r.ListOperations(ctx, client.OperationFilter{}))(t)
 	things["/v1/operations/"] = operations[0].ID
 	fault := api.FaultCreate{Match: api.FaultMatch{Token: "nobody"}, Effect: api.FaultEffect{Hang: true}}
 	things["/v1/faults/"] = r.createFault(t, fault).ID

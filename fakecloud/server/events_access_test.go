@@ -12,6 +12,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
@@ -19,7 +20,7 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
 	ctx := t.Context()
 	soon := clock.Now().Add(time.Minute)
-	gone := must(r.CreateProject(ctx, api.ProjectCreate{Name: "gone"}))(t)
+	gone := must.Do(r.CreateProject(ctx, api.ProjectCreate{Name: "gone"}))(t)
 	for name, tc := range map[string]struct {
 		project string
 		expires *time.Time
@@ -34,12 +35,11 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 		"project": {gone.ID, nil, func() error { return r.DeleteProject(ctx, gone.ID) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made := must(r.CreateToken(
+			made := must.Do(r.CreateToken(
 				ctx, tc.project, api.TokenCreate{Name: name, Role: api.RoleViewer, ExpiresAt: tc.expires},
 			))(t)
 			ended := make(chan error, 1)
-			stream, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret))
-			require.NoError(t, err)
+			stream := must.Do(http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret)))(t)
 			t.Cleanup(func() { _ = stream.Body.Close() })
 			require.Equal(t, 200, stream.StatusCode)
 			kept, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", ccmSecret))
@@ -67,7 +67,7 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 
 func bearing(t *testing.T, url, secret string) *http.Request {
 	t.Helper()
-	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
+	req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	req.Header.Set("Authorization", "Bearer "+secret)
 	return req
 }

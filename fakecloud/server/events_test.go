@@ -20,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -154,6 +155,9 @@ func TestEventsAreFiltered(t *testing.T) {
 	resp, p := r.call(t, "GET", "/v1/events?follow=false&resource=cloud", "")
 	assert.Equal(t, 400, resp.StatusCode)
 	assert.Contains(t, fields(p), "resource.0")
+	newest := must.Do(r.NewestEvent(t.Context()))(t)
+	nothing, _ := r.call(t, "GET", fmt.Sprintf("/v1/events?follow=false&id=i-none&after=%d", newest-1), "")
+	assert.Equal(t, fmt.Sprintf(": connected\n\nid: %d\n\n", newest), nothing.Body, "where to go on from")
 }
 
 // A reader whose events are rare can go on from where it was told that it is,
@@ -185,7 +189,7 @@ func TestFilteredReadersKeepUpWithTheLog(t *testing.T) {
 func TestSlowReadersAreCutOff(t *testing.T) {
 	r := newRig(t).withHop(t)
 	r.srv.SetEventTimeout(3 * time.Second)
-	slow := must((&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://")))(t)
+	slow := must.Do((&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://")))(t)
 	t.Cleanup(func() { _ = slow.Close() })
 	require.NoError(t, slow.(*net.TCPConn).SetReadBuffer(4096))
 	_, err := fmt.Fprintf(slow, "GET /v1/events HTTP/1.1\r\nHost: cloud\r\nAuthorization: Bearer %s\r\n\r\n", secret)
@@ -210,10 +214,9 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 		})
 	}()
 	r.feed(t, underway, func() bool { _, cut := r.srv.Readers(); return cut > 0 })
-	_, _, err = r.cloud.CreateRoute(
+	must.First(r.cloud.CreateRoute(
 		t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop},
-	)
-	require.NoError(t, err)
+	))(t)
 	select {
 	case err := <-done:
 		require.ErrorIs(t, err, enough)
@@ -244,11 +247,10 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 				t.Fatal("the slow reader was not cut off, or the other one was held up")
 			}
 		}
-		route, _, err := r.cloud.CreateRoute(
+		route := must.First(r.cloud.CreateRoute(
 			t.Context(), r.project,
 			cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big},
-		)
-		require.NoError(t, err)
+		))(t)
 		require.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID))
 	}
 }
@@ -270,12 +272,12 @@ func TestTheTailComesAndGoes(t *testing.T) {
 // nothing has happened yet, and gets what happens from then on, and nothing older.
 func TestReadersMayStartWithTheNewest(t *testing.T) {
 	r := newRig(t)
-	at := must(r.NewestEvent(t.Context()))(t)
+	at := must.Do(r.NewestEvent(t.Context()))(t)
 	r.withHop(t)
 	old := r.log(t, client.FromOldest)
 	assert.Equal(t, at+1, old[0])
 	assert.Equal(t, old, r.log(t, at))
-	at = must(r.NewestEvent(t.Context()))(t)
+	at = must.Do(r.NewestEvent(t.Context()))(t)
 	assert.Equal(t, old[len(old)-1], at)
 
 	enough := errors.New("enough")

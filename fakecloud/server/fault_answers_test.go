@@ -15,6 +15,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -32,7 +33,7 @@ func (r *rig) nodes(t *testing.T, names ...string) (all []*api.Instance) {
 // hits asks the cloud for a rule's.
 func (r *rig) hits(t *testing.T, id string) int {
 	t.Helper()
-	f := must(r.GetFault(t.Context(), id))(t)
+	f := must.Do(r.GetFault(t.Context(), id))(t)
 	return f.Hits
 }
 
@@ -78,10 +79,10 @@ func TestThrottledCalls(t *testing.T) {
 	resp, p := r.asCCM(t, "GET", "/v1/zones", "")
 	require.Equal(t, 429, resp.StatusCode)
 	assert.Equal(t, api.RateLimited, p.Code)
-	wait := must(strconv.Atoi(resp.Header.Get("Retry-After")))(t)
+	wait := must.Do(strconv.Atoi(resp.Header.Get("Retry-After")))(t)
 	assert.InDelta(t, 1000, wait, 60)
 	requireOK(t, "another token has no part in it")(r.ListZones(ctx))
-	got := must(r.GetFault(ctx, f.ID))(t)
+	got := must.Do(r.GetFault(ctx, f.ID))(t)
 	assert.Equal(t, []int{4, 1}, []int{got.Matched, got.Hits})
 }
 
@@ -125,7 +126,7 @@ func TestPartialLists(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	r.nodes(t, "one", "two", "three")
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{PartialList: 2}})
-	items := must(r.ccm.ListInstances(ctx, client.InstanceFilter{}))(t)
+	items := must.Do(r.ccm.ListInstances(ctx, client.InstanceFilter{}))(t)
 	require.Len(t, items, 2)
 	assert.Equal(t, "one", items[0].Name)
 	page, _ := r.asCCM(t, "GET", "/v1/instances?limit=1", "")
@@ -179,11 +180,9 @@ func TestFieldsThatAreMissing(t *testing.T) {
 func TestFieldsThatEventsLack(t *testing.T) {
 	r := newRig(t)
 	one := r.nodes(t, "one")[0]
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/events?after=0", nil)
-	require.NoError(t, err)
+	req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/events?after=0", nil))(t)
 	req.Header.Set("Authorization", "Bearer "+ccmSecret)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
 	lines := bufio.NewScanner(resp.Body)
 	next := func() (event map[string]map[string]any) {
@@ -203,7 +202,8 @@ func TestFieldsThatEventsLack(t *testing.T) {
 		Effect: api.FaultEffect{OmitFields: []string{"route.instanceId", "instance.addresses"}},
 	})
 	for _, lacks := range []bool{true, false} {
-		must(r.UpdateInstance(t.Context(), one.ID, api.ResourceUpdate{Tags: &api.Tags{"lacks": fmt.Sprint(lacks)}}))(t)
+		tags := api.Tags{"lacks": fmt.Sprint(lacks)}
+		must.Do(r.UpdateInstance(t.Context(), one.ID, api.ResourceUpdate{Tags: &tags}))(t)
 		event := next()
 		assert.Equal(t, one.ID, event["instance"]["id"])
 		assert.Equal(t, lacks, event["instance"]["addresses"] == nil)
@@ -225,13 +225,13 @@ func TestFaultsFindResourcesByTag(t *testing.T) {
 
 func TestFaultsForAnotherProject(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	theirs := must(r.other.Project(ctx))(t)
-	f := must(r.CreateFault(
+	theirs := must.Do(r.other.Project(ctx))(t)
+	f := must.Do(r.CreateFault(
 		ctx, api.FaultCreate{Match: api.FaultMatch{Project: theirs.ID}, Effect: api.FaultEffect{Status: 500}},
 	))(t)
 	requireOK(t)(r.ListZones(ctx))
 	requireCode(t, api.Internal)(r.other.ListZones(ctx))
-	listed := must(r.other.ListFaults(ctx))(t)
+	listed := must.Do(r.other.ListFaults(ctx))(t)
 	assert.Empty(t, listed, "it is the maker's")
 	assert.Equal(t, 3, r.hits(t, f.ID))
 	require.NoError(t, r.DeleteFaults(ctx))
@@ -243,12 +243,12 @@ func TestFaultsOutliveTheirServer(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	first := r.newAPI(t, server.Config{})
 	h := newClient(t, serve(t, first), secret)
-	f := must(h.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 409}, Times: 3}))(t)
+	f := must.Do(h.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 409}, Times: 3}))(t)
 	requireCode(t, api.WrongState)(h.ListZones(ctx))
 	first.Stop()
 
 	h = newClient(t, serve(t, r.newAPI(t, server.Config{})), secret)
-	got := must(h.GetFault(ctx, f.ID))(t)
+	got := must.Do(h.GetFault(ctx, f.ID))(t)
 	f.Matched, f.Hits = 1, 1
 	assert.Equal(t, f, got)
 	for range 2 {

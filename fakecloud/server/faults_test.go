@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -35,7 +36,7 @@ func (r *rig) breakCCM(t *testing.T, f api.FaultCreate) *api.Fault {
 
 func (r *rig) createFault(t *testing.T, f api.FaultCreate) *api.Fault {
 	t.Helper()
-	return must(r.CreateFault(t.Context(), f))(t)
+	return must.Do(r.CreateFault(t.Context(), f))(t)
 }
 
 func (r *rig) awaitHits(t *testing.T, id string, want int) {
@@ -45,7 +46,7 @@ func (r *rig) awaitHits(t *testing.T, id string, want int) {
 
 func (r *rig) names(t *testing.T) []string {
 	t.Helper()
-	items := must(r.ListInstances(t.Context(), client.InstanceFilter{}))(t)
+	items := must.Do(r.ListInstances(t.Context(), client.InstanceFilter{}))(t)
 	names := []string{}
 	for _, in := range items {
 		names = append(names, in.Name)
@@ -55,7 +56,7 @@ func (r *rig) names(t *testing.T) []string {
 
 func TestFaultLife(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	assert.Empty(t, must(r.ListFaults(ctx))(t))
+	assert.Empty(t, must.Do(r.ListFaults(ctx))(t))
 	match := api.FaultMatch{Token: "ccm", Operations: []string{"getInstance", "listZones"}, Resource: "i-1"}
 	effect := api.FaultEffect{DelayMilliseconds: 1, Status: 404, RetryAfterSeconds: 7, Project: "p-1"}
 	made := r.createFault(t, api.FaultCreate{Match: match, Times: 2, Effect: effect})
@@ -64,10 +65,10 @@ func TestFaultLife(t *testing.T) {
 	body := api.FaultEffect{Body: new(""), ContentType: "text/html"}
 	second := r.createFault(t, api.FaultCreate{Effect: body})
 	assert.Equal(t, body, second.Effect)
-	assert.Equal(t, made, must(r.GetFault(ctx, made.ID))(t))
-	assert.Equal(t, []api.Fault{*made, *second}, must(r.ListFaults(ctx))(t))
+	assert.Equal(t, made, must.Do(r.GetFault(ctx, made.ID))(t))
+	assert.Equal(t, []api.Fault{*made, *second}, must.Do(r.ListFaults(ctx))(t))
 
-	assert.Empty(t, must(r.other.ListFaults(ctx))(t))
+	assert.Empty(t, must.Do(r.other.ListFaults(ctx))(t))
 
 	require.NoError(t, r.DeleteFault(ctx, made.ID))
 	require.True(t, client.IsNotFound(r.DeleteFault(ctx, made.ID)))
@@ -153,8 +154,8 @@ func TestFaultsAnswerWithGarbageAndNothing(t *testing.T) {
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 
 	f = r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
-	assert.Empty(t, must(r.ccm.ListInstances(ctx, client.InstanceFilter{}))(t))
-	zones := must(r.ccm.ListZones(ctx))(t)
+	assert.Empty(t, must.Do(r.ccm.ListInstances(ctx, client.InstanceFilter{}))(t))
+	zones := must.Do(r.ccm.ListZones(ctx))(t)
 	assert.Empty(t, zones)
 	requireOK(t, "no list")(r.ccm.GetInstance(ctx, in.ID))
 	assert.Equal(t, 2, r.hits(t, f.ID))
@@ -174,7 +175,7 @@ func TestFaultsFindTheResourceOfACall(t *testing.T) {
 		statuses = append(statuses, resp.StatusCode)
 	}
 	assert.Equal(t, []int{200, 503, 503, 200}, statuses)
-	spent := must(r.GetFault(t.Context(), first.ID))(t)
+	spent := must.Do(r.GetFault(t.Context(), first.ID))(t)
 	assert.True(t, spent.Spent)
 	assert.Equal(t, 2, spent.Hits)
 }
@@ -256,10 +257,9 @@ func TestDelaysOutlastTheDeadlineOfAnswers(t *testing.T) {
 func (r *rig) awaitCalls(t *testing.T, operation string, want int64) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		items, err := r.SumAudit(
+		items := must.Do(r.SumAudit(
 			t.Context(), client.AuditFilter{Token: "ccm", Operation: operation}, api.AuditByOperation,
-		)
-		require.NoError(c, err)
+		))(c)
 		if assert.Len(c, items, 1) {
 			assert.Equal(c, want, items[0].Calls)
 		}
@@ -338,9 +338,9 @@ func TestDroppedCalls(t *testing.T) {
 
 	url, byMajor, _ := r.serveTLS(t, server.Config{})
 	for major, transport := range byMajor {
-		c := must(client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport}))(t)
+		c := must.Do(client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport}))(t)
 		requireOK(t)(c.Project(ctx))
-		f := must(c.CreateFault(ctx, api.FaultCreate{
+		f := must.Do(c.CreateFault(ctx, api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true},
 		}))(t)
 		_, err = c.CreateInstance(ctx, api.InstanceCreate{})
@@ -361,12 +361,12 @@ func TestShutdownBreaksHeldCalls(t *testing.T) {
 	url, byMajor, shutdown := r.serveTLS(t, server.Config{})
 	done := make(chan error, 2*len(byMajor))
 	for _, transport := range byMajor {
-		c := must(client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport}))(t)
-		hang := must(c.CreateFault(ctx, api.FaultCreate{
+		c := must.Do(client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport}))(t)
+		hang := must.Do(c.CreateFault(ctx, api.FaultCreate{
 			Times: 1, Match: api.FaultMatch{Operations: []string{"createInstance"}},
 			Effect: api.FaultEffect{Hang: true},
 		}))(t)
-		slow := must(c.CreateFault(ctx, api.FaultCreate{
+		slow := must.Do(c.CreateFault(ctx, api.FaultCreate{
 			Times: 1, Match: api.FaultMatch{Operations: []string{"createRoute"}},
 			Effect: api.FaultEffect{DelayMilliseconds: 600_000},
 		}))(t)
@@ -395,7 +395,7 @@ func TestShutdownBreaksHeldCalls(t *testing.T) {
 // The names that the command line completes are those that a rule takes.
 func TestOperations(t *testing.T) {
 	r := newRig(t)
-	all := must(server.Operations())(t)
+	all := must.Do(server.Operations())(t)
 	assert.Subset(t, all, []string{"getInstance", "listRoutes", "streamEvents", "updateLoadBalancer"})
 	assert.IsIncreasing(t, all)
 	_ = r.createFault(t, api.FaultCreate{Match: api.FaultMatch{Operations: all}, Effect: api.FaultEffect{Hang: true}})
@@ -423,7 +423,7 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 	requireCode(t, api.WrongState)(r.RebootInstance(ctx, in.ID))
 	requireOK(t)(r.StartInstance(ctx, in.ID))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
-	rebooted := must(r.RebootInstance(ctx, in.ID))(t)
+	rebooted := must.Do(r.RebootInstance(ctx, in.ID))(t)
 	assert.Equal(t, "rebooting", valueOrZero(rebooted.StateReason, ""))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 }
@@ -431,7 +431,7 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 func TestZonesShowTheirOutage(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	states := func(c *client.Client) (all []api.ZoneState) {
-		for _, z := range must(c.ListZones(ctx))(t) {
+		for _, z := range must.Do(c.ListZones(ctx))(t) {
 			all = append(all, z.State)
 		}
 		return all

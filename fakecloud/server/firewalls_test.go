@@ -9,22 +9,24 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestFirewalls(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	in := r.newInstance(t)
 	rules := &api.FirewallRules{{Protocol: api.FirewallTCP, FirstPort: 30080, LastPort: 30090}}
-	f := must(r.CreateFirewall(ctx, api.FirewallCreate{
+	f := must.Do(r.CreateFirewall(ctx, api.FirewallCreate{
 		Name: new("web"), InstanceIDs: &[]string{in.ID}, Rules: rules, Tags: &api.Tags{"for": "web"},
 	}))(t)
 	assert.Regexp(t, "^f-[0-9a-z]{26}$", f.ID)
 	assert.Equal(t, *rules, f.Rules)
-	assert.Equal(t, f, must(r.GetFirewall(ctx, f.ID))(t))
-	assert.Equal(t, []api.Firewall{*f}, must(r.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"for=web"}}))(t))
-	assert.Regexp(t, "^firewall-[a-z]{6}$", must(r.CreateFirewall(ctx, api.FirewallCreate{}))(t).Name)
+	assert.Equal(t, f, must.Do(r.GetFirewall(ctx, f.ID))(t))
+	tagged := must.Do(r.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"for=web"}}))(t)
+	assert.Equal(t, []api.Firewall{*f}, tagged)
+	assert.Regexp(t, "^firewall-[a-z]{6}$", must.Do(r.CreateFirewall(ctx, api.FirewallCreate{}))(t).Name)
 
-	changed := must(r.UpdateFirewall(
+	changed := must.Do(r.UpdateFirewall(
 		client.IfMatch(ctx, f.Version), f.ID, api.FirewallUpdate{Name: new("shop"), Rules: &api.FirewallRules{}},
 	))(t)
 	assert.Equal(t, "shop", changed.Name)
@@ -41,9 +43,9 @@ func TestFirewalls(t *testing.T) {
 
 func TestFirewallsThatCannotBeHad(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	f := must(r.CreateFirewall(ctx, api.FirewallCreate{Name: new("web")}))(t)
-	other := must(r.CreateFirewall(ctx, api.FirewallCreate{}))(t)
-	at, stranger := "/v1/firewalls/"+other.ID, must(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
+	f := must.Do(r.CreateFirewall(ctx, api.FirewallCreate{Name: new("web")}))(t)
+	other := must.Do(r.CreateFirewall(ctx, api.FirewallCreate{}))(t)
+	at, stranger := "/v1/firewalls/"+other.ID, must.Do(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
 	for _, call := range [][2]string{{"POST", "/v1/firewalls"}, {"PATCH", at}} {
 		method, path := call[0], call[1]
 		r.refused(t, method, path, `{"name":"web"}`, api.NameTaken, "name", f.ID)
@@ -70,15 +72,15 @@ func TestFirewallsThatCannotBeHad(t *testing.T) {
 
 func TestAddressesOfBalancers(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	lb := must(r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: oneListener}))(t)
+	lb := must.Do(r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: oneListener}))(t)
 	a := r.reserve(t, "one")
-	attached := must(r.AttachAddress(ctx, a.ID, api.AddressAttach{LoadBalancerID: lb.ID}))(t)
+	attached := must.Do(r.AttachAddress(ctx, a.ID, api.AddressAttach{LoadBalancerID: lb.ID}))(t)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderLoadBalancer, ID: lb.ID}, attached.Holder)
-	assert.Equal(t, []string{a.IP}, must(r.GetLoadBalancer(ctx, lb.ID))(t).AttachedAddresses)
+	assert.Equal(t, []string{a.IP}, must.Do(r.GetLoadBalancer(ctx, lb.ID))(t).AttachedAddresses)
 	r.refused(t, "PATCH", "/v1/load-balancers/"+lb.ID, `{"scheme":"internal"}`, api.InvalidRequest, "scheme", a.IP)
-	must(r.DetachAddress(ctx, a.ID))(t)
-	assert.Empty(t, must(r.GetLoadBalancer(ctx, lb.ID))(t).AttachedAddresses)
-	must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Scheme: new(api.SchemeInternal)}))(t)
+	must.Do(r.DetachAddress(ctx, a.ID))(t)
+	assert.Empty(t, must.Do(r.GetLoadBalancer(ctx, lb.ID))(t).AttachedAddresses)
+	must.Do(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Scheme: new(api.SchemeInternal)}))(t)
 	attach := "/v1/addresses/" + a.ID + "/attach"
 	r.refused(
 		t, "POST", attach, fmt.Sprintf(`{"loadBalancerId":%q}`, lb.ID), api.InvalidRequest, "loadBalancerId", "internal",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestIfMatchIsNeverIgnored(t *testing.T) {
@@ -71,10 +72,9 @@ func (r *rig) head(t *testing.T, path string) bufferedAnswer {
 	t.Helper()
 	req := authorized(t, r.url+path)
 	req.Method = http.MethodHead
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
-	body := must(io.ReadAll(resp.Body))(t)
+	body := must.Do(io.ReadAll(resp.Body))(t)
 	return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}
 }
 
@@ -105,7 +105,7 @@ func TestHeadIsGetWithoutABody(t *testing.T) {
 	}
 	head := r.head(t, "/v1/clock:advance")
 	assert.Equal(t, 405, head.StatusCode)
-	all := must(r.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0))(t)
+	all := must.Do(r.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0))(t)
 	var sizes []int64
 	for _, e := range all {
 		sizes = append(sizes, e.BytesOut)

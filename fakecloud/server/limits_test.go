@@ -13,6 +13,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -64,12 +65,12 @@ func TestAuditListsFewRefusedCalls(t *testing.T) {
 	}
 	atMost := 1 + int(time.Since(start)/time.Second)
 	other := newClient(t, r.url, ccmSecret)
-	sums := must(other.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
+	sums := must.Do(other.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
 	require.Len(t, sums, 1)
 	assert.EqualValues(t, calls, sums[0].Calls)
 	assert.EqualValues(t, refused, sums[0].Throttled)
 	listed := 0
-	for _, e := range must(other.ListAudit(t.Context(), client.AuditFilter{Token: "operator"}, 0))(t) {
+	for _, e := range must.Do(other.ListAudit(t.Context(), client.AuditFilter{Token: "operator"}, 0))(t) {
 		if e.Status == http.StatusTooManyRequests {
 			listed++
 		}
@@ -139,7 +140,7 @@ func TestAFloodOfWrongTokensDoesNotKeepOutAValidOne(t *testing.T) {
 		status, _ := callFrom(t, srv, "192.0.2.1:1", "GET", "/v1/zones", bearer)
 		return status
 	}
-	made := must(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "late", Role: api.RoleEditor}))(t)
+	made := must.Do(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "late", Role: api.RoleEditor}))(t)
 	require.Eventually(t, func() bool {
 		for range 300 {
 			status("wrong")

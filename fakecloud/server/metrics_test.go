@@ -12,19 +12,19 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
 // samples reads /metrics without a token: each sample by its name and labels.
 func samples(t *testing.T, url string) map[string]float64 {
 	t.Helper()
-	resp, err := http.Get(url + "/metrics")
-	require.NoError(t, err)
+	resp := must.Do(http.Get(url + "/metrics"))(t)
 	defer func() { _ = resp.Body.Close() }()
 	require.Equal(t, 200, resp.StatusCode)
 	assert.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain"))
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families := must(parser.TextToMetricFamilies(resp.Body))(t)
+	families := must.Do(parser.TextToMetricFamilies(resp.Body))(t)
 	all := map[string]float64{}
 	for name, f := range families {
 		assert.NotEmpty(t, f.GetHelp(), name)
@@ -61,8 +61,7 @@ func TestMetrics(t *testing.T) {
 	r.openEvents(t, "")
 	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
 	requireOK(t)(r.ccm.ListRoutes(t.Context(), client.RouteFilter{}))
-	_, err := r.SumAudit(t.Context(), client.AuditFilter{}) // Nothing waits after it.
-	require.NoError(t, err)
+	must.Do(r.SumAudit(t.Context(), client.AuditFilter{}))(t)
 
 	got := samples(t, r.url)
 	for name, want := range map[string]float64{

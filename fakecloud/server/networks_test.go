@@ -10,38 +10,39 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func (r *rig) createRoute(t *testing.T, spec api.RouteCreate) *api.Route {
 	t.Helper()
-	return must(r.CreateRoute(t.Context(), spec))(t)
+	return must.Do(r.CreateRoute(t.Context(), spec))(t)
 }
 
 // network makes one, whatever there is.
 func (r *rig) network(t *testing.T, name, cidr string) *api.Network {
 	t.Helper()
-	return must(r.CreateNetwork(t.Context(), api.NetworkCreate{Name: name, Cidr: cidr}))(t)
+	return must.Do(r.CreateNetwork(t.Context(), api.NetworkCreate{Name: name, Cidr: cidr}))(t)
 }
 
 func TestNetworks(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	list := func(f client.NetworkFilter) []api.Network { return must(r.ListNetworks(ctx, f))(t) }
+	list := func(f client.NetworkFilter) []api.Network { return must.Do(r.ListNetworks(ctx, f))(t) }
 	standard := list(client.NetworkFilter{})[0]
 	assert.True(t, standard.Default)
 	assert.Equal(t, "default 127.51.0.0/29", standard.Name+" "+standard.Cidr)
 
-	n := must(r.CreateNetwork(
+	n := must.Do(r.CreateNetwork(
 		ctx, api.NetworkCreate{Name: "backend", Cidr: "10.1.0.0/29", Tags: &api.Tags{"tier": "2"}},
 	))(t)
 	assert.False(t, n.Default)
 	assert.Equal(t, api.Tags{"owner": "lab", "tier": "2"}, n.Tags)
-	assert.Equal(t, n, must(r.GetNetwork(ctx, n.ID))(t))
+	assert.Equal(t, n, must.Do(r.GetNetwork(ctx, n.ID))(t))
 	assert.Equal(t, []api.Network{*n}, list(client.NetworkFilter{Name: "backend"}))
 	assert.Equal(t, []api.Network{standard}, list(client.NetworkFilter{Name: "default"}))
 	assert.Equal(t, []api.Network{*n}, list(client.NetworkFilter{Tags: []string{"tier=2"}}))
 
 	r.network(t, "once", "10.2.0.0/24")
-	changed := must(r.UpdateNetwork(
+	changed := must.Do(r.UpdateNetwork(
 		client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("front"), Tags: &api.Tags{}},
 	))(t)
 	assert.Equal(t, "front", changed.Name)
@@ -85,7 +86,7 @@ func TestNetworksOfProjectsAreTheirOwn(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	n := r.network(t, "mine", "10.1.0.0/24")
 	requireCode(t, api.UnknownNetwork)(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
-	all := must(r.other.ListNetworks(ctx, client.NetworkFilter{}))(t)
+	all := must.Do(r.other.ListNetworks(ctx, client.NetworkFilter{}))(t)
 	require.Len(t, all, 1)
 	assert.True(t, all[0].Default)
 }
@@ -95,8 +96,8 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	n := r.network(t, "small", "10.1.0.0/30")
 	mine := r.createInstance(t, api.InstanceCreate{NetworkID: &n.ID})
 	assert.Equal(t, n.ID+" 10.1.0.1", mine.NetworkID+" "+mine.Addresses[0].IP)
-	theirs := must(r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "small", Cidr: "10.1.0.0/30"}))(t)
-	in := must(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &theirs.ID}))(t)
+	theirs := must.Do(r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "small", Cidr: "10.1.0.0/30"}))(t)
+	in := must.Do(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &theirs.ID}))(t)
 	assert.Equal(t, "10.1.0.2", in.Addresses[0].IP, "the lowest that nothing in the cloud has")
 	requireCode(t, api.AddressPoolExhausted)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
 	requireCode(t, api.UnknownNetwork)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: new("n-none")}))
@@ -112,7 +113,7 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	requireCode(t, api.InUse, mine.ID)(nil, r.DeleteNetwork(ctx, n.ID))
 	r.terminateInstance(t, mine.ID)
 	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
-	left := must(r.GetRoute(ctx, route.ID))(t, "a route outlives its network")
+	left := must.Do(r.GetRoute(ctx, route.ID))(t, "a route outlives its network")
 	assert.Equal(t, n.ID, left.NetworkID)
 }
 
@@ -121,16 +122,16 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	in := r.createInstance(t, api.InstanceCreate{Name: new("a"), Tags: &api.Tags{"k": "v"}})
 	requireOK(t)(r.CreateInstance(ctx, api.InstanceCreate{Name: new("b")}))
 	running := r.awaitInstance(t, in.ID, api.InstanceRunning)
-	renamed := must(r.UpdateInstance(
+	renamed := must.Do(r.UpdateInstance(
 		client.IfMatch(ctx, running.Version), in.ID, api.ResourceUpdate{Name: new("c")},
 	))(t)
 	assert.Equal(t, "c", renamed.Name)
 	assert.Equal(t, running.Tags, renamed.Tags)
 	assert.Equal(t, running.Version+1, renamed.Version)
-	tagged := must(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Tags: &api.Tags{"x": "y"}}))(t)
+	tagged := must.Do(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Tags: &api.Tags{"x": "y"}}))(t)
 	assert.Equal(t, api.Tags{"x": "y"}, tagged.Tags, "replaced, without the project's default ones")
-	assert.Equal(t, tagged, must(r.GetInstance(ctx, in.ID))(t))
-	same := must(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}}))(t)
+	assert.Equal(t, tagged, must.Do(r.GetInstance(ctx, in.ID))(t))
+	same := must.Do(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}}))(t)
 	assert.Equal(t, tagged, same, "nothing changed")
 	requireCode(t, api.NameTaken)(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("b")}))
 	requireCode(t, api.InvalidRequest)(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("a..b")}))
@@ -143,7 +144,7 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
 	r.createRoute(t, api.RouteCreate{Name: "b", Destination: "10.0.1.0/24", InstanceID: in.ID})
 	requireCode(t, api.NameTaken)(r.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: new("b")}))
-	changed := must(r.UpdateRoute(
+	changed := must.Do(r.UpdateRoute(
 		client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}},
 	))(t)
 	assert.True(t, changed.Name == "c" && changed.Tags["x"] == "y" && changed.Version == 2)
@@ -171,9 +172,10 @@ func TestQuotas(t *testing.T) {
 	assert.Equal(t, &api.Quotas{
 		Instances: api.Quota{Limit: 12_000}, LoadBalancers: api.Quota{Limit: 1_200}, Routes: api.Quota{Limit: 12_000},
 		Networks: api.Quota{Limit: 50, Used: 1}, Addresses: api.Quota{Limit: 500},
-	}, must(r.ccm.Quotas(ctx))(t, "anyone may read the own project's"))
+	}, must.Do(r.ccm.Quotas(ctx))(t, "anyone may read the own project's"))
 	in := r.runInstance(t, api.InstanceCreate{})
-	q := must(r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1)), Routes: new(int64(0))}))(t)
+	quotas := api.QuotasUpdate{Instances: new(int64(1)), Routes: new(int64(0))}
+	q := must.Do(r.UpdateProjectQuotas(ctx, project, quotas))(t)
 	assert.Equal(t, api.Quota{Limit: 1, Used: 1}, q.Instances)
 	assert.Equal(t, api.Quota{Limit: 1_200}, q.LoadBalancers, "left alone")
 	exceeded := func(flag string) func(any, error) {
@@ -193,7 +195,7 @@ func TestQuotas(t *testing.T) {
 	requireOK(t, "of another project")(r.other.CreateInstance(ctx, api.InstanceCreate{}))
 
 	r.terminateInstance(t, in.ID)
-	assert.Equal(t, api.Quota{}, must(r.ProjectQuotas(ctx, project))(t).Instances)
+	assert.Equal(t, api.Quota{}, must.Do(r.ProjectQuotas(ctx, project))(t).Instances)
 	requireOK(t)(r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1))}))
 	requireOK(t, "a terminated one does not count")(r.CreateInstance(ctx, api.InstanceCreate{}))
 

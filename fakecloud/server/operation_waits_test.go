@@ -16,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -32,8 +33,8 @@ func location(a bufferedAnswer) string { return a.Header.Get("Operation-Location
 func TestChangesNameTheirOperation(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	var op string
-	in := must(r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{}))(t)
-	ended := must(r.AwaitOperation(ctx, op))(t)
+	in := must.Do(r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{}))(t)
+	ended := must.Do(r.AwaitOperation(ctx, op))(t)
 	running := r.awaitInstance(t, in.ID, api.InstanceRunning)
 	assert.Equal(t, &api.Operation{
 		ID: op, Serial: ended.Serial, Project: r.project.ID, Type: "createInstance",
@@ -63,11 +64,11 @@ func TestChangesNameTheirOperation(t *testing.T) {
 	assert.Equal(t, location(a), location(again))
 
 	var types []string
-	for _, op := range must(r.ListOperations(ctx, client.OperationFilter{Resource: in.ID}))(t) {
+	for _, op := range must.Do(r.ListOperations(ctx, client.OperationFilter{Resource: in.ID}))(t) {
 		types = append(types, op.Type)
 	}
 	assert.Equal(t, []string{"createInstance", "stopInstance", "startInstance", "terminateInstance"}, types)
-	assert.Len(t, must(r.ListOperations(ctx, client.OperationFilter{
+	assert.Len(t, must.Do(r.ListOperations(ctx, client.OperationFilter{
 		Types: []string{"stopInstance", "createLoadBalancer"}, States: []api.OperationState{api.OperationDone},
 	}))(t), 1)
 }
@@ -89,15 +90,15 @@ func TestOperationsOfBalancers(t *testing.T) {
 	assert.Equal(t, 202, a.StatusCode)
 	assert.Empty(t, location(a), "nothing changes")
 
-	lb := must(r.GetLoadBalancer(ctx, strings.TrimPrefix(path, "/v1/load-balancers/")))(t)
-	held := must(net.Listen("tcp4", net.JoinHostPort(lb.Address, "0")))(t)
+	lb := must.Do(r.GetLoadBalancer(ctx, strings.TrimPrefix(path, "/v1/load-balancers/")))(t)
+	held := must.Do(net.Listen("tcp4", net.JoinHostPort(lb.Address, "0")))(t)
 	defer func() { _ = held.Close() }()
 	var op string
 	taken := []api.Listener{{Protocol: "tcp", Port: held.Addr().(*net.TCPAddr).Port, TargetPort: 1}}
 	requireOK(t)(r.UpdateLoadBalancer(
 		client.OperationInto(ctx, &op), lb.ID, api.LoadBalancerUpdate{Listeners: &taken},
 	))
-	failed := must(r.AwaitOperation(ctx, op))(t)
+	failed := must.Do(r.AwaitOperation(ctx, op))(t)
 	assert.Equal(t, api.OperationFailed, failed.State)
 	now := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
 	assert.Equal(t, now.StateReason, failed.Error)
@@ -184,7 +185,7 @@ func TestErrorsOfOperations(t *testing.T) {
 	}
 	_, p := r.call(t, http.MethodGet, "/v1/operations/op-none?wait=60", "")
 	assert.Equal(t, api.NotFound, p.Code)
-	assert.Empty(t, must(r.other.ListOperations(t.Context(), client.OperationFilter{}))(t))
+	assert.Empty(t, must.Do(r.other.ListOperations(t.Context(), client.OperationFilter{}))(t))
 	_, p = r.call(t, http.MethodPost, "/v1/instances/i-none/stop?wait=60", "")
 	assert.Equal(t, api.NotFound, p.Code)
 }

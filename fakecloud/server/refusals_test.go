@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // refused wants the code, the field if one is named, and a detail that says what
@@ -43,8 +44,13 @@ func TestBalancersThatAreRefused(t *testing.T) {
 			call.name, one, `{"instanceId":"i-none"}`, api.UnknownInstance, "targets.0.instanceId", `no instance "i-none"`,
 		)
 	}
-	assert.Equal(t, made, must(r.GetLoadBalancer(t.Context(), made.ID))(t), "nothing is changed")
-	gone := must(r.DeleteLoadBalancer(t.Context(), made.ID))(t)
+	for field, value := range map[string]string{
+		"privateAddress": `"10.0.0.1"`, "ipFamilies": `["ipv4","ipv6"]`, "kind": `"network"`,
+	} {
+		r.refused(t, "PATCH", at, fmt.Sprintf(`{%q:%s}`, field, value), api.InvalidRequest, field, "")
+	}
+	assert.Equal(t, made, must.Do(r.GetLoadBalancer(t.Context(), made.ID))(t), "nothing is changed")
+	gone := must.Do(r.DeleteLoadBalancer(t.Context(), made.ID))(t)
 	require.Equal(t, api.LoadBalancerDeleting, gone.State)
 	r.refused(t, "PATCH", at, `{"name":"c"}`, api.WrongState, "", "create another")
 }
@@ -61,7 +67,7 @@ func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
 	outage := r.createFault(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: in.Zone}})
 	r.refused(t, "POST", "/v1/instances/"+in.ID+"/start", "", api.ZoneUnavailable, "", in.Zone)
 	require.NoError(t, r.DeleteFault(ctx, outage.ID))
-	started := must(r.StartInstance(ctx, in.ID))(t)
+	started := must.Do(r.StartInstance(ctx, in.ID))(t)
 	assert.Equal(t, api.InstancePending, started.State)
 }
 
@@ -81,7 +87,7 @@ func TestEventsOfOtherProjectsAreForAdmins(t *testing.T) {
 func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
 	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.NoSnapshots = true })
 	r.refused(t, "POST", "/v1/snapshots", `{"name":"a"}`, api.SnapshotUnusable, "", "no folder for snapshots")
-	assert.Empty(t, must(r.ListSnapshots(t.Context()))(t))
+	assert.Empty(t, must.Do(r.ListSnapshots(t.Context()))(t))
 	requireCode(t, api.NotFound)(r.GetSnapshot(t.Context(), "a"))
 }
 

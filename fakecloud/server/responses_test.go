@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // faultLog learns from the server's log which calls a fault was applied to: their
@@ -71,7 +72,7 @@ var specRouter = sync.OnceValues(func() (routers.Router, error) {
 
 // checkingAnswers is a handler whose answers have to fit the spec.
 func checkingAnswers(t testing.TB, next http.Handler, log *faultLog) http.Handler {
-	router := must(specRouter())(t)
+	router := must.Do(specRouter())(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, params, err := router.FindRoute(r.Clone(r.Context()))
 		if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -80,10 +81,10 @@ func newRigWith(t testing.TB, change func(*fakecloud.Config), opts ...store.Opti
 		API: server.Config{Heartbeat: streamBeat, Logger: slog.New(log)},
 	}
 	change(&cfg)
-	f := must(fakecloud.New(ctx, cfg))(t)
+	f := must.Do(fakecloud.New(ctx, cfg))(t)
 	c, srv := f.Cloud, f.API
-	p := must(c.EnsureProject(ctx, "default", map[string]string{"owner": "lab"}))(t)
-	q := must(c.EnsureProject(ctx, "other", nil))(t)
+	p := must.Do(c.EnsureProject(ctx, "default", map[string]string{"owner": "lab"}))(t)
+	q := must.Do(c.EnsureProject(ctx, "other", nil))(t)
 	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{
 		{Name: "operator", Secret: secret, Role: cloud.Admin}, {Name: "ccm", Secret: ccmSecret, Role: cloud.Editor},
 	}))
@@ -120,7 +121,7 @@ func (r *rig) throttled(t *testing.T) *rig {
 // newAPI is one more server of the rig's cloud.
 func (r *rig) newAPI(t *testing.T, cfg server.Config) *fakecloud.API {
 	t.Helper()
-	srv := must(fakecloud.NewAPI(t.Context(), r.cloud, cfg))(t)
+	srv := must.Do(fakecloud.NewAPI(t.Context(), r.cloud, cfg))(t)
 	t.Cleanup(srv.Stop)
 	return srv
 }
@@ -141,7 +142,7 @@ func (r *rig) listen(t *testing.T, cfg server.Config) (address string, shutdown 
 	if r.eventTimeout > 0 {
 		srv.SetEventTimeout(r.eventTimeout)
 	}
-	l := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	l := must.Do(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ctx, l) }()
@@ -160,7 +161,7 @@ func (r *rig) listen(t *testing.T, cfg server.Config) (address string, shutdown 
 
 func newClient(t testing.TB, url, token string) *client.Client {
 	t.Helper()
-	return must(client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"}))(t)
+	return must.Do(client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"}))(t)
 }
 
 func tokenFile(t testing.TB, token string) string {
@@ -173,7 +174,7 @@ func tokenFile(t testing.TB, token string) string {
 // call is a request as no generated client would send it.
 func (r *rig) call(t *testing.T, method, path, body string, header ...string) (bufferedAnswer, api.Problem) {
 	t.Helper()
-	req := must(http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body)))(t)
+	req := must.Do(http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body)))(t)
 	req.Header.Set("Authorization", "Bearer "+secret)
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
@@ -181,10 +182,9 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (b
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
-	content := must(io.ReadAll(resp.Body))(t)
+	content := must.Do(io.ReadAll(resp.Body))(t)
 	var p api.Problem
 	if resp.Header.Get("Content-Type") == "application/problem+json" {
 		require.NoError(t, json.Unmarshal(content, &p))
@@ -194,15 +194,6 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (b
 		assert.NotEmpty(t, p.Detail)
 	}
 	return bufferedAnswer{resp.StatusCode, resp.Header, string(content)}, p
-}
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t testing.TB, about ...any) A {
-	return func(t testing.TB, about ...any) A {
-		t.Helper()
-		require.NoError(t, err, about...)
-		return answer
-	}
 }
 
 // requireOK wants a call to succeed whose answer the test does not look at.
@@ -265,7 +256,7 @@ func (r *rig) awaitInstance(t *testing.T, id string, want api.InstanceState) api
 
 func (r *rig) createInstance(t *testing.T, spec api.InstanceCreate) *api.Instance {
 	t.Helper()
-	return must(r.CreateInstance(t.Context(), spec))(t)
+	return must.Do(r.CreateInstance(t.Context(), spec))(t)
 }
 
 // runInstance creates an instance and waits until it runs.
@@ -290,7 +281,7 @@ func (r *rig) terminateInstance(t *testing.T, id string) api.Instance {
 
 func (r *rig) createBalancer(t *testing.T, spec api.LoadBalancerCreate) *api.LoadBalancer {
 	t.Helper()
-	return must(r.CreateLoadBalancer(t.Context(), spec))(t)
+	return must.Do(r.CreateLoadBalancer(t.Context(), spec))(t)
 }
 
 func (r *rig) awaitBalancer(t *testing.T, id string, want api.LoadBalancerState) api.LoadBalancer {
@@ -305,9 +296,8 @@ func TestWithoutToken(t *testing.T) {
 	for path, want := range map[string]string{
 		"/healthz": "ok\n", "/readyz": "ok\n", "/openapi.yaml": string(api.Spec),
 	} {
-		resp, err := http.Get(r.url + path)
-		require.NoError(t, err)
-		body := must(io.ReadAll(resp.Body))(t)
+		resp := must.Do(http.Get(r.url + path))(t)
+		body := must.Do(io.ReadAll(resp.Body))(t)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, want, string(body))
@@ -323,7 +313,7 @@ func TestWithoutToken(t *testing.T) {
 
 func TestProject(t *testing.T) {
 	r := newRig(t)
-	p := must(r.Project(t.Context()))(t)
+	p := must.Do(r.Project(t.Context()))(t)
 	require.NotNil(t, p.Token)
 	assert.Equal(t, &api.Project{
 		ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}, Version: 1,
@@ -337,16 +327,16 @@ func TestProject(t *testing.T) {
 
 func TestRegionsZonesAndTypes(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	assert.Equal(t, []api.Region{{Name: "nebula-1"}}, must(r.ListRegions(ctx))(t))
+	assert.Equal(t, []api.Region{{Name: "nebula-1"}}, must.Do(r.ListRegions(ctx))(t))
 	assert.Equal(t, []api.Zone{
 		{Name: "nebula-1a", Region: "nebula-1", State: api.ZoneAvailable},
 		{Name: "nebula-1b", Region: "nebula-1", State: api.ZoneAvailable},
 		{Name: "nebula-1c", Region: "nebula-1", State: api.ZoneAvailable},
-	}, must(r.ListZones(ctx))(t))
-	types := must(r.ListInstanceTypes(ctx))(t)
+	}, must.Do(r.ListZones(ctx))(t))
+	types := must.Do(r.ListInstanceTypes(ctx))(t)
 	require.Len(t, types, 3)
 	assert.Equal(t, api.InstanceSize{Name: api.InstanceTypeSmall, Vcpus: 2, MemoryMiB: 4096}, types[0])
-	sizes := must(r.ListLoadBalancerTypes(ctx))(t)
+	sizes := must.Do(r.ListLoadBalancerTypes(ctx))(t)
 	require.Len(t, sizes, 3)
 	assert.Equal(t, api.LoadBalancerSize{
 		Name: api.LoadBalancerSmall, MaxListeners: 5, MaxTargets: 25, MaxConnections: 10_000,
@@ -368,7 +358,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 
 func TestRequestsMustFitTheSpec(t *testing.T) {
 	r := newRig(t)
-	requests := must(os.ReadFile("testdata/invalid_requests.txt"))(t)
+	requests := must.Do(os.ReadFile("testdata/invalid_requests.txt"))(t)
 	for line := range strings.Lines(string(requests)) {
 		line = strings.TrimSuffix(line, "\n")
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -410,7 +400,7 @@ func TestInstances(t *testing.T) {
 func TestAnotherProjectSeesNothing(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	in := r.createInstance(t, api.InstanceCreate{})
-	assert.Empty(t, must(r.other.ListInstances(ctx, client.InstanceFilter{}))(t))
+	assert.Empty(t, must.Do(r.other.ListInstances(ctx, client.InstanceFilter{}))(t))
 	requireCode(t, api.UnknownInstance)(r.other.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: "thief", Listeners: oneListener, Targets: &[]api.Target{{InstanceID: in.ID}},
 	}))
@@ -441,7 +431,7 @@ func TestListsFilter(t *testing.T) {
 		{client.InstanceFilter{States: []api.InstanceState{"running"}, Tags: []string{"parity=0"}}, []int{2, 4}},
 	} {
 		var got []int
-		for _, in := range must(r.ListInstances(ctx, tc.f))(t) {
+		for _, in := range must.Do(r.ListInstances(ctx, tc.f))(t) {
 			got = append(got, int(in.Name[1]-'0'))
 		}
 		assert.Equal(t, tc.want, got, tc.f)
@@ -456,8 +446,7 @@ func authorized(t *testing.T, url string) *http.Request {
 // openEvents opens an event stream, and leaves it open until the test ends.
 func (r *rig) openEvents(t *testing.T, query string) (stream io.ReadCloser) {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"+query))
-	require.NoError(t, err)
+	resp := must.Do(http.DefaultClient.Do(authorized(t, r.url+"/v1/events"+query)))(t)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 	return resp.Body
@@ -465,7 +454,7 @@ func (r *rig) openEvents(t *testing.T, query string) (stream io.ReadCloser) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	l := must.Do(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -537,9 +526,9 @@ func TestOptionsOfABalancer(t *testing.T) {
 		HealthyThreshold: 2, UnhealthyThreshold: 3, ExpectedCodes: "200-299,301",
 	}
 	assert.Equal(t, want, *lb)
-	assert.Equal(t, want, *must(r.GetLoadBalancer(ctx, lb.ID))(t))
+	assert.Equal(t, want, *must.Do(r.GetLoadBalancer(ctx, lb.ID))(t))
 
-	bare := must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
+	bare := must.Do(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
 		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0), Scheme: new(api.SchemePublic),
 		Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
 		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
@@ -567,7 +556,7 @@ func TestRoutes(t *testing.T) {
 			Name: name, Destination: destination, InstanceID: instance, Tags: &api.Tags{"name": name},
 		})
 	}
-	route := must(create("one", "10.244.1.0/24", in.ID))(t)
+	route := must.Do(create("one", "10.244.1.0/24", in.ID))(t)
 	assert.Equal(t, &api.Route{
 		ID: route.ID, Serial: route.Serial, Project: r.project.ID, Name: "one", NetworkID: in.NetworkID,
 		Destination: "10.244.1.0/24", InstanceID: in.ID, State: api.RouteActive,
@@ -577,18 +566,18 @@ func TestRoutes(t *testing.T) {
 	requireCode(t, api.RouteConflict, route.ID)(create("two", "10.244.1.128/25", in.ID))
 	requireCode(t, api.UnknownInstance)(create("two", "10.244.2.0/24", "i-none"))
 	requireCode(t, api.InvalidRequest, "did you mean 10.244.2.0/24?")(create("two", "10.244.2.1/24", in.ID))
-	two := must(create("two", "10.244.2.0/24", in.ID))(t)
+	two := must.Do(create("two", "10.244.2.0/24", in.ID))(t)
 
 	for want, f := range map[string]client.RouteFilter{
 		"one two": {}, "two": {Name: "two"}, "one": {Tags: []string{"name=one", "owner"}}, "": {Name: "three"},
 	} {
 		var names []string
-		for _, i := range must(r.ListRoutes(ctx, f))(t) {
+		for _, i := range must.Do(r.ListRoutes(ctx, f))(t) {
 			names = append(names, i.Name)
 		}
 		assert.Equal(t, want, strings.Join(names, " "))
 	}
-	assert.Empty(t, must(r.other.ListRoutes(ctx, client.RouteFilter{}))(t))
+	assert.Empty(t, must.Do(r.other.ListRoutes(ctx, client.RouteFilter{}))(t))
 
 	require.NoError(t, r.DeleteRoute(ctx, two.ID))
 	requireCode(t, api.NotFound)(r.GetRoute(ctx, two.ID))
@@ -641,8 +630,7 @@ func TestTLS(t *testing.T) {
 	url, byMajor, shutdown := r.serveTLS(t, server.Config{Heartbeat: 2 * time.Second})
 	var streams []*bufio.Scanner
 	for major, transport := range byMajor {
-		resp, err := (&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events"))
-		require.NoError(t, err)
+		resp := must.Do((&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events")))(t)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		require.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, major, resp.ProtoMajor)

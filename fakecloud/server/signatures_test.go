@@ -23,6 +23,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -84,7 +85,7 @@ func (c signedCall) request(t testing.TB) *http.Request {
 		lines = append(lines, name+": "+value)
 	}
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
-	signature := must(rsa.SignPKCS1v15(nil, c.key, crypto.SHA256, sum[:]))(t)
+	signature := must.Do(rsa.SignPKCS1v15(nil, c.key, crypto.SHA256, sum[:]))(t)
 	r.Header.Set("Authorization", fmt.Sprintf(c.form, c.headers, c.keyID, base64.StdEncoding.EncodeToString(signature)))
 	return r
 }
@@ -107,7 +108,7 @@ func newSignedFront(t *testing.T, cfg server.Config) signedFront {
 	srv := r.newAPI(t, cfg)
 	f := signedFront{rig: r, clock: clock, api: srv, keyIDs: map[api.Role]string{}}
 	echo := func(w http.ResponseWriter, r *http.Request) {
-		body := must(io.ReadAll(r.Body))(t)
+		body := must.Do(io.ReadAll(r.Body))(t)
 		srv.AnswerJSON(w, r, http.StatusOK, r.Method+" "+string(body))
 	}
 	front := server.Front{
@@ -129,7 +130,7 @@ func newSignedFront(t *testing.T, cfg server.Config) signedFront {
 	f.Handler = srv.FrontHandler(front)
 	for i, role := range []api.Role{api.RoleEditor, api.RoleViewer} {
 		requireOK(t)(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: string(role), Role: role}))
-		k := must(r.AddTokenKey(
+		k := must.Do(r.AddTokenKey(
 			t.Context(), r.project.ID, string(role), api.TokenKeyCreate{PublicKey: publicPEM(t, &signingKeys()[i].PublicKey)},
 		))(t)
 		f.keyIDs[role] = strings.Join([]string{"default", string(role), k.Fingerprint}, "/")
@@ -266,7 +267,7 @@ func TestSignatures(t *testing.T) {
 	}
 	for token, want := range map[string]int{"editor": http.StatusOK, "viewer": http.StatusForbidden} {
 		audit := newClient(t, serve(t, f.api), secret)
-		calls := must(audit.ListAudit(t.Context(), client.AuditFilter{Token: token}, 1))(t)
+		calls := must.Do(audit.ListAudit(t.Context(), client.AuditFilter{Token: token}, 1))(t)
 		require.Len(t, calls, 1)
 		assert.Equal(t, want, calls[0].Status)
 	}

@@ -12,18 +12,19 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestSnapshots(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
-	assert.Empty(t, must(r.ListSnapshots(ctx))(t))
+	assert.Empty(t, must.Do(r.ListSnapshots(ctx))(t))
 	requireOK(t)(r.CreateSnapshot(ctx, "b"))
-	a := must(r.CreateSnapshot(ctx, "a"))(t)
-	all := must(r.ListSnapshots(ctx))(t)
+	a := must.Do(r.CreateSnapshot(ctx, "a"))(t)
+	all := must.Do(r.ListSnapshots(ctx))(t)
 	require.Len(t, all, 2)
 	assert.Equal(t, *a, all[0])
-	assert.Equal(t, a, must(r.GetSnapshot(ctx, "a"))(t))
+	assert.Equal(t, a, must.Do(r.GetSnapshot(ctx, "a"))(t))
 
 	var content bytes.Buffer
 	require.NoError(t, r.SnapshotContent(ctx, "a", &content))

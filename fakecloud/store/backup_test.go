@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -46,10 +47,10 @@ func TestBackupAndRestore(t *testing.T) {
 		require.NoError(t, s.Backup(ctx, file))
 		add(t, s, "later")
 
-		assert.Equal(t, os.FileMode(0o600), must(os.Stat(file))(t).Mode().Perm())
+		assert.Equal(t, os.FileMode(0o600), must.Do(os.Stat(file))(t).Mode().Perm())
 		require.NoError(t, store.CheckFile(ctx, file))
-		assert.Equal(t, []string{file}, must(filepath.Glob(filepath.Join(filepath.Dir(file), "*")))(t))
-		before := must(os.ReadFile(file))(t)
+		assert.Equal(t, []string{file}, must.Do(filepath.Glob(filepath.Join(filepath.Dir(file), "*")))(t))
+		before := must.Do(os.ReadFile(file))(t)
 
 		data := filepath.Join(t.TempDir(), "cloud.db")
 		for range 2 { // Of a missing data file, and of one with other content.
@@ -59,7 +60,7 @@ func TestBackupAndRestore(t *testing.T) {
 			require.NoError(t, restored.Close())
 		}
 		assert.Equal(t, []string{"a", "after", "b"}, projects(t, open(t, data)))
-		assert.True(t, string(before) == string(must(os.ReadFile(file))(t)), "only read")
+		assert.True(t, string(before) == string(must.Do(os.ReadFile(file))(t)), "only read")
 		assert.NoDirExists(t, data+".restore")
 	}
 }
@@ -89,7 +90,7 @@ func TestNumbersOfBeforeARestore(t *testing.T) {
 			add(t, other, "p", "q")
 			var given []int64
 			for _, log := range []*store.Store{s, other} {
-				b := must(log.EventsAfter(ctx, "p", -1, 10))(t)
+				b := must.Do(log.EventsAfter(ctx, "p", -1, 10))(t)
 				require.Len(t, b.Events, 1)
 				given = append(given, b.Events[0].Seq-1, b.Events[0].Seq, b.Through)
 			}
@@ -104,7 +105,8 @@ func TestNumbersOfBeforeARestore(t *testing.T) {
 				}
 				add(t, s, "r", "s", "t") // The same holds when there are events again.
 			}
-			assert.Greater(t, must(s.EventsAfter(ctx, "p", -1, 10))(t).Through, time.Now().Add(-time.Hour).UnixMilli())
+			events := must.Do(s.EventsAfter(ctx, "p", -1, 10))(t)
+			assert.Greater(t, events.Through, time.Now().Add(-time.Hour).UnixMilli())
 			require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 				serial, err := tx.NextSerial(ctx)
 				assert.EqualValues(t, max(ahead.live, ahead.file)+1, serial)
@@ -158,7 +160,7 @@ func TestRestoreOfAFileWithALogAndOtherPages(t *testing.T) {
 	source := open(t, store.Memory)
 	add(t, source, "a", "b")
 	require.NoError(t, source.Backup(t.Context(), file))
-	conn := must(sql.Open("sqlite3", file))(t)
+	conn := must.Do(sql.Open("sqlite3", file))(t)
 	_, err := conn.ExecContext(t.Context(), "PRAGMA page_size = 16384; VACUUM; PRAGMA journal_mode = WAL")
 	require.NoError(t, errors.Join(err, conn.Close()))
 	assert.Equal(t, []string{"a", "b"}, projects(t, restore(t, filepath.Join(t.TempDir(), "cloud.db"), file)))
@@ -178,14 +180,14 @@ func TestBackupAndRestoreThatFailChangeNothing(t *testing.T) {
 	}
 	good := filepath.Join(dir, "good.db")
 	require.NoError(t, s.Backup(ctx, good))
-	before := must(os.ReadFile(good))(t)
+	before := must.Do(os.ReadFile(good))(t)
 	require.ErrorContains(t, store.Restore(ctx, path, good), "in use by another fakecloud")
 
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	add(t, s, "b")
 	require.ErrorIs(t, s.Backup(gone, good), context.Canceled)
-	assert.True(t, string(before) == string(must(os.ReadFile(good))(t)), "the older backup is there")
+	assert.True(t, string(before) == string(must.Do(os.ReadFile(good))(t)), "the older backup is there")
 	assert.NoFileExists(t, good+".partial")
 	require.Error(t, s.Backup(ctx, filepath.Join(dir, "missing", "backup.db")))
 	require.NoError(t, s.Close())

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -21,7 +22,7 @@ import (
 func written(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s := must(store.Open(t.Context(), path))(t)
+	s := must.Do(store.Open(t.Context(), path))(t)
 	require.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error {
 		errs := []error{addProject(t.Context(), tx, "p")}
 		for n := range int64(300) {
@@ -57,7 +58,7 @@ func copyWithLog(t *testing.T, from, to string) {
 
 func edit(t *testing.T, from, to string, change func([]byte) []byte) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(to, change(must(os.ReadFile(from))(t)), 0o600))
+	require.NoError(t, os.WriteFile(to, change(must.Do(os.ReadFile(from))(t)), 0o600))
 }
 
 // flip turns over a run of bytes.
@@ -128,7 +129,7 @@ func TestForeignFilesAreRefusedAndUntouched(t *testing.T) {
 			"CREATE TABLE goose_db_version (version_id INTEGER); INSERT INTO goose_db_version VALUES (1)": "row 1 of table c refers to one that is missing in table p",
 	} {
 		path := filepath.Join(t.TempDir(), "cloud.db")
-		conn := must(sql.Open("sqlite3", path))(t)
+		conn := must.Do(sql.Open("sqlite3", path))(t)
 		_, err := conn.ExecContext(t.Context(), statement)
 		require.NoError(t, errors.Join(err, conn.Close()))
 		refused(t, path, want)
@@ -203,11 +204,11 @@ func TestDamagedLogs(t *testing.T) {
 func TestNoDamageToALogGoesUnseen(t *testing.T) {
 	const changes = 4
 	path := crashed(t, changes)
-	log := must(os.ReadFile(path + "-wal"))(t)
+	log := must.Do(os.ReadFile(path + "-wal"))(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		at := rapid.IntRange(0, len(log)-1).Draw(rt, "at")
 		n := rapid.IntRange(1, min(5000, len(log)-at)).Draw(rt, "n")
-		hurt := filepath.Join(must(os.MkdirTemp(t.TempDir(), ""))(rt), "cloud.db")
+		hurt := filepath.Join(must.Do(os.MkdirTemp(t.TempDir(), ""))(rt), "cloud.db")
 		edit(t, path, hurt, func(b []byte) []byte { return b })
 		edit(t, path+"-wal", hurt+"-wal", flip(at, n))
 		s, err := store.Open(t.Context(), hurt)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -25,7 +26,7 @@ func limitPages(t *testing.T, s *store.Store, pages int) {
 func TestAFullDiskKeepsWhatWasAcknowledged(t *testing.T) {
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s := must(store.Open(ctx, path))(t)
+	s := must.Do(store.Open(ctx, path))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
 	limitPages(t, s, 150)
 	add := func(from, to int64) error {

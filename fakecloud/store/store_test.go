@@ -15,23 +15,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 func open(t *testing.T, path string, opts ...store.Option) *store.Store {
 	t.Helper()
-	s := must(store.Open(t.Context(), path, opts...))(t)
+	s := must.Do(store.Open(t.Context(), path, opts...))(t)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	return s
-}
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
-	return func(t require.TestingT, about ...any) A {
-		require.NoError(t, err, about...)
-		return answer
-	}
 }
 
 // addProject adds a project unless it is there.
@@ -101,16 +94,16 @@ func TestWriteIsAllOrNothing(t *testing.T) {
 func TestReopenKeepsEverything(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sub", "cloud.db")
 	ctx := t.Context()
-	s := must(store.Open(ctx, path))(t)
+	s := must.Do(store.Open(ctx, path))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		return errors.Join(addProject(ctx, tx, "p"), addEvent(ctx, tx, "p"))
 	}))
 	for _, file := range []string{path, path + "-wal", path + "-shm", path + ".lock"} {
-		assert.Equal(t, os.FileMode(0o600), must(os.Stat(file))(t).Mode().Perm(), file)
+		assert.Equal(t, os.FileMode(0o600), must.Do(os.Stat(file))(t).Mode().Perm(), file)
 	}
-	b := must(s.EventsAfter(ctx, "p", -1, 10))(t)
+	b := must.Do(s.EventsAfter(ctx, "p", -1, 10))(t)
 	require.NoError(t, s.Close())
-	again := must(open(t, path).EventsAfter(ctx, "p", -1, 10))(t)
+	again := must.Do(open(t, path).EventsAfter(ctx, "p", -1, 10))(t)
 	require.Len(t, b.Events, 1)
 	assert.Equal(t, b, again)
 }
@@ -128,9 +121,9 @@ func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
 	ctx := t.Context()
 	older := open(t, store.Memory)
 	require.NoError(t, older.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
-	first := must(older.EventsAfter(ctx, "p", -1, 1))(t)
+	first := must.Do(older.EventsAfter(ctx, "p", -1, 1))(t)
 	require.NoError(t, older.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
-	last := must(older.EventsAfter(ctx, "p", -1, 1))(t)
+	last := must.Do(older.EventsAfter(ctx, "p", -1, 1))(t)
 	require.Equal(t, first.Through+1, last.Through)
 
 	// A log is as old as its millisecond.
@@ -188,7 +181,7 @@ func TestALogIsCheckedByWhateverName(t *testing.T) {
 func TestEventsArePrunedByProject(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
 	s, ctx := open(t, path, store.KeepEvents(5)), t.Context()
-	before := must(s.EventsAfter(ctx, "q", -1, 10))(t).Through
+	before := must.Do(s.EventsAfter(ctx, "q", -1, 10))(t).Through
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		return errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
 	}))
@@ -207,7 +200,7 @@ func TestEventsArePrunedByProject(t *testing.T) {
 			{"q", -before - 1, 10, []int64{5, 6, 7, 8, 9}, 9}, // From the oldest on.
 			{"", 4, 10, []int64{5, 6, 7, 8, 9}, 9},
 		} {
-			b := must(s.EventsAfter(ctx, read.project, before+read.after, read.limit))(t)
+			b := must.Do(s.EventsAfter(ctx, read.project, before+read.after, read.limit))(t)
 			assert.Equal(t, read.want, seqs(b, before), read)
 			assert.Equal(t, before+read.through, b.Through, read)
 		}
@@ -225,7 +218,7 @@ func TestEventsArePrunedByProject(t *testing.T) {
 // Who follows all projects is told that events went with their project, unless it had read them.
 func TestEventsOfADeletedProject(t *testing.T) {
 	s, ctx := open(t, store.Memory), t.Context()
-	before := must(s.LastEvent(ctx))(t)
+	before := must.Do(s.LastEvent(ctx))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		return errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "q"))
 	}))
@@ -234,14 +227,14 @@ func TestEventsOfADeletedProject(t *testing.T) {
 	_, err := s.EventsAfter(ctx, "", before+1, 10)
 	require.ErrorIs(t, err, store.ErrEventsExpired)
 	for project, after := range map[string]int64{"": before + 2, "p": before + 1} {
-		b := must(s.EventsAfter(ctx, project, after, 10))(t)
+		b := must.Do(s.EventsAfter(ctx, project, after, 10))(t)
 		assert.Equal(t, []int64{3}, seqs(b, before), "project %q", project)
 	}
 }
 
 func TestEventsAreBoundedByBytes(t *testing.T) {
 	s, ctx := open(t, store.Memory, store.KeepEventBytes(16_000)), t.Context()
-	before := must(s.LastEvent(ctx))(t)
+	before := must.Do(s.LastEvent(ctx))(t)
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		err := errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
 		for range 50 {
@@ -251,13 +244,13 @@ func TestEventsAreBoundedByBytes(t *testing.T) {
 		}
 		return err
 	}))
-	b := must(s.EventsAfter(ctx, "q", -1, 100))(t)
+	b := must.Do(s.EventsAfter(ctx, "q", -1, 100))(t)
 	assert.LessOrEqual(t, len(b.Events), 16)
 	assert.GreaterOrEqual(t, len(b.Events), 15)
 	assert.Equal(t, before+51, b.Events[len(b.Events)-1].Seq)
 	_, err := s.EventsAfter(ctx, "q", b.Events[0].Seq-2, 10)
 	require.ErrorIs(t, err, store.ErrEventsExpired)
-	b = must(s.EventsAfter(ctx, "p", before, 10))(t)
+	b = must.Do(s.EventsAfter(ctx, "p", before, 10))(t)
 	assert.Equal(t, []int64{1}, seqs(b, before), "each project has its own bound")
 }
 
@@ -275,7 +268,7 @@ func TestReadersAndWritersAtOnce(t *testing.T) {
 		s := open(t, path)
 		ctx := t.Context()
 		require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
-		start := must(s.EventsAfter(ctx, "p", -1, 1))(t)
+		start := must.Do(s.EventsAfter(ctx, "p", -1, 1))(t)
 		g, ctx := errgroup.WithContext(ctx) // A writer that fails ends the readers too.
 		for range 4 {
 			g.Go(func() error {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -95,15 +96,15 @@ func TestAccessAfterUpgrade(t *testing.T) {
 func TestEventsRemovedBeforeAnUpgradeAreMissed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
 	conn := load(t, path, "00002")
-	must(conn.ExecContext(t.Context(), "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)"))(t)
+	must.Do(conn.ExecContext(t.Context(), "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)"))(t)
 	oldest := query(t, conn, "SELECT min(seq) FROM events")[0]
 	require.NoError(t, conn.Close())
-	first := must(strconv.ParseInt(oldest, 10, 64))(t)
+	first := must.Do(strconv.ParseInt(oldest, 10, 64))(t)
 	s := open(t, path)
 	for _, project := range []string{"p-1", "p-2", ""} {
 		_, err := s.EventsAfter(t.Context(), project, first-2, 10)
 		require.ErrorIs(t, err, store.ErrEventsExpired, "project %q", project)
-		must(s.EventsAfter(t.Context(), project, first-1, 10))(t, "project %q", project)
+		must.Do(s.EventsAfter(t.Context(), project, first-1, 10))(t, "project %q", project)
 	}
 }
 
@@ -121,15 +122,15 @@ func assertUsable(t *testing.T, s *store.Store) {
 	ctx := t.Context()
 	var after int64
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
-		in := must(tx.GetResource(ctx, db.GetResourceParams{ID: "i-1", Kind: "instance"}))(t)
+		in := must.Do(tx.GetResource(ctx, db.GetResourceParams{ID: "i-1", Kind: "instance"}))(t)
 		assert.Contains(t, in.Document, `"name":"worker-1"`)
-		lb := must(tx.GetResource(ctx, db.GetResourceParams{ID: "lb-1", Kind: "load-balancer"}))(t)
+		lb := must.Do(tx.GetResource(ctx, db.GetResourceParams{ID: "lb-1", Kind: "load-balancer"}))(t)
 		assert.Contains(t, lb.Document, `"address":"127.30.64.1"`)
-		seqs := must(tx.Strings(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'"))(t)
-		must(fmt.Sscan(seqs[0], &after))(t)
+		seqs := must.Do(tx.Strings(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'"))(t)
+		must.Do(fmt.Sscan(seqs[0], &after))(t)
 		return errors.Join(addProject(ctx, tx, "p"), addInstance(ctx, tx, 7))
 	}))
-	assert.Len(t, must(s.EventsAfter(ctx, "p", after, 10))(t).Events, 1)
+	assert.Len(t, must.Do(s.EventsAfter(ctx, "p", after, 10))(t).Events, 1)
 }
 
 // assertKept compares rows by the columns that both versions have, in tables or views.
@@ -154,7 +155,7 @@ func assertKept(t *testing.T, before, after map[string]table) {
 
 func raw(t *testing.T, path string) *sql.DB {
 	t.Helper()
-	conn := must(sql.Open("sqlite3", path))(t)
+	conn := must.Do(sql.Open("sqlite3", path))(t)
 	conn.SetMaxOpenConns(1)
 	t.Cleanup(func() { _ = conn.Close() }) // Some tests have closed it.
 	return conn
@@ -163,9 +164,9 @@ func raw(t *testing.T, path string) *sql.DB {
 // load makes a database of a dump.
 func load(t *testing.T, path, release string) *sql.DB {
 	t.Helper()
-	text := must(os.ReadFile(filepath.Join("testdata", release+".sql")))(t)
+	text := must.Do(os.ReadFile(filepath.Join("testdata", release+".sql")))(t)
 	conn := raw(t, path)
-	must(conn.ExecContext(t.Context(), string(text)))(t)
+	must.Do(conn.ExecContext(t.Context(), string(text)))(t)
 	return conn
 }
 
@@ -221,7 +222,7 @@ func content(t *testing.T, conn *sql.DB) map[string]table {
 
 func query(t *testing.T, conn *sql.DB, text string) (out []string) {
 	t.Helper()
-	got := must(conn.QueryContext(context.WithoutCancel(t.Context()), text))(t)
+	got := must.Do(conn.QueryContext(context.WithoutCancel(t.Context()), text))(t)
 	defer func() { require.NoError(t, got.Close()) }()
 	for got.Next() {
 		var s string

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -209,7 +210,7 @@ func TestWhenTheSharedTransactionFails(t *testing.T) {
 // acknowledged, also for whoever opens the file next.
 func TestManyWritersLeaveWhatWasAcknowledged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s := must(store.Open(t.Context(), path))(t)
+	s := must.Do(store.Open(t.Context(), path))(t)
 	var mu sync.Mutex
 	var acknowledged []string
 	var all sync.WaitGroup
@@ -253,7 +254,7 @@ func TestManyWritersLeaveWhatWasAcknowledged(t *testing.T) {
 
 func TestCloseWaitsForWritesAndRefusesLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
-	s := must(store.Open(t.Context(), path))(t)
+	s := must.Do(store.Open(t.Context(), path))(t)
 	began, free, closed := make(chan struct{}), make(chan struct{}), make(chan error)
 	var all sync.WaitGroup
 	all.Go(func() {

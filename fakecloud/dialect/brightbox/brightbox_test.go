@@ -27,6 +27,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/brightbox"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 const patience = 30 * time.Second
@@ -36,7 +37,7 @@ const patience = 30 * time.Second
 func startCloud(t *testing.T) (*cloudtest.Cloud, *brightbox.Client) {
 	t.Helper()
 	c := cloudtest.Start(t, cloudtest.WithoutTraffic(), cloudtest.Dialect(dialect.Dialect))
-	return c, must(connect(t.Context(), c, strings.TrimSpace(string(must(os.ReadFile(c.TokenFile))(t)))))(t)
+	return c, must.Do(connect(t.Context(), c, strings.TrimSpace(string(must.Do(os.ReadFile(c.TokenFile))(t)))))(t)
 }
 
 func connect(ctx context.Context, c *cloudtest.Cloud, secret string) (*brightbox.Client, error) {
@@ -52,16 +53,8 @@ func connect(ctx context.Context, c *cloudtest.Cloud, secret string) (*brightbox
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	in := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
+	in := must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
 	return c.AwaitInstance(in.ID, api.InstanceRunning)
-}
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
-	return func(t require.TestingT, about ...any) A {
-		require.NoError(t, err, about...)
-		return answer
-	}
 }
 
 func serverID(in *api.Instance) string {
@@ -81,11 +74,11 @@ func requireStatus(t *testing.T, status int) func(results ...any) {
 
 func TestTokens(t *testing.T) {
 	c, sdk := startCloud(t)
-	accounts := must(sdk.Accounts(t.Context()))(t)
+	accounts := must.Do(sdk.Accounts(t.Context()))(t)
 	require.Len(t, accounts, 1)
-	assert.Equal(t, must(c.Client.Project(t.Context()))(t).Name, accounts[0].Name)
+	assert.Equal(t, must.Do(c.Client.Project(t.Context()))(t).Name, accounts[0].Name)
 
-	access := must(sdk.ExtractTokenID())(t)
+	access := must.Do(sdk.ExtractTokenID())(t)
 	for _, secret := range []string{"wrong-wrong-wrong", access} {
 		refused, err := connect(t.Context(), c, secret)
 		if err == nil {
@@ -98,15 +91,14 @@ func TestTokens(t *testing.T) {
 // TestTokenRequests tells what of RFC 6749 its clients may count on, beside the SDK's own way.
 func TestTokenRequests(t *testing.T) {
 	c, _ := startCloud(t)
-	token := must(os.ReadFile(c.TokenFile))(t)
+	token := must.Do(os.ReadFile(c.TokenFile))(t)
 	secret := strings.TrimSpace(string(token))
 	ask := func(method, path, password, form string) (int, string) {
-		request := must(http.NewRequestWithContext(
+		request := must.Do(http.NewRequestWithContext(
 			t.Context(), method, c.DialectURL("brightbox")+path, strings.NewReader(form),
 		))(t)
 		request.SetBasicAuth("cli-00001", password)
-		answer, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
+		answer := must.Do(http.DefaultClient.Do(request))(t)
 		body, err := io.ReadAll(answer.Body)
 		require.NoError(t, errors.Join(err, answer.Body.Close()))
 		return answer.StatusCode, string(body)
@@ -130,7 +122,7 @@ func TestTokenRequests(t *testing.T) {
 func TestServers(t *testing.T) {
 	c, sdk := startCloud(t)
 	in, ctx := createInstance(t, c, "node-1"), t.Context()
-	byID := must(sdk.Server(ctx, serverID(in)))(t)
+	byID := must.Do(sdk.Server(ctx, serverID(in)))(t)
 	assert.Equal(t, serverID(in), byID.ID)
 	assert.Equal(t, serverstatus.Active, byID.Status)
 	assert.Equal(t, in.Zone, byID.Zone.Handle)
@@ -138,9 +130,9 @@ func TestServers(t *testing.T) {
 	require.Len(t, byID.Interfaces, 1)
 	assert.Equal(t, in.Addresses[0].IP, byID.Interfaces[0].IPv4Address)
 	assert.Contains(t, byID.Interfaces[0].IPv6Address, "2001:db8::")
-	assert.Equal(t, byID, must(sdk.Server(ctx, "node-1"))(t))
+	assert.Equal(t, byID, must.Do(sdk.Server(ctx, "node-1"))(t))
 
-	must(c.StopInstance(ctx, in.ID))(t)
+	must.Do(c.StopInstance(ctx, in.ID))(t)
 	becomes := func(want serverstatus.Enum) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -149,7 +141,7 @@ func TestServers(t *testing.T) {
 		}, patience, 5*time.Millisecond)
 	}
 	becomes(serverstatus.Inactive)
-	must(c.TerminateInstance(ctx, in.ID))(t)
+	must.Do(c.TerminateInstance(ctx, in.ID))(t)
 	becomes(serverstatus.Deleted)
 	requireStatus(t, http.StatusNotFound)(sdk.Server(ctx, "node-1"))
 	requireStatus(t, http.StatusNotFound)(sdk.Server(ctx, "srv-zzzzz"))
@@ -179,7 +171,7 @@ func TestLoadBalancers(t *testing.T) {
 		},
 		HTTPSRedirect: new(bool),
 	}
-	made := must(sdk.CreateLoadBalancer(ctx, options))(t)
+	made := must.Do(sdk.CreateLoadBalancer(ctx, options))(t)
 	assert.Equal(t, name, made.Name)
 	assert.Equal(t, balancingpolicy.LeastConnections, made.Policy)
 	assert.Equal(t, []string{serverID(two), serverID(one)}, []string{made.Nodes[0].ID, made.Nodes[1].ID}, "as given")
@@ -189,13 +181,13 @@ func TestLoadBalancers(t *testing.T) {
 		ThresholdDown: 3,
 	}, made.Healthcheck)
 	lb := await(t, sdk, made.ID, loadbalancerstatus.Active)
-	twin := must(sdk.CreateLoadBalancer(ctx, options))(t, "names need not be unique")
+	twin := must.Do(sdk.CreateLoadBalancer(ctx, options))(t, "names need not be unique")
 
-	native := must(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"name=" + name}}))(t)
+	native := must.Do(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"name=" + name}}))(t)
 	require.Len(t, native, 2)
 	assert.Equal(t, 5, native[0].HealthCheck.IntervalSeconds)
 
-	changed := must(sdk.UpdateLoadBalancer(ctx, brightbox.LoadBalancerOptions{
+	changed := must.Do(sdk.UpdateLoadBalancer(ctx, brightbox.LoadBalancerOptions{
 		ID: lb.ID, Policy: balancingpolicy.RoundRobin, Nodes: options.Nodes[:1],
 		Listeners: []brightbox.LoadBalancerListener{{Protocol: listenerprotocol.Tcp, In: 81, Out: 30081, Timeout: 9000}},
 	}))(t)
@@ -205,11 +197,11 @@ func TestLoadBalancers(t *testing.T) {
 	assert.EqualValues(t, 9000, changed.Listeners[0].Timeout)
 	assert.Equal(t, made.Healthcheck, changed.Healthcheck)
 
-	must(sdk.DestroyLoadBalancer(ctx, lb.ID))(t)
+	must.Do(sdk.DestroyLoadBalancer(ctx, lb.ID))(t)
 	gone := await(t, sdk, lb.ID, loadbalancerstatus.Deleted)
 	assert.Equal(t, name, gone.Name, "what was deleted stays readable")
 	assert.NotNil(t, gone.DeletedAt)
-	all := must(sdk.LoadBalancers(ctx))(t)
+	all := must.Do(sdk.LoadBalancers(ctx))(t)
 	require.Len(t, all, 1)
 	assert.Equal(t, twin.ID, all[0].ID)
 
@@ -223,15 +215,15 @@ func TestLoadBalancers(t *testing.T) {
 func TestCloudIPs(t *testing.T) {
 	c, sdk := startCloud(t)
 	ctx, name := t.Context(), "web.default.lab"
-	ip := must(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
+	ip := must.Do(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
 	assert.Equal(t, cloudipstatus.Unmapped, ip.Status)
 	assert.NotEmpty(t, ip.PublicIPv6)
 	assert.NotEqual(t, ip.Fqdn, ip.ReverseDNS)
-	lb := must(sdk.CreateLoadBalancer(ctx, brightbox.LoadBalancerOptions{Name: &name}))(t)
-	mapped := must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID}))(t)
+	lb := must.Do(sdk.CreateLoadBalancer(ctx, brightbox.LoadBalancerOptions{Name: &name}))(t)
+	mapped := must.Do(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID}))(t)
 	assert.Equal(t, cloudipstatus.Mapped, mapped.Status)
 	assert.Equal(t, []string{lb.ID, name}, []string{mapped.LoadBalancer.ID, mapped.LoadBalancer.Name})
-	lb = must(sdk.LoadBalancer(ctx, lb.ID))(t)
+	lb = must.Do(sdk.LoadBalancer(ctx, lb.ID))(t)
 	require.Len(t, lb.CloudIPs, 1)
 	assert.Equal(t, ip.ID, lb.CloudIPs[0].ID)
 	requireStatus(t, http.StatusConflict)(sdk.DestroyCloudIP(ctx, ip.ID))
@@ -239,42 +231,42 @@ func TestCloudIPs(t *testing.T) {
 	in := createInstance(t, c, "node-1")
 	_, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
 	requireStatus(t, http.StatusConflict)(err)
-	must(sdk.UnMapCloudIP(ctx, ip.ID))(t)
-	ofServer := must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)}))(t)
+	must.Do(sdk.UnMapCloudIP(ctx, ip.ID))(t)
+	ofServer := must.Do(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)}))(t)
 	assert.Equal(t, serverID(in), ofServer.Server.ID)
-	require.Len(t, must(sdk.Server(ctx, serverID(in)))(t).CloudIPs, 1)
-	must(sdk.UnMapCloudIP(ctx, ip.ID))(t)
+	require.Len(t, must.Do(sdk.Server(ctx, serverID(in)))(t).CloudIPs, 1)
+	must.Do(sdk.UnMapCloudIP(ctx, ip.ID))(t)
 	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: "lba-zzzzz"})
 	requireStatus(t, http.StatusUnprocessableEntity)(err)
 
-	must(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID}))(t)
-	must(sdk.DestroyLoadBalancer(ctx, lb.ID))(t)
+	must.Do(sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID}))(t)
+	must.Do(sdk.DestroyLoadBalancer(ctx, lb.ID))(t)
 	require.Eventually(t, func() bool {
 		_, err := sdk.DestroyCloudIP(ctx, ip.ID)
 		return err == nil
 	}, patience, 5*time.Millisecond, "its balancer is gone after a while")
-	assert.Empty(t, must(sdk.CloudIPs(ctx))(t))
+	assert.Empty(t, must.Do(sdk.CloudIPs(ctx))(t))
 }
 
 func TestServerGroupsFilter(t *testing.T) {
 	c, sdk := startCloud(t)
 	in, ctx, name := createInstance(t, c, "node-1"), t.Context(), "web.default.lab"
-	group := must(sdk.CreateServerGroup(ctx, brightbox.ServerGroupOptions{Name: &name}))(t)
+	group := must.Do(sdk.CreateServerGroup(ctx, brightbox.ServerGroupOptions{Name: &name}))(t)
 	firewalls := func() []api.Firewall {
 		t.Helper()
-		return must(c.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"name=" + name}}))(t)
+		return must.Do(c.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"name=" + name}}))(t)
 	}
 	members := brightbox.ServerGroupMemberList{Servers: []brightbox.ServerGroupMember{{Server: serverID(in)}}}
-	group = must(sdk.AddServersToServerGroup(ctx, group.ID, members))(t)
+	group = must.Do(sdk.AddServersToServerGroup(ctx, group.ID, members))(t)
 	require.Len(t, group.Servers, 1)
 	assert.Empty(t, firewalls()[0].InstanceIDs, "a group without a policy filters nothing")
 
-	policy := must(sdk.CreateFirewallPolicy(ctx, brightbox.FirewallPolicyOptions{
+	policy := must.Do(sdk.CreateFirewallPolicy(ctx, brightbox.FirewallPolicyOptions{
 		Name: &name, FirewallPolicyAttachment: &brightbox.FirewallPolicyAttachment{ServerGroup: group.ID},
 	}))(t)
 	assert.Equal(t, group.ID, policy.ServerGroup.ID)
 	ports, protocol := "30080,31000-31010", "tcp"
-	rule := must(sdk.CreateFirewallRule(ctx, brightbox.FirewallRuleOptions{
+	rule := must.Do(sdk.CreateFirewallRule(ctx, brightbox.FirewallRuleOptions{
 		FirewallPolicy: policy.ID, Protocol: &protocol, Source: new("10.0.0.0/8"), DestinationPort: &ports,
 	}))(t)
 	assert.Equal(t, policy.ID, rule.FirewallPolicy.ID)
@@ -285,31 +277,31 @@ func TestServerGroupsFilter(t *testing.T) {
 		{Protocol: api.FirewallTCP, FirstPort: 31000, LastPort: 31010},
 	}, f.Rules)
 	ports = "30081"
-	rule = must(sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports}))(t)
+	rule = must.Do(sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports}))(t)
 	assert.Equal(t, []string{"30081", "10.0.0.0/8"}, []string{rule.DestinationPort, rule.Source})
 	assert.Equal(t, 30081, firewalls()[0].Rules[0].FirstPort)
-	assert.Equal(t, rule.ID, must(sdk.FirewallPolicies(ctx))(t)[0].Rules[0].ID)
+	assert.Equal(t, rule.ID, must.Do(sdk.FirewallPolicies(ctx))(t)[0].Rules[0].ID)
 	ports = "many"
 	_, err := sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports})
 	requireStatus(t, http.StatusUnprocessableEntity)(err)
 
-	must(sdk.RemoveServersFromServerGroup(ctx, group.ID, members))(t)
+	must.Do(sdk.RemoveServersFromServerGroup(ctx, group.ID, members))(t)
 	assert.Empty(t, firewalls()[0].InstanceIDs)
-	must(sdk.DestroyServerGroup(ctx, group.ID))(t)
-	assert.Empty(t, must(sdk.ServerGroups(ctx))(t))
+	must.Do(sdk.DestroyServerGroup(ctx, group.ID))(t)
+	assert.Empty(t, must.Do(sdk.ServerGroups(ctx))(t))
 	requireStatus(t, http.StatusNotFound)(sdk.AddServersToServerGroup(ctx, group.ID, members))
 	require.Len(t, firewalls(), 1, "the policy is there")
-	must(sdk.DestroyFirewallPolicy(ctx, policy.ID))(t)
+	must.Do(sdk.DestroyFirewallPolicy(ctx, policy.ID))(t)
 	assert.Empty(t, firewalls())
 }
 
 func TestRefusals(t *testing.T) {
 	c, sdk := startCloud(t)
 	ctx, name := t.Context(), "web"
-	viewer := must(c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
-	reader := must(connect(ctx, c, viewer.Secret))(t)
+	viewer := must.Do(c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
+	reader := must.Do(connect(ctx, c, viewer.Secret))(t)
 	requireStatus(t, http.StatusForbidden)(reader.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))
-	must(reader.CloudIPs(ctx))(t)
+	must.Do(reader.CloudIPs(ctx))(t)
 	for _, status := range []int{http.StatusInternalServerError, http.StatusBadGateway, http.StatusTooManyRequests} {
 		rule := c.Fail(api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{"listAddresses"}}, Effect: api.FaultEffect{Status: status},
@@ -320,8 +312,8 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, c.DeleteToken(ctx, c.Project, "viewer"))
 	_, err := reader.CloudIPs(ctx)
 	require.Error(t, err, "an access token is worth as much as the token that it was granted to")
-	must(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
-	audit := must(c.ListAudit(ctx, client.AuditFilter{Operation: "reserveAddress"}, 1))(t)
+	must.Do(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
+	audit := must.Do(c.ListAudit(ctx, client.AuditFilter{Operation: "reserveAddress"}, 1))(t)
 	require.Len(t, audit, 1)
 	assert.Equal(t, "brightbox POST /1.0/cloud_ips", *audit[0].Wire)
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestAuditSaysBoth(t *testing.T) {
 	c, _ := startCloud(t)
 	sdk := newSDK(t, c, c.NewToken("ccm", api.RoleEditor))
-	mustFirst(sdk.Server.List(t.Context(), hcloud.ServerListOpts{}))(t)
-	mustFirst(sdk.LoadBalancerType.List(t.Context(), hcloud.LoadBalancerTypeListOpts{}))(t)
-	mustFirst(sdk.Server.GetByID(t.Context(), 12345))(t)
+	must.First(sdk.Server.List(t.Context(), hcloud.ServerListOpts{}))(t)
+	must.First(sdk.LoadBalancerType.List(t.Context(), hcloud.LoadBalancerTypeListOpts{}))(t)
+	must.First(sdk.Server.GetByID(t.Context(), 12345))(t)
 
-	calls := must(c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, 10))(t)
+	calls := must.Do(c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, 10))(t)
 	type call struct {
 		operation, wire string
 		status          int
@@ -81,12 +82,12 @@ func TestFaultsOfNativeOperations(t *testing.T) {
 
 func TestEachCallCanBeNamedByAFault(t *testing.T) {
 	c, _ := startCloud(t, cloudtest.WithoutTraffic())
-	served := must(c.ListDialects(t.Context()))(t)
+	served := must.Do(c.ListDialects(t.Context()))(t)
 	for _, call := range served[0].Calls {
 		c.Fail(api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{call}}, Effect: api.FaultEffect{Status: 500},
 		})
-		must(c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1))(t)
+		must.Do(c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1))(t)
 	}
 }
 
@@ -113,8 +114,8 @@ func TestWhatNobodyReadsIsCounted(t *testing.T) {
 			Location: &hcloud.Location{Name: zoneOf(t, c)}, Network: &hcloud.Network{ID: 1},
 		})
 	}
-	mustFirst(sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}}))(t)
-	served := must(c.ListDialects(t.Context()))(t)
+	must.First(sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}}))(t)
+	served := must.Do(c.ListDialects(t.Context()))(t)
 	require.Len(t, served, 1)
 	assert.Equal(t, c.DialectURL("hcloud"), served[0].URL)
 	assert.Equal(t, []api.UnreadField{

@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/hcloud"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // startCloud starts a cloud that speaks the dialect, and makes the official SDK's client of it.
@@ -29,7 +30,7 @@ func startCloud(t *testing.T, options ...cloudtest.Option) (*cloudtest.Cloud, *h
 
 func newSDK(t *testing.T, c *cloudtest.Cloud, tokenFile string) *hcloud.Client {
 	t.Helper()
-	token := must(os.ReadFile(tokenFile))(t)
+	token := must.Do(os.ReadFile(tokenFile))(t)
 	return hcloud.NewClient(
 		hcloud.WithEndpoint(c.DialectURL("hcloud")+"/v1"), hcloud.WithToken(strings.TrimSpace(string(token))),
 		hcloud.WithPollOpts(hcloud.PollOpts{BackoffFunc: hcloud.ConstantBackoff(5 * time.Millisecond)}),
@@ -39,20 +40,7 @@ func newSDK(t *testing.T, c *cloudtest.Cloud, tokenFile string) *hcloud.Client {
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	return must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &api.Tags{"cluster": "lab"}}))(t)
-}
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
-	return func(t require.TestingT, about ...any) A {
-		require.NoError(t, err, about...)
-		return answer
-	}
-}
-
-// mustFirst is must for a call that answers more than one thing.
-func mustFirst[A, B any](answer A, _ B, err error) func(t require.TestingT, about ...any) A {
-	return must(answer, err)
+	return must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &api.Tags{"cluster": "lab"}}))(t)
 }
 
 // requireError wants a call of the SDK to be refused with a code.
@@ -76,22 +64,22 @@ func await(t *testing.T, sdk *hcloud.Client) func(a *hcloud.Action, _ *hcloud.Re
 func TestServersAreInstances(t *testing.T) {
 	c, sdk := startCloud(t)
 	in := createInstance(t, c, "node-1")
-	servers := must(sdk.Server.All(t.Context()))(t)
+	servers := must.Do(sdk.Server.All(t.Context()))(t)
 	require.Len(t, servers, 1)
 	s := servers[0]
 	assert.Equal(t, in.Serial, s.ID)
 	assert.Equal(t, fmt.Sprintf("hcloud://%d", s.ID), in.Identities["hcloud"])
 	assert.Equal(t, "node-1", s.Name)
 	assert.Equal(t, in.Zone, s.Location.Name)
-	assert.Equal(t, in.Zone, mustFirst(sdk.Location.GetByID(t.Context(), s.Location.ID))(t).Name)
-	assert.Nil(t, mustFirst(sdk.Location.GetByID(t.Context(), 99))(t))
-	assert.Equal(t, "lb21", mustFirst(sdk.LoadBalancerType.GetByID(t.Context(), 2))(t).Name)
-	assert.Nil(t, mustFirst(sdk.LoadBalancerType.GetByID(t.Context(), 99))(t))
+	assert.Equal(t, in.Zone, must.First(sdk.Location.GetByID(t.Context(), s.Location.ID))(t).Name)
+	assert.Nil(t, must.First(sdk.Location.GetByID(t.Context(), 99))(t))
+	assert.Equal(t, "lb21", must.First(sdk.LoadBalancerType.GetByID(t.Context(), 2))(t).Name)
+	assert.Nil(t, must.First(sdk.LoadBalancerType.GetByID(t.Context(), 99))(t))
 	assert.Equal(t, string(in.Type), s.ServerType.Name)
 	assert.Equal(t, map[string]string{"cluster": "lab"}, s.Labels)
 	require.Len(t, s.PrivateNet, 1)
 	assert.Equal(t, in.Addresses[0].IP, s.PrivateNet[0].IP.String())
-	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
+	network := must.First(sdk.Network.GetByName(t.Context(), "default"))(t)
 	assert.Equal(t, network.ID, s.PrivateNet[0].Network.ID)
 	assert.Equal(t, s.ID, network.Servers[0].ID)
 	assert.Nil(t, s.PublicNet.IPv4.IP)
@@ -103,27 +91,27 @@ func TestServersAreInstances(t *testing.T) {
 			continue // It is in that state.
 		}
 		require.Eventually(t, func() bool {
-			s := mustFirst(sdk.Server.GetByID(t.Context(), s.ID))(t)
+			s := must.First(sdk.Server.GetByID(t.Context(), s.ID))(t)
 			return s != nil && s.Status == state
 		}, 30*time.Second, 5*time.Millisecond)
 	}
 
-	found := must(c.ListInstances(t.Context(), client.InstanceFilter{Identity: in.Identities["hcloud"]}))(t)
+	found := must.Do(c.ListInstances(t.Context(), client.InstanceFilter{Identity: in.Identities["hcloud"]}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, in.ID, found[0].ID)
 
-	must(c.TerminateInstance(t.Context(), in.ID))(t)
+	must.Do(c.TerminateInstance(t.Context(), in.ID))(t)
 	require.Eventually(t, func() bool {
-		return mustFirst(sdk.Server.GetByID(t.Context(), s.ID))(t) == nil
+		return must.First(sdk.Server.GetByID(t.Context(), s.ID))(t) == nil
 	}, 30*time.Second, 5*time.Millisecond, "a server that is gone is not found")
-	servers = must(sdk.Server.All(t.Context()))(t)
+	servers = must.Do(sdk.Server.All(t.Context()))(t)
 	assert.Empty(t, servers)
 }
 
 func TestPagesHaveTheirNumbers(t *testing.T) {
 	c, sdk := startCloud(t)
 	for range 7 {
-		must(c.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+		must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
 	}
 	page, resp, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{
 		ListOpts: hcloud.ListOpts{Page: 2, PerPage: 3},
@@ -142,11 +130,11 @@ func TestPagesHaveTheirNumbers(t *testing.T) {
 func TestRoutesLeadToServers(t *testing.T) {
 	c, sdk := startCloud(t)
 	in := createInstance(t, c, "node-1")
-	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
+	network := must.First(sdk.Network.GetByName(t.Context(), "default"))(t)
 	_, destination, _ := net.ParseCIDR("10.244.1.0/24")
 	route := hcloud.NetworkRoute{Destination: destination, Gateway: net.ParseIP(in.Addresses[0].IP)}
 	await(t, sdk)(sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{Route: route}))
-	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
+	network = must.First(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	require.Len(t, network.Routes, 1)
 	assert.Equal(t, "10.244.1.0/24", network.Routes[0].Destination.String())
 	assert.Equal(t, in.Addresses[0].IP, network.Routes[0].Gateway.String())
@@ -155,13 +143,13 @@ func TestRoutesLeadToServers(t *testing.T) {
 		Route: hcloud.NetworkRoute{Destination: destination, Gateway: net.ParseIP("127.0.0.1")},
 	}))
 
-	must(c.TerminateInstance(t.Context(), in.ID))(t)
-	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
+	must.Do(c.TerminateInstance(t.Context(), in.ID))(t)
+	network = must.First(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	require.Len(t, network.Routes, 1)
 	assert.Equal(t, in.Addresses[0].IP, network.Routes[0].Gateway.String(), "a blackhole keeps its gateway")
 
 	await(t, sdk)(sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{Route: network.Routes[0]}))
-	network = mustFirst(sdk.Network.GetByID(t.Context(), network.ID))(t)
+	network = must.First(sdk.Network.GetByID(t.Context(), network.ID))(t)
 	assert.Empty(t, network.Routes)
 	// The CCM sends this for a route that was not in the network that it read last.
 	_, _, err := sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{
@@ -175,7 +163,7 @@ func TestRefusals(t *testing.T) {
 	stranger := hcloud.NewClient(hcloud.WithEndpoint(c.DialectURL("hcloud")+"/v1"), hcloud.WithToken("wrong"))
 	requireError(t, hcloud.ErrorCodeUnauthorized)(stranger.Location.All(t.Context()))
 
-	viewer := must(c.CreateToken(t.Context(), c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
+	viewer := must.Do(c.CreateToken(t.Context(), c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
 	readOnly := hcloud.NewClient(
 		hcloud.WithEndpoint(c.DialectURL("hcloud")+"/v1"), hcloud.WithToken(viewer.Secret),
 	)

@@ -16,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // createBalancer creates a balancer as the CCM does: empty, then attached to the network.
@@ -27,21 +28,21 @@ func createBalancer(t *testing.T, c *cloudtest.Cloud, sdk *hcloud.Client) *hclou
 	})
 	require.NoError(t, err)
 	await(t, sdk)(made.Action, resp, err)
-	network := mustFirst(sdk.Network.GetByName(t.Context(), "default"))(t)
+	network := must.First(sdk.Network.GetByName(t.Context(), "default"))(t)
 	await(t, sdk)(sdk.LoadBalancer.AttachToNetwork(
 		t.Context(), made.LoadBalancer, hcloud.LoadBalancerAttachToNetworkOpts{Network: network},
 	))
-	return mustFirst(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
+	return must.First(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
 }
 
 func zoneOf(t *testing.T, c *cloudtest.Cloud) string {
 	t.Helper()
-	return must(c.ListZones(t.Context()))(t)[0].Name
+	return must.Do(c.ListZones(t.Context()))(t)[0].Name
 }
 
 func freePort(t *testing.T, address string) int {
 	t.Helper()
-	l := must(net.Listen("tcp", address+":0"))(t)
+	l := must.Do(net.Listen("tcp", address+":0"))(t)
 	defer func() { require.NoError(t, l.Close()) }()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -61,14 +62,14 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	c.AwaitInstance(in.ID, api.InstanceRunning)
 	lb := createBalancer(t, c, sdk)
 	assert.Empty(t, lb.Services)
-	found := mustFirst(sdk.LoadBalancer.List(t.Context(), hcloud.LoadBalancerListOpts{
+	found := must.First(sdk.LoadBalancer.List(t.Context(), hcloud.LoadBalancerListOpts{
 		ListOpts: hcloud.ListOpts{LabelSelector: "hcloud-ccm/service-uid=uid-1"},
 	}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, lb.ID, found[0].ID)
 
 	port := freePort(t, lb.PublicNet.IPv4.IP.String())
-	server := must(net.Listen("tcp", in.Addresses[0].IP+":0"))(t)
+	server := must.Do(net.Listen("tcp", in.Addresses[0].IP+":0"))(t)
 	defer func() { require.NoError(t, server.Close()) }()
 	go func() {
 		for conn, err := server.Accept(); err == nil; conn, err = server.Accept() {
@@ -91,14 +92,14 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 		answer, err := io.ReadAll(conn)
 		return string(answer), errors.Join(err, conn.Close())
 	}
-	assert.Equal(t, "hello", must(read(lb.PublicNet.IPv4.IP))(t))
-	assert.Equal(t, "hello", must(read(lb.PrivateNet[0].IP))(t))
+	assert.Equal(t, "hello", must.Do(read(lb.PublicNet.IPv4.IP))(t))
+	assert.Equal(t, "hello", must.Do(read(lb.PrivateNet[0].IP))(t))
 	await(t, sdk)(sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb))
-	assert.Equal(t, "hello", must(read(lb.PrivateNet[0].IP))(t))
+	assert.Equal(t, "hello", must.Do(read(lb.PrivateNet[0].IP))(t))
 	_, err := read(lb.PublicNet.IPv4.IP)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.Eventually(t, func() bool {
-		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+		lb = must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 		health := lb.Targets[0].HealthStatus
 		return len(health) == 1 && health[0].ListenPort == port &&
 			health[0].Status == hcloud.LoadBalancerTargetHealthStatusStatusHealthy
@@ -112,8 +113,8 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 
 	await(t, sdk)(sdk.LoadBalancer.RemoveServerTarget(t.Context(), lb, &hcloud.Server{ID: in.Serial}))
 	await(t, sdk)(sdk.LoadBalancer.DeleteService(t.Context(), lb, port))
-	must(sdk.LoadBalancer.Delete(t.Context(), lb))(t)
-	assert.Nil(t, mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
+	must.Do(sdk.LoadBalancer.Delete(t.Context(), lb))(t)
+	assert.Nil(t, must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
 }
 
 func TestServiceIsReadBackAsItWasSent(t *testing.T) {
@@ -138,7 +139,7 @@ func TestServiceIsReadBackAsItWasSent(t *testing.T) {
 	await(t, sdk)(sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
 		DestinationPort: hcloud.Ptr(30081),
 	})) // Nothing changes, and the action has succeeded.
-	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	lb = must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	require.Len(t, lb.Services, 1)
 	s := lb.Services[0]
 	assert.Equal(t, hcloud.LoadBalancerServiceProtocolHTTP, s.Protocol)
@@ -151,7 +152,7 @@ func TestServiceIsReadBackAsItWasSent(t *testing.T) {
 	assert.Equal(t, []string{"2??", "404"}, s.HealthCheck.HTTP.StatusCodes)
 	assert.Equal(t, "example.com", s.HealthCheck.HTTP.Domain)
 
-	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	native := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native[0].Listeners, 1)
 	assert.Equal(t, api.ProxyProtocolV1, native[0].Listeners[0].ProxyProtocol)
 }
@@ -162,7 +163,7 @@ func TestLoadBalancerChanges(t *testing.T) {
 	await2 := func(a *hcloud.Action, resp *hcloud.Response, err error) {
 		t.Helper()
 		await(t, sdk)(a, resp, err)
-		lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+		lb = must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	}
 	await2(sdk.LoadBalancer.ChangeAlgorithm(t.Context(), lb, hcloud.LoadBalancerChangeAlgorithmOpts{
 		Type: hcloud.LoadBalancerAlgorithmTypeLeastConnections,
@@ -190,16 +191,16 @@ func TestLoadBalancerChanges(t *testing.T) {
 			Server: &hcloud.Server{ID: in.Serial}, UsePrivateIP: &private,
 		}))
 	}
-	renamed := mustFirst(sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
+	renamed := must.First(sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
 		Name: "b1", Labels: map[string]string{"k": "v"},
 	}))(t)
 	assert.Equal(t, "b1", renamed.Name)
 	assert.Equal(t, map[string]string{"k": "v"}, renamed.Labels)
 
-	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"}))(t)
+	native := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"}))(t)
 	protect := api.LoadBalancerUpdate{DeletionProtection: hcloud.Ptr(true)}
-	must(c.UpdateLoadBalancer(t.Context(), native[0].ID, protect))(t)
-	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	must.Do(c.UpdateLoadBalancer(t.Context(), native[0].ID, protect))(t)
+	lb = must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	assert.True(t, lb.Protection.Delete)
 	requireError(t, hcloud.ErrorCodeProtected)(sdk.LoadBalancer.Delete(t.Context(), lb))
 }
@@ -209,8 +210,8 @@ func TestServicesAreTheListenersThatThereAre(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	lb := createBalancer(t, c, sdk)
 	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080)))
-	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
-	changed := must(c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
+	native := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	changed := must.Do(c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
 		Listeners: &api.Listeners{
 			{Protocol: api.ProtocolTCP, Port: 81, TargetPort: 30081, ConnectionLimit: 7},
 			{Protocol: api.ProtocolUDP, Port: 82, TargetPort: 30082},
@@ -218,13 +219,13 @@ func TestServicesAreTheListenersThatThereAre(t *testing.T) {
 	}))(t)
 	c.AwaitLoadBalancer(changed.ID, api.LoadBalancerActive)
 	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(82, 30082)))
-	lb = mustFirst(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	lb = must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	var ports []int
 	for _, s := range lb.Services {
 		ports = append(ports, s.ListenPort)
 	}
 	assert.Equal(t, []int{81, 82}, ports)
-	native = must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	native = must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native[0].Listeners, 3)
 	assert.Contains(t, native[0].Listeners, changed.Listeners[0], "what others set stays")
 	assert.Contains(t, native[0].Listeners, changed.Listeners[1])
@@ -245,7 +246,7 @@ func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 // An action that is under way locks its balancer, and its IDs stay readable when that is gone.
 func TestActionsAreOperations(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic(), cloudtest.VirtualClock(), cloudtest.Profile("realistic"))
-	made := mustFirst(sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
+	made := must.First(sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
 		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
 		Location: &hcloud.Location{Name: zoneOf(t, c)},
 	}))(t)
@@ -253,9 +254,9 @@ func TestActionsAreOperations(t *testing.T) {
 	assert.Equal(t, "create_load_balancer", made.Action.Command)
 	_, _, err := sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
 	requireError(t, hcloud.ErrorCodeLocked)(err)
-	must(c.AdvanceClock(t.Context(), time.Hour))(t)
+	must.Do(c.AdvanceClock(t.Context(), time.Hour))(t)
 	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Action))
-	must(sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer))(t)
-	must(c.AdvanceClock(t.Context(), time.Hour))(t)
-	assert.Equal(t, hcloud.ActionStatusSuccess, mustFirst(sdk.Action.GetByID(t.Context(), made.Action.ID))(t).Status)
+	must.Do(sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer))(t)
+	must.Do(c.AdvanceClock(t.Context(), time.Hour))(t)
+	assert.Equal(t, hcloud.ActionStatusSuccess, must.First(sdk.Action.GetByID(t.Context(), made.Action.ID))(t).Status)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 const patience = 30 * time.Second
@@ -34,7 +35,7 @@ func (s *sdk) await(workRequest *string, err error) loadbalancer.WorkRequest {
 	s.t.Helper()
 	require.NoError(s.t, err)
 	require.NotNil(s.t, workRequest, "opc-work-request-id")
-	answer := must(s.lb.GetWorkRequest(s.t.Context(), loadbalancer.GetWorkRequestRequest{
+	answer := must.Do(s.lb.GetWorkRequest(s.t.Context(), loadbalancer.GetWorkRequestRequest{
 		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
 			RetryPolicy: untilDone(func(r loadbalancer.GetWorkRequestResponse) bool {
 				return r.LifecycleState == loadbalancer.WorkRequestLifecycleStateAccepted ||
@@ -49,14 +50,14 @@ func (s *sdk) await(workRequest *string, err error) loadbalancer.WorkRequest {
 
 func (s *sdk) getLB(id *string) loadbalancer.LoadBalancer {
 	s.t.Helper()
-	answer := must(s.lb.GetLoadBalancer(s.t.Context(), loadbalancer.GetLoadBalancerRequest{LoadBalancerId: id}))(s.t)
+	answer := must.Do(s.lb.GetLoadBalancer(s.t.Context(), loadbalancer.GetLoadBalancerRequest{LoadBalancerId: id}))(s.t)
 	requireMandatory(s.t, answer.LoadBalancer)
 	return answer.LoadBalancer
 }
 
 func (s *sdk) listLBs(name string) []loadbalancer.LoadBalancer {
 	s.t.Helper()
-	answer := must(s.lb.ListLoadBalancers(s.t.Context(), loadbalancer.ListLoadBalancersRequest{
+	answer := must.Do(s.lb.ListLoadBalancers(s.t.Context(), loadbalancer.ListLoadBalancersRequest{
 		CompartmentId: s.compartment, DisplayName: &name,
 	}))(s.t)
 	requireMandatory(s.t, answer.Items)
@@ -130,7 +131,7 @@ func TestLoadBalancers(t *testing.T) {
 	})
 	assert.Equal(t, []string{*one.vnic.PrivateIP, *two.vnic.PrivateIP}, addresses(set))
 
-	native := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	native := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, native, 1)
 	assert.Equal(t, []int{80, 30080}, []int{native[0].Listeners[0].Port, native[0].Listeners[0].TargetPort})
 	assert.Len(t, native[0].Targets, 2)
@@ -222,7 +223,7 @@ func TestChangesOfALoadBalancer(t *testing.T) {
 	assert.Equal(t, "flexible", *lb.ShapeName)
 	assert.Equal(t, 100, *lb.ShapeDetails.MaximumBandwidthInMbps)
 
-	all := must(s.lb.ListWorkRequests(ctx, loadbalancer.ListWorkRequestsRequest{
+	all := must.Do(s.lb.ListWorkRequests(ctx, loadbalancer.ListWorkRequestsRequest{
 		LoadBalancerId: id, Limit: new(int64(100)),
 	}))(t)
 	requireMandatory(t, all.Items)
@@ -237,12 +238,12 @@ func TestDrift(t *testing.T) {
 		DefaultBackendSetName: new("TCP-80"), Port: new(81), Protocol: new("TCP"),
 	}
 	id := s.await(createLB(s, details, "uid-1")).LoadBalancerId
-	lb := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0]
+	lb := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0]
 	listeners, targets := lb.Listeners[:1], lb.Targets[1:]
 	listeners[0].TargetPort, listeners[0].ProxyProtocol = 31000, api.ProxyProtocolV2
 	listeners[0].HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 31000, IntervalSeconds: 7}
 	listeners = append(listeners, api.Listener{Protocol: api.ProtocolTCP, Port: 9999, TargetPort: 30999})
-	must(c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{
+	must.Do(c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{
 		Listeners: &listeners, Targets: &targets, Algorithm: new(api.AlgorithmSourceHash),
 	}))(t)
 	after := s.getLB(id)
@@ -264,7 +265,7 @@ func TestThousandBackends(t *testing.T) {
 	details := lbDetails(s, "uid-1", node)
 	set := details.BackendSets["TCP-80"]
 	for range 1000 {
-		in := must(c.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+		in := must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
 		set.Backends = append(set.Backends, loadbalancer.BackendDetails{IpAddress: &in.Addresses[0].IP, Port: new(30080)})
 	}
 	for port := 80; port < 90; port++ {
@@ -301,7 +302,7 @@ func TestRetryTokens(t *testing.T) {
 	details := lbDetails(s, "uid-1", createNode(t, c, s, "node-1"))
 	first, err := createLB(s, details, "uid-1")
 	id := s.await(first, err).LoadBalancerId
-	again := must(createLB(s, details, "uid-1"))(t)
+	again := must.Do(createLB(s, details, "uid-1"))(t)
 	assert.Equal(t, first, again)
 	require.Len(t, s.listLBs("uid-1"), 1)
 	otherwise := details
@@ -312,8 +313,8 @@ func TestRetryTokens(t *testing.T) {
 	otherwise.ShapeName = new("400Mbps")
 	_, err = createLB(s, otherwise, "uid-1")
 	requireRefusal(t, http.StatusConflict, "InvalidatedRetryToken", err)
-	must(c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))}))(t)
-	again = must(createLB(s, details, "uid-1"))(t, "though there is no room for another")
+	must.Do(c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))}))(t)
+	again = must.Do(createLB(s, details, "uid-1"))(t, "though there is no room for another")
 	assert.Equal(t, first, again)
 	deleted, err := s.lb.DeleteLoadBalancer(t.Context(), loadbalancer.DeleteLoadBalancerRequest{LoadBalancerId: id})
 	s.await(deleted.OpcWorkRequestId, err)
@@ -328,7 +329,7 @@ func TestWorkRequestsWhileABalancerIsMade(t *testing.T) {
 	c, s := startCloud(t)
 	n := createNode(t, c, s, "node-1")
 	stuck := c.Fail(api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
-	workRequest := must(createLB(s, lbDetails(s, "uid-1", n), "uid-1"))(t)
+	workRequest := must.Do(createLB(s, lbDetails(s, "uid-1", n), "uid-1"))(t)
 	made := s.listLBs("uid-1")
 	require.Len(t, made, 1)
 	assert.Equal(t, loadbalancer.LoadBalancerLifecycleStateCreating, made[0].LifecycleState)
@@ -345,8 +346,8 @@ func TestWorkRequestsWhileABalancerIsMade(t *testing.T) {
 	assert.NotNil(t, s.await(workRequest, nil).TimeFinished)
 
 	c.Fail(api.FaultCreate{Effect: api.FaultEffect{Fail: "no room left"}})
-	workRequest = must(createLB(s, lbDetails(s, "uid-2", n), "uid-2"))(t)
-	failed := must(s.lb.GetWorkRequest(t.Context(), loadbalancer.GetWorkRequestRequest{
+	workRequest = must.Do(createLB(s, lbDetails(s, "uid-2", n), "uid-2"))(t)
+	failed := must.Do(s.lb.GetWorkRequest(t.Context(), loadbalancer.GetWorkRequestRequest{
 		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
 			RetryPolicy: untilDone(func(r loadbalancer.GetWorkRequestResponse) bool { return r.TimeFinished == nil }),
 		},
@@ -393,7 +394,7 @@ func TestRefusalsOfLoadBalancers(t *testing.T) {
 	_, err = s.lb.GetWorkRequest(t.Context(), loadbalancer.GetWorkRequestRequest{WorkRequestId: new("nonsense")})
 	requireRefusal(t, 404, "NotAuthorizedOrNotFound", err)
 
-	must(c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))}))(t)
+	must.Do(c.UpdateProjectQuotas(t.Context(), c.Project, api.QuotasUpdate{LoadBalancers: new(api.QuotaLimit(1))}))(t)
 	_, err = createLB(s, lbDetails(s, "uid-2", n), "uid-2")
 	requireRefusal(t, 400, "LimitExceeded", err)
 }
@@ -401,7 +402,7 @@ func TestRefusalsOfLoadBalancers(t *testing.T) {
 func TestReservedAddresses(t *testing.T) {
 	c, s := startCloud(t)
 	n := createNode(t, c, s, "node-1")
-	reserved := must(c.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("web")}))(t)
+	reserved := must.Do(c.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("web")}))(t)
 	byAddress := func() (found publicIP) {
 		t.Helper()
 		asked := map[string]any{"ipAddress": reserved.IP}
@@ -449,12 +450,12 @@ func TestNetworkLoadBalancers(t *testing.T) {
 	c, s := startCloud(t)
 	ctx, n, name := t.Context(), createNode(t, c, s, "node-1"), "default/web/uid-1"
 	creation := nlbCreation(s, name, n)
-	made := must(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t)
+	made := must.Do(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t)
 	assert.Equal(t, http.StatusAccepted, made.RawResponse.StatusCode)
 	requireMandatory(t, made.NetworkLoadBalancer)
-	assert.Equal(t, made.Id, must(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t).Id)
+	assert.Equal(t, made.Id, must.Do(s.nlb.CreateNetworkLoadBalancer(ctx, creation))(t).Id)
 	s.awaitNLB(made.OpcWorkRequestId, nil)
-	listed := must(s.nlb.ListNetworkLoadBalancers(ctx, networkloadbalancer.ListNetworkLoadBalancersRequest{
+	listed := must.Do(s.nlb.ListNetworkLoadBalancers(ctx, networkloadbalancer.ListNetworkLoadBalancersRequest{
 		CompartmentId: s.compartment, DisplayName: &name,
 	}))(t)
 	requireMandatory(t, listed.Items)
@@ -491,13 +492,13 @@ func TestListenersOfBothProtocols(t *testing.T) {
 	made, err := s.nlb.CreateNetworkLoadBalancer(t.Context(), creation)
 	s.awaitNLB(made.OpcWorkRequestId, err)
 	assert.True(t, *s.getNLB(made.Id).Listeners["UDP-53"].IsPpv2Enabled)
-	all := must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	all := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, all, 1)
 	require.Len(t, all[0].Listeners, 2)
 	assert.Equal(t, 360, all[0].IdleTimeoutSeconds)
 
 	listeners := slices.DeleteFunc(all[0].Listeners, func(n api.Listener) bool { return n.Protocol == api.ProtocolUDP })
-	must(c.UpdateLoadBalancer(t.Context(), all[0].ID, api.LoadBalancerUpdate{Listeners: &listeners}))(t)
+	must.Do(c.UpdateLoadBalancer(t.Context(), all[0].ID, api.LoadBalancerUpdate{Listeners: &listeners}))(t)
 	shown := s.getNLB(made.Id).Listeners
 	require.Len(t, shown, 1)
 	assert.Equal(t, networkloadbalancer.ListenerProtocolsTcp, shown["TCP-53"].Protocol)
@@ -520,7 +521,7 @@ func TestNetworkLoadBalancerIsUpdating(t *testing.T) {
 		return changed.OpcWorkRequestId, err
 	}
 	stuck := c.Fail(api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
-	first := must(change(30054))(t)
+	first := must.Do(change(30054))(t)
 	assert.Equal(t, networkloadbalancer.LifecycleStateUpdating, s.getNLB(made.Id).LifecycleState)
 	_, err = change(30055)
 	requireRefusal(t, 409, "IncorrectState", err)
@@ -538,7 +539,7 @@ func (s *sdk) awaitNLB(workRequest *string, err error) {
 	s.t.Helper()
 	require.NoError(s.t, err)
 	require.NotNil(s.t, workRequest, "opc-work-request-id")
-	answer := must(s.nlb.GetWorkRequest(s.t.Context(), networkloadbalancer.GetWorkRequestRequest{
+	answer := must.Do(s.nlb.GetWorkRequest(s.t.Context(), networkloadbalancer.GetWorkRequestRequest{
 		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
 			RetryPolicy: untilDone(func(r networkloadbalancer.GetWorkRequestResponse) bool {
 				return r.Status == networkloadbalancer.OperationStatusAccepted ||
@@ -552,7 +553,7 @@ func (s *sdk) awaitNLB(workRequest *string, err error) {
 
 func (s *sdk) getNLB(id *string) networkloadbalancer.NetworkLoadBalancer {
 	s.t.Helper()
-	answer := must(s.nlb.GetNetworkLoadBalancer(
+	answer := must.Do(s.nlb.GetNetworkLoadBalancer(
 		s.t.Context(), networkloadbalancer.GetNetworkLoadBalancerRequest{NetworkLoadBalancerId: id},
 	))(s.t)
 	requireMandatory(s.t, answer.NetworkLoadBalancer)

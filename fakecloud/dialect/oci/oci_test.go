@@ -29,6 +29,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/oci"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // sdk is the official SDK as one user of the cloud has it. Its package for instances and networks compiles for
@@ -50,14 +51,6 @@ func startCloud(t *testing.T, options ...cloudtest.Option) (*cloudtest.Cloud, *s
 	return c, newUser(t, c, "ccm", api.RoleEditor, makeKeys()[0])
 }
 
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
-	return func(t require.TestingT, about ...any) A {
-		require.NoError(t, err, about...)
-		return answer
-	}
-}
-
 // makeKeys makes two keys once, as that takes a while.
 var makeKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) {
 	for i := range keys {
@@ -72,32 +65,32 @@ var makeKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) {
 // newUser makes a token with the public key, and the SDK's clients that sign with the private one.
 func newUser(t *testing.T, c *cloudtest.Cloud, name string, role api.Role, key *rsa.PrivateKey) *sdk {
 	t.Helper()
-	must(c.CreateToken(t.Context(), c.Project, api.TokenCreate{Name: name, Role: role}))(t)
-	der := must(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)
+	must.Do(c.CreateToken(t.Context(), c.Project, api.TokenCreate{Name: name, Role: role}))(t)
+	der := must.Do(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-	must(c.AddTokenKey(t.Context(), c.Project, name, api.TokenKeyCreate{PublicKey: string(public)}))(t)
+	must.Do(c.AddTokenKey(t.Context(), c.Project, name, api.TokenKeyCreate{PublicKey: string(public)}))(t)
 	return connect(t, c, name, fingerprint(t, key), key)
 }
 
 // fingerprint is a key's, as Oracle's console shows it.
 func fingerprint(t *testing.T, key *rsa.PrivateKey) string {
 	t.Helper()
-	sum := md5.Sum(must(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)) //nolint:gosec // As above.
+	sum := md5.Sum(must.Do(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)) //nolint:gosec // As above.
 	return strings.ReplaceAll(fmt.Sprintf("% x", sum), " ", ":")
 }
 
 func connect(t *testing.T, c *cloudtest.Cloud, user, fingerprint string, key *rsa.PrivateKey) *sdk {
 	t.Helper()
 	private := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	p := must(c.Client.Project(t.Context()))(t)
+	p := must.Do(c.Client.Project(t.Context()))(t)
 	config := common.NewRawConfigurationProvider(
 		"ocid1.tenancy.fc1.."+p.Name, "ocid1.user.fc1.."+user, "us-phoenix-1", fingerprint, string(private), nil,
 	)
 	s := &sdk{t: t, compartment: new("ocid1.tenancy.fc1.." + p.Name)}
-	s.identity = must(identity.NewIdentityClientWithConfigurationProvider(config))(t)
-	s.lb = must(loadbalancer.NewLoadBalancerClientWithConfigurationProvider(config))(t)
-	s.nlb = must(networkloadbalancer.NewNetworkLoadBalancerClientWithConfigurationProvider(config))(t)
-	s.core = must(common.NewClientWithConfig(config))(t)
+	s.identity = must.Do(identity.NewIdentityClientWithConfigurationProvider(config))(t)
+	s.lb = must.Do(loadbalancer.NewLoadBalancerClientWithConfigurationProvider(config))(t)
+	s.nlb = must.Do(networkloadbalancer.NewNetworkLoadBalancerClientWithConfigurationProvider(config))(t)
+	s.core = must.Do(common.NewClientWithConfig(config))(t)
 	s.core.BasePath = "20160918"
 	for _, base := range []*common.BaseClient{
 		&s.identity.BaseClient, &s.lb.BaseClient, &s.nlb.BaseClient, &s.core,
@@ -115,10 +108,10 @@ func (s *sdk) call(method, path string, body, answer any, header ...string) erro
 	s.t.Helper()
 	var sent io.Reader = http.NoBody
 	if body != nil {
-		text := must(json.Marshal(body))(s.t)
+		text := must.Do(json.Marshal(body))(s.t)
 		sent = bytes.NewReader(text)
 	}
-	request := must(http.NewRequestWithContext(s.t.Context(), method, path, sent))(s.t)
+	request := must.Do(http.NewRequestWithContext(s.t.Context(), method, path, sent))(s.t)
 	request.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
@@ -261,7 +254,7 @@ type node struct {
 
 func createNode(t *testing.T, c *cloudtest.Cloud, s *sdk, name string) node {
 	t.Helper()
-	made := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
+	made := must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
 	native := c.AwaitInstance(made.ID, api.InstanceRunning)
 	id := native.Identities["oci"]
 	require.Regexp(t, `^ocid1\.instance\.`, id, "the provider ID is the bare OCID")
@@ -293,7 +286,7 @@ func TestNodes(t *testing.T) {
 	listed = get[[]instance](s, "/instances", "compartmentId", *s.compartment, "availabilityDomain", domain)
 	assert.Equal(t, []instance{n.instance}, listed)
 	assert.Len(t, get[[]vnicAttachment](s, "/vnicAttachments", "compartmentId", *s.compartment), 2)
-	domains := must(s.identity.ListAvailabilityDomains(
+	domains := must.Do(s.identity.ListAvailabilityDomains(
 		t.Context(), identity.ListAvailabilityDomainsRequest{CompartmentId: s.compartment},
 	))(t)
 	assert.Len(t, domains.Items, 3)
@@ -310,11 +303,11 @@ func TestStatesOfInstances(t *testing.T) {
 		assert.Equal(t, want, state())
 	}
 	stuck := c.Fail(api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
-	must(c.StopInstance(t.Context(), n.native.ID))(t)
+	must.Do(c.StopInstance(t.Context(), n.native.ID))(t)
 	becomes(api.InstanceStopping, "STOPPING")
 	require.NoError(t, c.DeleteFault(t.Context(), stuck.ID))
 	becomes(api.InstanceStopped, "STOPPED")
-	must(c.TerminateInstance(t.Context(), n.native.ID))(t)
+	must.Do(c.TerminateInstance(t.Context(), n.native.ID))(t)
 	becomes(api.InstanceTerminated, "TERMINATED")
 }
 
@@ -419,7 +412,7 @@ func TestRefusals(t *testing.T) {
 		require.NoError(t, c.DeleteFault(ctx, rule.ID))
 	}
 	c.Fail(api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
-	createdBefore := must(c.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")}))(t)
+	createdBefore := must.Do(c.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")}))(t)
 	c.AwaitInstance(createdBefore.ID, api.InstanceRunning)
 	assert.Empty(t, get[[]instance](s, "/instances", "compartmentId", *s.compartment))
 }

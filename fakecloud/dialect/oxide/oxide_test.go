@@ -16,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/oxide"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 const patience = 30 * time.Second
@@ -24,15 +25,7 @@ const patience = 30 * time.Second
 func startCloud(t *testing.T, options ...cloudtest.Option) (*cloudtest.Cloud, *oxide.Client) {
 	t.Helper()
 	c := cloudtest.Start(t, append(options, cloudtest.Dialect(dialect.Dialect))...)
-	return c, newSDK(t, c, strings.TrimSpace(string(must(os.ReadFile(c.TokenFile))(t))))
-}
-
-// must returns what a call answers, and wants the call to succeed.
-func must[A any](answer A, err error) func(t require.TestingT, about ...any) A {
-	return func(t require.TestingT, about ...any) A {
-		require.NoError(t, err, about...)
-		return answer
-	}
+	return c, newSDK(t, c, strings.TrimSpace(string(must.Do(os.ReadFile(c.TokenFile))(t))))
 }
 
 // requireRefused wants a call to be refused with an error.
@@ -46,24 +39,24 @@ func requireRefused(t *testing.T, want error) func(results ...any) {
 
 func newSDK(t *testing.T, c *cloudtest.Cloud, token string) *oxide.Client {
 	t.Helper()
-	return must(oxide.NewClient(oxide.WithHost(c.DialectURL("oxide")), oxide.WithToken(token)))(t)
+	return must.Do(oxide.NewClient(oxide.WithHost(c.DialectURL("oxide")), oxide.WithToken(token)))(t)
 }
 
 func project(t *testing.T, c *cloudtest.Cloud) oxide.NameOrId {
 	t.Helper()
-	return oxide.NameOrId(must(c.Client.Project(t.Context()))(t).Name)
+	return oxide.NameOrId(must.Do(c.Client.Project(t.Context()))(t).Name)
 }
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	in := must(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
+	in := must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
 	return c.AwaitInstance(in.ID, api.InstanceRunning)
 }
 
 func TestInstances(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	in, ctx := createInstance(t, c, "node-1"), t.Context()
-	byName := must(sdk.InstanceView(ctx, oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"}))(t)
+	byName := must.Do(sdk.InstanceView(ctx, oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"}))(t)
 	assert.Equal(t, "oxide://"+byName.Id, in.Identities["oxide"])
 	assert.Equal(t, "node-1", byName.Hostname)
 	assert.Equal(t, oxide.InstanceStateRunning, byName.RunState)
@@ -72,20 +65,20 @@ func TestInstances(t *testing.T) {
 	require.NoError(t, uuid.Validate(byName.ProjectId))
 
 	id := oxide.NameOrId(byName.Id)
-	assert.Equal(t, byName, must(sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id}))(t))
-	nics := must(sdk.InstanceNetworkInterfaceList(ctx, oxide.InstanceNetworkInterfaceListParams{Instance: id}))(t)
+	assert.Equal(t, byName, must.Do(sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id}))(t))
+	nics := must.Do(sdk.InstanceNetworkInterfaceList(ctx, oxide.InstanceNetworkInterfaceListParams{Instance: id}))(t)
 	require.Len(t, nics.Items, 1)
 	v4, ok := nics.Items[0].IpStack.AsV4()
 	require.True(t, ok)
 	assert.Equal(t, in.Addresses[0].IP, v4.Value.Ip)
-	assert.Empty(t, must(sdk.InstanceExternalIpList(ctx, oxide.InstanceExternalIpListParams{Instance: id}))(t).Items)
+	assert.Empty(t, must.Do(sdk.InstanceExternalIpList(ctx, oxide.InstanceExternalIpListParams{Instance: id}))(t).Items)
 
-	must(c.StopInstance(ctx, in.ID))(t)
+	must.Do(c.StopInstance(ctx, in.ID))(t)
 	require.Eventually(t, func() bool {
 		stopped, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id})
 		return err == nil && stopped.RunState == oxide.InstanceStateStopped
 	}, patience, 5*time.Millisecond)
-	must(c.TerminateInstance(ctx, in.ID))(t)
+	must.Do(c.TerminateInstance(ctx, in.ID))(t)
 	require.Eventually(t, func() bool {
 		_, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: id})
 		return errors.Is(err, oxide.ErrObjectNotFound)
@@ -97,7 +90,7 @@ func TestInstances(t *testing.T) {
 func TestFloatingIPs(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	ctx, in, p := t.Context(), createInstance(t, c, "node-1"), project(t, c)
-	ip := must(sdk.FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{Project: p, Body: &oxide.FloatingIpCreate{
+	ip := must.Do(sdk.FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{Project: p, Body: &oxide.FloatingIpCreate{
 		Name: "web", Description: "of a test", AddressAllocator: oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}},
 	}}))(t)
 	assert.Equal(t, "of a test", ip.Description)
@@ -108,12 +101,12 @@ func TestFloatingIPs(t *testing.T) {
 			Body: &oxide.FloatingIpAttach{Kind: oxide.FloatingIpParentKindInstance, Parent: to},
 		})
 	}
-	attached := must(attach("node-1"))(t)
+	attached := must.Do(attach("node-1"))(t)
 	assert.Equal(t, in.Identities["oxide"], "oxide://"+attached.InstanceId)
-	must(attach(oxide.NameOrId(attached.InstanceId)))(t, "it is there already")
-	viewed := must(sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: "web", Project: p}))(t)
+	must.Do(attach(oxide.NameOrId(attached.InstanceId)))(t, "it is there already")
+	viewed := must.Do(sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: "web", Project: p}))(t)
 	assert.Equal(t, attached, viewed)
-	external := must(sdk.InstanceExternalIpList(
+	external := must.Do(sdk.InstanceExternalIpList(
 		ctx, oxide.InstanceExternalIpListParams{Instance: oxide.NameOrId(attached.InstanceId)},
 	))(t)
 	require.Len(t, external.Items, 1)
@@ -125,10 +118,10 @@ func TestFloatingIPs(t *testing.T) {
 	_, err := attach("node-2")
 	require.ErrorIs(t, err, oxide.ErrInvalidRequest, "it has to be detached first")
 	requireRefused(t, oxide.ErrInvalidRequest)(sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id}))
-	assert.Empty(t, must(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t).InstanceId)
+	assert.Empty(t, must.Do(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t).InstanceId)
 	requireRefused(t, oxide.ErrInvalidRequest)(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))
-	must(attach("node-2"))(t)
-	must(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t)
+	must.Do(attach("node-2"))(t)
+	must.Do(sdk.FloatingIpDetach(ctx, oxide.FloatingIpDetachParams{FloatingIp: id}))(t)
 	require.NoError(t, sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id}))
 	requireRefused(t, oxide.ErrObjectNotFound)(sdk.FloatingIpView(ctx, oxide.FloatingIpViewParams{FloatingIp: id}))
 }
@@ -136,7 +129,7 @@ func TestFloatingIPs(t *testing.T) {
 func TestAllocators(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	ctx, p := t.Context(), project(t, c)
-	pool := must(sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "default"}))(t)
+	pool := must.Do(sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "default"}))(t)
 	requireRefused(t, oxide.ErrObjectNotFound)(sdk.IpPoolView(ctx, oxide.IpPoolViewParams{Pool: "other"}))
 	auto := oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}}
 	from := func(selector oxide.PoolSelector) oxide.AddressAllocator {
@@ -156,12 +149,12 @@ func TestAllocators(t *testing.T) {
 			Project: p, Body: &oxide.FloatingIpCreate{Name: oxide.Name(name), AddressAllocator: from},
 		})
 	}
-	a := must(create("a", inPool("default")))(t)
+	a := must.Do(create("a", inPool("default")))(t)
 	assert.Equal(t, pool.Id, a.IpPoolId)
-	must(create("b", inPool(pool.Id)))(t)
-	must(create("d", ofVersion(oxide.IpVersionV4)))(t)
+	must.Do(create("b", inPool(pool.Id)))(t)
+	must.Do(create("d", ofVersion(oxide.IpVersionV4)))(t)
 	require.NoError(t, sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: oxide.NameOrId(a.Id)}))
-	assert.Equal(t, a.Ip, must(create("f", explicitly(a.Ip)))(t).Ip)
+	assert.Equal(t, a.Ip, must.Do(create("f", explicitly(a.Ip)))(t).Ip)
 	for _, refused := range []struct {
 		name string
 		from oxide.AddressAllocator
@@ -192,7 +185,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, view(sdk, "node-2", project(t, c)), oxide.ErrObjectNotFound)
 	require.ErrorIs(t, view(sdk, oxide.NameOrId(uuid.NewString()), ""), oxide.ErrObjectNotFound)
 	require.ErrorIs(t, view(newSDK(t, c, "wrong"), "node-1", project(t, c)), oxide.ErrUnauthenticated)
-	viewer := must(c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
+	viewer := must.Do(c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer}))(t)
 	_, err := newSDK(t, c, viewer.Secret).FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{
 		Project: project(t, c), Body: &oxide.FloatingIpCreate{
 			Name: "web", AddressAllocator: oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}},
@@ -217,17 +210,16 @@ func TestRefusals(t *testing.T) {
 
 func TestAPIVersion(t *testing.T) {
 	c, _ := startCloud(t, cloudtest.WithoutTraffic())
-	token := must(os.ReadFile(c.TokenFile))(t)
+	token := must.Do(os.ReadFile(c.TokenFile))(t)
 	for version, want := range map[string]int{
 		"": http.StatusOK, "2026060800.0.0": http.StatusOK, "1.0.0": http.StatusOK, "latest": http.StatusBadRequest,
 	} {
-		request := must(http.NewRequestWithContext(
+		request := must.Do(http.NewRequestWithContext(
 			t.Context(), http.MethodGet, c.DialectURL("oxide")+"/v1/ip-pools/default", nil,
 		))(t)
 		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 		request.Header.Set("API-Version", version)
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
+		response := must.Do(http.DefaultClient.Do(request))(t)
 		_ = response.Body.Close()
 		assert.Equal(t, want, response.StatusCode, version)
 	}

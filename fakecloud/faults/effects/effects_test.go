@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/faults/effects"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestRemoveField(t *testing.T) {
@@ -29,8 +30,7 @@ func TestRemoveField(t *testing.T) {
 		"id b":       thing,
 		"list 7 b":   thing,
 	} {
-		got, err := effects.RemoveField(json.RawMessage(thing), strings.Fields(path)...)
-		require.NoError(t, err, path)
+		got := must.Do(effects.RemoveField(json.RawMessage(thing), strings.Fields(path)...))(t, path)
 		assert.JSONEq(t, want, string(got), path)
 		if path != "id" {
 			assert.Contains(t, string(got), "1234567890123456789", "numbers keep their digits")
@@ -48,8 +48,7 @@ func TestChangeAt(t *testing.T) {
 		"/a~1b/1/list": `{"a/b":[{"list":[1,2,3]},{"list":[]}],"thing":{}}`,
 		"/a~1b":        `{"a/b":[{"list":[1,2,3]}],"thing":{}}`,
 	} {
-		got, err := effects.ChangeAt(json.RawMessage(whole), pointer, keepOne)
-		require.NoError(t, err, pointer)
+		got := must.Do(effects.ChangeAt(json.RawMessage(whole), pointer, keepOne))(t, pointer)
 		assert.JSONEq(t, want, string(got), pointer)
 	}
 	for _, pointer := range []string{"/none", "/a~1b/2", "/a~1b/list", "/thing/list", ""} {
@@ -72,8 +71,7 @@ func TestCaptureIsBounded(t *testing.T) {
 	assert.Equal(t, effects.Answer{Status: http.StatusOK, Header: http.Header{}, Body: []byte("fourmore")}, a)
 	_, err = effects.Capture(answer, r, 7)
 	require.ErrorIs(t, err, effects.ErrTooLong)
-	a, err = effects.Capture(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), r, 7)
-	require.NoError(t, err)
+	a = must.Do(effects.Capture(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), r, 7))(t)
 	assert.Equal(t, http.StatusOK, a.Status, "a handler that writes nothing")
 }
 
@@ -90,20 +88,17 @@ func TestAnswers(t *testing.T) {
 	_, err := get("a", "", errors.New("no"))
 	require.Error(t, err)
 	for _, now := range []string{"first", "second"} {
-		got, err := get("a", now, nil)
-		require.NoError(t, err)
+		got := must.Do(get("a", now, nil))(t)
 		assert.Equal(t, "first", got)
 	}
 	huge := strings.Repeat("x", 32<<20)
 	for _, now := range []string{huge, "small"} {
-		got, err := get("b", now, nil)
-		require.NoError(t, err)
+		got := must.Do(get("b", now, nil))(t)
 		assert.Len(t, got, len(now))
 	}
-	simultaneous, err := kept.GetOrCapture("c", func() (effects.Answer, error) {
+	simultaneous := must.Do(kept.GetOrCapture("c", func() (effects.Answer, error) {
 		_, err := get("c", "first", nil)
 		return effects.Answer{Body: []byte("second")}, err
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Equal(t, "first", string(simultaneous.Body))
 }
