@@ -56,36 +56,39 @@ type awaitedResource struct {
 
 func (w *waiter) awaitInstances(cmd *cobra.Command, c *client.Client, items []api.Instance) error {
 	return awaitAll(w, cmd, c, items, func(in *api.Instance) awaitedResource {
-		return awaitedResource{"instance", in.Name, in.ID, string(in.State), func(ctx context.Context) (string, error) {
-			now, err := c.GetInstance(ctx, in.ID)
-			switch {
-			case client.IsNotFound(err):
-				in.State = api.InstanceTerminated // It was terminated, and its record has expired.
-			case err != nil:
-				return "", err
-			default:
-				*in = *now
-			}
-			return string(in.State), nil
-		}}
+		// One that is not found was terminated, and its record has expired.
+		reread := rereader(in, in.ID, &in.State, api.InstanceTerminated, c.GetInstance)
+		return awaitedResource{"instance", in.Name, in.ID, string(in.State), reread}
 	})
 }
 
 func (w *waiter) awaitBalancers(cmd *cobra.Command, c *client.Client, items []api.LoadBalancer) error {
 	return awaitAll(w, cmd, c, items, func(lb *api.LoadBalancer) awaitedResource {
-		return awaitedResource{"load balancer", lb.Name, lb.ID, string(lb.State), func(ctx context.Context) (string, error) {
-			now, err := c.GetLoadBalancer(ctx, lb.ID)
-			switch {
-			case client.IsNotFound(err):
-				lb.State = "deleted"
-			case err != nil:
-				return "", err
-			default:
-				*lb = *now
-			}
-			return string(lb.State), nil
-		}}
+		reread := rereader(lb, lb.ID, &lb.State, "deleted", c.GetLoadBalancer)
+		return awaitedResource{"load balancer", lb.Name, lb.ID, string(lb.State), reread}
 	})
+}
+
+// rereader reads a resource again, whose state is gone if it is not found.
+func rereader[T any, S ~string](
+	one *T,
+	id string,
+	state *S,
+	gone S,
+	get func(context.Context, string) (*T, error),
+) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		now, err := get(ctx, id)
+		switch {
+		case client.IsNotFound(err):
+			*state = gone
+		case err != nil:
+			return "", err
+		default:
+			*one = *now
+		}
+		return string(*state), nil
+	}
 }
 
 // awaitAll waits until the operations of all items have ended, if --wait was given. It

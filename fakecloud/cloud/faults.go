@@ -179,11 +179,7 @@ func (c *Cloud) liftFaultsOf(ctx context.Context, tx *changeTx, project string) 
 // lost rule took, and stuck resources of all projects but those whose IDs are given.
 func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		rows, err := tx.OutageOrphans(ctx)
-		if err != nil {
-			return err
-		}
-		orphans, err := mapAll(rows, resourceFrom[Instance])
+		orphans, err := resourcesFrom[Instance](tx.OutageOrphans(ctx))
 		if err != nil {
 			return err
 		}
@@ -278,15 +274,11 @@ func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultS
 
 // endOutage starts the instances again that an outage took. Other rules took none.
 func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string) error {
-	rows, err := tx.InstancesOfFault(ctx, rule)
+	instances, err := resourcesFrom[Instance](tx.InstancesOfFault(ctx, rule))
 	if err != nil {
 		return err
 	}
 	if err := tx.DeleteFaultInstances(ctx, rule); err != nil {
-		return err
-	}
-	instances, err := mapAll(rows, resourceFrom[Instance])
-	if err != nil {
 		return err
 	}
 	return c.recoverInstances(ctx, tx, instances)

@@ -58,39 +58,35 @@ type FirewallUpdate struct {
 // CreateFirewall gives the new firewall, which is in force.
 func (c *Cloud) CreateFirewall(ctx context.Context, p Project, spec FirewallSpec) (Firewall, Outcome, error) {
 	f, outcome, err := createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Firewall, error) {
-		return c.newFirewall(ctx, tx, p, spec)
+		count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(FirewallResource)})
+		if err != nil {
+			return Firewall{}, err
+		}
+		if count >= maxFirewalls {
+			return Firewall{}, refuse(QuotaExceeded, "project %q has %d firewalls, which is the limit", p.Name, maxFirewalls)
+		}
+		if spec.Name == "" {
+			spec.Name = "firewall-" + c.random.letters(6)
+		}
+		f := Firewall{
+			Metadata: Metadata{
+				Project: p.ID, Name: spec.Name, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
+				CreatedAt: tx.now, UpdatedAt: tx.now,
+			},
+			Instances: spec.Instances, Rules: spec.Rules, Records: spec.Records,
+		}
+		if err := checkFirewall(ctx, tx.Tx, p, f, nil); err != nil {
+			return Firewall{}, err
+		}
+		if f.ID, f.Serial, err = c.newIdentity(ctx, tx, "f"); err != nil {
+			return Firewall{}, err
+		}
+		return f, insertResource(ctx, tx, f)
 	})
 	if err == nil {
 		c.refreshBalancersOf(context.WithoutCancel(ctx), f.Instances...)
 	}
 	return f, outcome, err
-}
-
-func (c *Cloud) newFirewall(ctx context.Context, tx *changeTx, p Project, spec FirewallSpec) (Firewall, error) {
-	count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(FirewallResource)})
-	if err != nil {
-		return Firewall{}, err
-	}
-	if count >= maxFirewalls {
-		return Firewall{}, refuse(QuotaExceeded, "project %q has %d firewalls, which is the limit", p.Name, maxFirewalls)
-	}
-	if spec.Name == "" {
-		spec.Name = "firewall-" + c.random.letters(6)
-	}
-	f := Firewall{
-		Metadata: Metadata{
-			Project: p.ID, Name: spec.Name, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
-			CreatedAt: tx.now, UpdatedAt: tx.now,
-		},
-		Instances: spec.Instances, Rules: spec.Rules, Records: spec.Records,
-	}
-	if err := checkFirewall(ctx, tx.Tx, p, f, nil); err != nil {
-		return Firewall{}, err
-	}
-	if f.ID, f.Serial, err = c.newIdentity(ctx, tx, "f"); err != nil {
-		return Firewall{}, err
-	}
-	return f, insertResource(ctx, tx, f)
 }
 
 // checkFirewall refuses what a firewall cannot be. Instances that left it are not re-evaluated.

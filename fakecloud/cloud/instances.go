@@ -188,6 +188,22 @@ func (c *Cloud) ListInstances(ctx context.Context, p Project, f Filter) (page []
 	return listResources[Instance](ctx, c, p, f)
 }
 
+// instanceToUse finds the instance that a request names by its instanceId. purpose says what it is needed for,
+// and instead what to do if it is terminated.
+func instanceToUse(ctx context.Context, tx *store.Tx, p Project, id, purpose, instead string) (Instance, error) {
+	in, err := loadResource[Instance](ctx, tx, p, id)
+	var refused *Error
+	switch {
+	case errors.As(err, &refused):
+		return in, refuse(UnknownInstance, "no instance %q in project %q%s", id, p.Name, purpose).
+			withField("instanceId", "is not an instance of the project")
+	case err == nil && in.State == InstanceTerminated:
+		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: %s", in.Name, id, instead).
+			withField("instanceId", "is terminated")
+	}
+	return in, err
+}
+
 func listJSON[T any](v []T) string {
 	if len(v) == 0 {
 		return "[]"
@@ -329,11 +345,7 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, ru
 
 // removeTargetEverywhere takes a terminated instance out of the targets of every balancer.
 func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string) error {
-	rows, err := tx.LoadBalancersTargeting(ctx, id)
-	if err != nil {
-		return err
-	}
-	balancers, err := mapAll(rows, resourceFrom[LoadBalancer])
+	balancers, err := resourcesFrom[LoadBalancer](tx.LoadBalancersTargeting(ctx, id))
 	if err != nil {
 		return err
 	}

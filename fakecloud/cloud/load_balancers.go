@@ -49,12 +49,10 @@ func (c *Cloud) CreateLoadBalancer(
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
-	return createWithOperation(ctx, c, p, "createLoadBalancer", func(
-		ctx context.Context,
-		tx *changeTx,
-	) (LoadBalancer, error) {
+	create := func(ctx context.Context, tx *changeTx) (LoadBalancer, error) {
 		return c.newLoadBalancer(ctx, tx, p, spec)
-	})
+	}
+	return createWithOperation(ctx, c, p, "createLoadBalancer", create)
 }
 
 // newLoadBalancer makes the checks that need the store, and inserts a balancer.

@@ -45,32 +45,22 @@ func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) 
 		return Network{}, Outcome{}, err
 	}
 	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Network, error) {
-		return c.newNetwork(ctx, tx, p, spec, cidr)
+		if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
+			return Network{}, err
+		}
+		if err := checkUnused(ctx, tx.Tx, NetworkResource, p, "", spec.Name); err != nil {
+			return Network{}, err
+		}
+		if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
+			return Network{}, err
+		}
+		metadata, err := c.newMetadata(ctx, tx, p, "n", spec.Name, spec.Tags)
+		if err != nil {
+			return Network{}, err
+		}
+		n := Network{Metadata: metadata, CIDR: cidr}
+		return n, insertResource(ctx, tx, n)
 	})
-}
-
-func (c *Cloud) newNetwork(
-	ctx context.Context,
-	tx *changeTx,
-	p Project,
-	spec NetworkSpec,
-	cidr netip.Prefix,
-) (Network, error) {
-	if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
-		return Network{}, err
-	}
-	if err := checkUnused(ctx, tx.Tx, NetworkResource, p, "", spec.Name); err != nil {
-		return Network{}, err
-	}
-	if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
-		return Network{}, err
-	}
-	metadata, err := c.newMetadata(ctx, tx, p, "n", spec.Name, spec.Tags)
-	if err != nil {
-		return Network{}, err
-	}
-	n := Network{Metadata: metadata, CIDR: cidr}
-	return n, insertResource(ctx, tx, n)
 }
 
 // checkNetworkCIDR refuses a CIDR that overlaps with another network of the project or

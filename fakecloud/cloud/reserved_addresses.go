@@ -41,26 +41,22 @@ type AddressSpec struct {
 // ReserveAddress gives the project an address of the load balancers' pool.
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
 	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (ReservedAddress, error) {
-		return c.newAddress(ctx, tx, p, spec)
+		if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
+			return ReservedAddress{}, err
+		}
+		ip, ipErr := c.chooseReservedIP(ctx, tx.Tx, p, spec.IP)
+		name, nameErr := c.addressName(ctx, tx.Tx, p, spec.Name)
+		if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
+			return ReservedAddress{}, err
+		}
+		metadata, err := c.newMetadata(ctx, tx, p, "a", name, spec.Tags)
+		if err != nil {
+			return ReservedAddress{}, err
+		}
+		rule, _ := findRule(AddressRules, addressNone, Create)
+		a := ReservedAddress{Metadata: metadata, Region: c.cfg.Region, IP: ip, State: rule.To}
+		return a, insertResource(ctx, tx, a)
 	})
-}
-
-func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec AddressSpec) (ReservedAddress, error) {
-	if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
-		return ReservedAddress{}, err
-	}
-	ip, ipErr := c.chooseReservedIP(ctx, tx.Tx, p, spec.IP)
-	name, nameErr := c.addressName(ctx, tx.Tx, p, spec.Name)
-	if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
-		return ReservedAddress{}, err
-	}
-	metadata, err := c.newMetadata(ctx, tx, p, "a", name, spec.Tags)
-	if err != nil {
-		return ReservedAddress{}, err
-	}
-	rule, _ := findRule(AddressRules, addressNone, Create)
-	a := ReservedAddress{Metadata: metadata, Region: c.cfg.Region, IP: ip, State: rule.To}
-	return a, insertResource(ctx, tx, a)
 }
 
 // chooseReservedIP takes the address asked for, if it is free, or the lowest free one.
@@ -160,24 +156,13 @@ func refuseMoreAddresses(holder AddressHolder, name, field string) error {
 
 // instanceToAttach finds the instance that an address is to be attached to.
 func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
-	in, err := loadResource[Instance](ctx, tx, p, id)
-	var refused *Error
-	switch {
-	case errors.As(err, &refused):
-		return in, refuse(UnknownInstance, "no instance %q in project %q to attach the address to", id, p.Name).
-			withField("instanceId", "is not an instance of the project")
-	case err != nil:
-		return in, err
-	case in.State == InstanceTerminated:
-		return in, refuse(
-			UnknownInstance, "instance %q (%s) is terminated: attach the address to another", in.Name, id,
-		).withField("instanceId", "is terminated")
-	case in.State == InstanceTerminating:
-		return in, refuse(
+	in, err := instanceToUse(ctx, tx, p, id, " to attach the address to", "attach the address to another")
+	if err == nil && in.State == InstanceTerminating {
+		err = refuse(
 			WrongState, "instance %q (%s) is terminating: attach the address to another", in.Name, id,
 		).withField("instanceId", "is terminating")
 	}
-	return in, nil
+	return in, err
 }
 
 // DetachAddress takes an address from what it is attached to. An available address stays as it is.

@@ -188,6 +188,14 @@ func resourceFrom[T resource, R storedResource](row R) (T, error) {
 	return r, nil
 }
 
+// resourcesFrom reads resources from the rows that a query gives.
+func resourcesFrom[T resource, R storedResource](rows []R, err error) ([]T, error) {
+	if err != nil {
+		return nil, err
+	}
+	return mapAll(rows, resourceFrom[T, R])
+}
+
 func kindOf[T resource]() Resource {
 	var none T
 	return none.describe().kind()
@@ -247,11 +255,8 @@ func (c *Cloud) ResourceID(ctx context.Context, p Project, kind Resource, serial
 
 // resourcesReferringTo gives the routes via an instance, or the addresses of a holder.
 func resourcesReferringTo[T resource](ctx context.Context, tx *store.Tx, id string) ([]T, error) {
-	rows, err := tx.ResourcesReferringTo(ctx, db.ResourcesReferringToParams{RefersTo: &id, Kind: string(kindOf[T]())})
-	if err != nil {
-		return nil, err
-	}
-	return mapAll(rows, resourceFrom[T])
+	params := db.ResourcesReferringToParams{RefersTo: &id, Kind: string(kindOf[T]())}
+	return resourcesFrom[T](tx.ResourcesReferringTo(ctx, params))
 }
 
 // readOne gives what a read of the store gives.
@@ -327,13 +332,9 @@ func readResourcePage[T resource](
 // resourcesIn gives a project's resources that are in one of the states, or in any if none
 // is given, oldest first.
 func resourcesIn[T resource](ctx context.Context, tx *store.Tx, project string, states ...string) ([]T, error) {
-	rows, err := tx.ListResources(ctx, db.ListResourcesParams{
+	return resourcesFrom[T](tx.ListResources(ctx, db.ListResourcesParams{
 		ProjectID: project, Kind: string(kindOf[T]()), States: listJSON(states), Tags: "[]", Max: -1,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return mapAll(rows, resourceFrom[T])
+	}))
 }
 
 // readPage gives one page of a list, and whether more follow. list reads one row

@@ -17,37 +17,29 @@ func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Rou
 		return Route{}, Outcome{}, err
 	}
 	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Route, error) {
-		return c.newRoute(ctx, tx, p, spec, destination)
+		if err := withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
+			return Route{}, err
+		}
+		if err := checkUnused(ctx, tx.Tx, RouteResource, p, "", spec.Name); err != nil {
+			return Route{}, err
+		}
+		in, err := instanceToUse(
+			ctx, tx.Tx, p, spec.Instance, ": a route needs one as its next hop", "a route needs one that is not",
+		)
+		if err != nil {
+			return Route{}, err
+		}
+		if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
+			return Route{}, err
+		}
+		metadata, err := c.newMetadata(ctx, tx, p, "r", spec.Name, spec.Tags)
+		if err != nil {
+			return Route{}, err
+		}
+		r := Route{Metadata: metadata, Network: in.Network, Destination: destination, Instance: in.ID}
+		r.State, r.StateReason = routeStateFor(in.State)
+		return r, insertResource(ctx, tx, r)
 	})
-}
-
-func (c *Cloud) newRoute(
-	ctx context.Context,
-	tx *changeTx,
-	p Project,
-	spec RouteSpec,
-	destination netip.Prefix,
-) (Route, error) {
-	if err := withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
-		return Route{}, err
-	}
-	if err := checkUnused(ctx, tx.Tx, RouteResource, p, "", spec.Name); err != nil {
-		return Route{}, err
-	}
-	in, err := nextHop(ctx, tx.Tx, p, spec.Instance)
-	if err != nil {
-		return Route{}, err
-	}
-	if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
-		return Route{}, err
-	}
-	metadata, err := c.newMetadata(ctx, tx, p, "r", spec.Name, spec.Tags)
-	if err != nil {
-		return Route{}, err
-	}
-	r := Route{Metadata: metadata, Network: in.Network, Destination: destination, Instance: in.ID}
-	r.State, r.StateReason = routeStateFor(in.State)
-	return r, insertResource(ctx, tx, r)
 }
 
 // routeStateFor is the state of a route via an instance in that state, and why.
@@ -59,25 +51,6 @@ func routeStateFor(state InstanceState) (RouteState, string) {
 		return RouteBlackhole, "instance is gone"
 	}
 	return RouteBlackhole, "instance is " + string(state)
-}
-
-// nextHop finds the instance that a new route leads to.
-func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
-	in, err := loadResource[Instance](ctx, tx, p, id)
-	var refused *Error
-	switch {
-	case errors.As(err, &refused):
-		return in, refuse(
-			UnknownInstance, "no instance %q in project %q: a route needs one as its next hop", id, p.Name,
-		).withField("instanceId", "is not an instance of the project")
-	case err != nil:
-		return in, err
-	case in.State == InstanceTerminated:
-		return in, refuse(
-			UnknownInstance, "instance %q (%s) is terminated: a route needs one that is not", in.Name, id,
-		).withField("instanceId", "is terminated")
-	}
-	return in, nil
 }
 
 // checkDestination refuses a destination that overlaps with the network itself or with

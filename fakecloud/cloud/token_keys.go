@@ -132,10 +132,8 @@ func (c *Cloud) AuthenticateKey(
 ) (Principal, *rsa.PublicKey, error) {
 	a, changes, ok := c.keyAdmissions.get(fingerprint)
 	if !ok {
-		err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-			a, err = loadKeyAdmission(ctx, tx, fingerprint)
-			return err
-		})
+		var err error
+		a, err = readOne(ctx, c, func(tx *store.Tx) (admission, error) { return loadKeyAdmission(ctx, tx, fingerprint) })
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return Principal{}, nil, refuseUnknownKey(project, token, fingerprint)

@@ -48,13 +48,11 @@ type ResourceCount struct {
 
 // CountResources counts the resources of all projects.
 func (c *Cloud) CountResources(ctx context.Context) ([]ResourceCount, error) {
-	var all []ResourceCount
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	return readOne(ctx, c, func(tx *store.Tx) (all []ResourceCount, err error) {
 		rows, err := tx.CountResources(ctx)
 		for _, r := range rows {
 			all = append(all, ResourceCount{Resource: Resource(r.Kind), State: r.State, Count: r.Count})
 		}
-		return err
+		return all, err
 	})
-	return all, err
 }

@@ -80,8 +80,7 @@ func (c *Cloud) boundDueTimes(ctx context.Context, tx *changeTx) error {
 // restoreBalancers puts back in force the balancers that were forwarding, or about to,
 // when the last process ended, and the attached addresses.
 func (c *Cloud) restoreBalancers(ctx context.Context) error {
-	var ids []string
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
+	ids, err := readOne(ctx, c, func(tx *store.Tx) (ids []string, err error) {
 		all, err := tx.AllLoadBalancers(ctx)
 		for _, lb := range all {
 			switch LoadBalancerState(lb.State) {
@@ -89,7 +88,7 @@ func (c *Cloud) restoreBalancers(ctx context.Context) error {
 				ids = append(ids, lb.ID)
 			}
 		}
-		return err
+		return ids, err
 	})
 	if err != nil {
 		return err
@@ -214,17 +213,13 @@ func removeSomeTargets(ctx context.Context, tx *changeTx, ids []string, first bo
 			return false, err
 		}
 	}
-	rows, err := tx.LoadBalancersTargetingAny(
+	balancers, err := resourcesFrom[LoadBalancer](tx.LoadBalancersTargetingAny(
 		ctx, db.LoadBalancersTargetingAnyParams{Ids: listJSON(ending), Max: balancersPerWrite},
-	)
+	))
 	if err != nil {
 		return false, err
 	}
-	balancers, err := mapAll(rows, resourceFrom[LoadBalancer])
-	if err != nil {
-		return false, err
-	}
-	return len(rows) == balancersPerWrite, removeTargets(ctx, tx, balancers, ending)
+	return len(balancers) == balancersPerWrite, removeTargets(ctx, tx, balancers, ending)
 }
 
 // elapseInstances ends the states of those instances whose states have run out.

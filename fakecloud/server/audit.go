@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -47,12 +48,10 @@ func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.Li
 
 // auditPosition reads the ID of an audit entry from a page token.
 func auditPosition(token string) (int64, error) {
-	var id int64
 	text, err := base64.RawURLEncoding.DecodeString(token)
-	if err == nil && len(text) > len("audit-") && string(text[:len("audit-")]) == "audit-" {
-		id, err = strconv.ParseInt(string(text[len("audit-"):]), 10, 64)
-	}
-	if err != nil || id < 1 {
+	number, isAudit := strings.CutPrefix(string(text), "audit-")
+	id, invalid := strconv.ParseInt(number, 10, 64)
+	if err != nil || !isAudit || invalid != nil || id < 1 {
 		return 0, badPageToken()
 	}
 	return id, nil
