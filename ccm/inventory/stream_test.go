@@ -4,7 +4,6 @@ package inventory_test
 
 import (
 	"context"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -94,32 +93,4 @@ func TestAnInstanceThatWasAskedFor(t *testing.T) {
 		r.NoteInstance(instance("i-1", 3, api.InstanceRunning))
 		assert.Zero(t, r.instanceVersion("i-1"), "an older answer")
 	})
-}
-
-// The same of a cloud: the file holds another project's token for a moment, and
-// in that moment the stream breaks.
-func TestATokenThatIsSwappedAndMended(t *testing.T) {
-	s := newRealCloud(t, 1, nil)
-	one := s.getInstanceNamed(t, "node-0000")
-	ours, err := os.ReadFile(s.token)
-	require.NoError(t, err)
-	other, err := s.operator.CreateProject(t.Context(), api.ProjectCreate{Name: "other"})
-	require.NoError(t, err)
-	theirs, err := s.operator.CreateToken(t.Context(), other.ID, api.TokenCreate{Name: "stranger", Role: api.RoleAdmin})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(s.token, []byte(theirs.Secret), 0o600))
-	s.gate.countCalls()
-	s.gate.breakStream(false)
-	require.Eventually(t, func() bool {
-		_, err := s.Instance(t.Context(), one.ID)
-		return err != nil && s.gate.callCount(streamCall) > 0
-	}, patience, 5*time.Millisecond)
-	require.NoError(t, os.WriteFile(s.token, ours, 0o600))
-	require.Eventually(t, func() bool {
-		found, err := s.Instance(t.Context(), one.ID)
-		return err == nil && found != nil && found.State == api.InstanceRunning
-	}, patience, 5*time.Millisecond)
-	_, err = s.operator.TerminateInstance(t.Context(), one.ID)
-	require.NoError(t, err)
-	s.awaitState(t, one.ID, api.InstanceTerminated)
 }
