@@ -24,6 +24,16 @@ func TestABalancerMayHaveNoListeners(t *testing.T) {
 	assert.Empty(t, must.Do(r.LoadBalancerStats(t.Context(), lb.ID))(t).Listeners)
 }
 
+func TestBalancerTypesLimitListeners(t *testing.T) {
+	r := newRig(t)
+	listeners := make([]api.Listener, 6)
+	for i := range listeners {
+		listeners[i] = api.Listener{Protocol: api.ProtocolTCP, Port: 1024 + i, TargetPort: 1}
+	}
+	at := "/v1/load-balancers/" + r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: listeners}).ID
+	r.refused(t, "PATCH", at, `{"type":"small"}`, api.QuotaExceeded, "listeners", "choose a larger type")
+}
+
 func TestHealthIsToldByListener(t *testing.T) {
 	r, p := countingRig(t)
 	in := r.runInstance(t, api.InstanceCreate{})
