@@ -28,7 +28,8 @@ func TestRunServesUntilItsContextEnds(t *testing.T) {
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- f.Run(ctx, l, func() { close(ready) }) }()
 	<-ready
-	resp := must.Do(http.Get("http://" + l.Addr().String() + "/readyz"))(t)
+	resp, err := http.Get("http://" + l.Addr().String() + "/readyz")
+	require.NoError(t, err)
 	assert.NoError(t, resp.Body.Close())
 	assert.Equal(t, http.StatusOK, resp.StatusCode)
 	cancel()

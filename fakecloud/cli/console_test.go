@@ -49,7 +49,8 @@ func (v pageVisit) send(t *testing.T, method, path, origin string) (status int, 
 	if origin != "" {
 		req.Header.Set("Origin", origin)
 	}
-	resp := must.Do(http.DefaultClient.Do(req))(t)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	return resp.StatusCode, resp.Body
 }
@@ -112,7 +113,8 @@ func TestPageOfTheCloud(t *testing.T) {
 	for _, path := range []string{"/console/", "/openapi.yaml"} {
 		req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil))(t)
 		req.Host = "rebound.example"
-		resp := must.Do(http.DefaultClient.Do(req))(t)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode, path)
 	}

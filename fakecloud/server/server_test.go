@@ -502,6 +502,7 @@ func TestOptionsOfABalancer(t *testing.T) {
 	plain := r.createBalancer(t, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
 	assert.Equal(t, api.SchemePublic, plain.Scheme)
 	assert.Equal(t, api.AlgorithmRoundRobin, plain.Algorithm)
+	assert.Equal(t, api.LoadBalancerUnlimited, plain.Type)
 	assert.Zero(t, plain.IdleTimeoutSeconds+plain.DrainSeconds)
 
 	listeners := []api.Listener{{
@@ -511,7 +512,7 @@ func TestOptionsOfABalancer(t *testing.T) {
 		Name: "all", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}},
 		SourceRanges: &[]string{"10.0.0.0/8", "192.168.1.1/32"}, ClientAffinitySeconds: new(600),
 		Scheme: new(api.SchemeInternal), Algorithm: new(api.AlgorithmSourceHash), IdleTimeoutSeconds: new(60),
-		DrainSeconds: new(30),
+		DrainSeconds: new(30), Type: new(api.LoadBalancerSmall), DeletionProtection: new(true),
 		HealthCheck: &api.HealthCheck{
 			Protocol: api.HealthCheckHTTP, Port: 10256, UnhealthyThreshold: 3, ExpectedCodes: "200-299,301",
 		},
@@ -521,21 +522,25 @@ func TestOptionsOfABalancer(t *testing.T) {
 	want.SourceRanges, want.ClientAffinitySeconds = []string{"10.0.0.0/8", "192.168.1.1/32"}, 600
 	want.Scheme, want.Algorithm = api.SchemeInternal, api.AlgorithmSourceHash
 	want.IdleTimeoutSeconds, want.DrainSeconds = 60, 30
+	want.Type, want.DeletionProtection = api.LoadBalancerSmall, true
 	want.HealthCheck = &api.HealthCheck{
 		Protocol: api.HealthCheckHTTP, Port: 10256, Path: "/", IntervalSeconds: 5, TimeoutSeconds: 2,
 		HealthyThreshold: 2, UnhealthyThreshold: 3, ExpectedCodes: "200-299,301",
 	}
 	assert.Equal(t, want, *lb)
 	assert.Equal(t, want, *must.Do(r.GetLoadBalancer(ctx, lb.ID))(t))
+	requireCode(t, api.Protected)(r.DeleteLoadBalancer(ctx, lb.ID))
 
 	bare := must.Do(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
 		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0), Scheme: new(api.SchemePublic),
 		Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
-		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
+		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone}, Type: new(api.LoadBalancerLarge),
+		DeletionProtection: new(false),
 	}))(t)
 	want.SourceRanges, want.ClientAffinitySeconds = []string{}, 0
 	want.Scheme, want.Algorithm = api.SchemePublic, api.AlgorithmLeastConnections
 	want.IdleTimeoutSeconds, want.DrainSeconds, want.HealthCheck = 0, 0, nil
+	want.Type, want.DeletionProtection = api.LoadBalancerLarge, false
 	want.Version++
 	assert.Equal(t, want, *bare, "what is not given is not changed")
 }

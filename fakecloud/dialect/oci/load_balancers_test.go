@@ -21,13 +21,22 @@ import (
 const patience = 30 * time.Second
 
 // untilDone is the SDK's way to wait: a read is repeated while pending says so.
-func untilDone[T common.OCIResponse](pending func(T) bool) *common.RetryPolicy {
+func untilDone[T common.OCIResponse](pending func(T) bool) common.RequestMetadata {
 	const every = 5 * time.Millisecond
 	policy := common.NewRetryPolicy(uint(patience/every), func(r common.OCIOperationResponse) bool {
 		answer, ok := r.Response.(T)
 		return ok && r.Error == nil && pending(answer)
 	}, func(common.OCIOperationResponse) time.Duration { return every })
-	return &policy
+	return common.RequestMetadata{RetryPolicy: &policy}
+}
+
+// awaitEnd waits until a work request has ended, well or not.
+func (s *sdk) awaitEnd(workRequest *string) loadbalancer.WorkRequest {
+	s.t.Helper()
+	return must.Do(s.lb.GetWorkRequest(s.t.Context(), loadbalancer.GetWorkRequestRequest{
+		WorkRequestId:   workRequest,
+		RequestMetadata: untilDone(func(r loadbalancer.GetWorkRequestResponse) bool { return r.TimeFinished == nil }),
+	}))(s.t).WorkRequest
 }
 
 // await waits for the work request that a change of a balancer is answered with.
@@ -35,17 +44,10 @@ func (s *sdk) await(workRequest *string, err error) loadbalancer.WorkRequest {
 	s.t.Helper()
 	require.NoError(s.t, err)
 	require.NotNil(s.t, workRequest, "opc-work-request-id")
-	answer := must.Do(s.lb.GetWorkRequest(s.t.Context(), loadbalancer.GetWorkRequestRequest{
-		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
-			RetryPolicy: untilDone(func(r loadbalancer.GetWorkRequestResponse) bool {
-				return r.LifecycleState == loadbalancer.WorkRequestLifecycleStateAccepted ||
-					r.LifecycleState == loadbalancer.WorkRequestLifecycleStateInProgress
-			}),
-		},
-	}))(s.t)
-	requireMandatory(s.t, answer.WorkRequest)
-	assert.Equal(s.t, loadbalancer.WorkRequestLifecycleStateSucceeded, answer.LifecycleState)
-	return answer.WorkRequest
+	ended := s.awaitEnd(workRequest)
+	requireMandatory(s.t, ended)
+	assert.Equal(s.t, loadbalancer.WorkRequestLifecycleStateSucceeded, ended.LifecycleState)
+	return ended
 }
 
 func (s *sdk) getLB(id *string) loadbalancer.LoadBalancer {
@@ -347,11 +349,7 @@ func TestWorkRequestsWhileABalancerIsMade(t *testing.T) {
 
 	c.Fail(api.FaultCreate{Effect: api.FaultEffect{Fail: "no room left"}})
 	workRequest = must.Do(createLB(s, lbDetails(s, "uid-2", n), "uid-2"))(t)
-	failed := must.Do(s.lb.GetWorkRequest(t.Context(), loadbalancer.GetWorkRequestRequest{
-		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
-			RetryPolicy: untilDone(func(r loadbalancer.GetWorkRequestResponse) bool { return r.TimeFinished == nil }),
-		},
-	}))(t)
+	failed := s.awaitEnd(workRequest)
 	assert.Equal(t, loadbalancer.WorkRequestLifecycleStateFailed, failed.LifecycleState)
 	assert.Contains(t, *failed.Message, "no room left")
 	assert.Equal(t, loadbalancer.LoadBalancerLifecycleStateFailed, s.listLBs("uid-2")[0].LifecycleState)
@@ -540,12 +538,9 @@ func (s *sdk) awaitNLB(workRequest *string, err error) {
 	require.NoError(s.t, err)
 	require.NotNil(s.t, workRequest, "opc-work-request-id")
 	answer := must.Do(s.nlb.GetWorkRequest(s.t.Context(), networkloadbalancer.GetWorkRequestRequest{
-		WorkRequestId: workRequest, RequestMetadata: common.RequestMetadata{
-			RetryPolicy: untilDone(func(r networkloadbalancer.GetWorkRequestResponse) bool {
-				return r.Status == networkloadbalancer.OperationStatusAccepted ||
-					r.Status == networkloadbalancer.OperationStatusInProgress
-			}),
-		},
+		WorkRequestId: workRequest, RequestMetadata: untilDone(func(r networkloadbalancer.GetWorkRequestResponse) bool {
+			return r.TimeFinished == nil
+		}),
 	}))(s.t)
 	requireMandatory(s.t, answer.WorkRequest)
 	assert.Equal(s.t, networkloadbalancer.OperationStatusSucceeded, answer.Status)
