@@ -144,7 +144,8 @@ func TestTheBalancersTrafficIsAsked(t *testing.T) {
 		Listeners: []api.ListenerStats{{Port: 8080, Protocol: "tcp", Connections: 2, BrokenConnections: 2}},
 	}
 	x := s.Service(t.Context(), "default", "web")
-	assert.Equal(t, "Service web "+notAnswered+"2 connections failed, and none ended well.", x.Verdict)
+	assert.Equal(t, "Service web has an address, and nothing behind it has answered on 8080/TCP so far: "+
+		"2 connections failed, and none ended well.", x.Verdict)
 }
 
 func TestWhatIsNotThereIsNotFound(t *testing.T) {
