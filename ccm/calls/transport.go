@@ -211,10 +211,8 @@ func (t *transport) stayAway(operation string, wait time.Duration) {
 }
 
 func sleepContext(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -88,11 +88,9 @@ func (i *Inventory) awaitStream() {
 	if decided == nil {
 		return
 	}
-	timeout := time.NewTimer(streamOpenTimeout)
-	defer timeout.Stop()
 	select {
 	case <-decided:
-	case <-timeout.C:
+	case <-time.After(streamOpenTimeout):
 	}
 }
 

@@ -65,7 +65,10 @@ func (i *Inventory) Run(ctx context.Context) {
 			klog.InfoS("Cannot follow the cloud's events; resources are listed until it works", "err", err)
 		}
 		if !client.HasCode(err, api.EventsExpired) {
-			sleepContext(ctx, pause.NextBackOff())
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause.NextBackOff()):
+			}
 		}
 	}
 }
@@ -230,15 +233,11 @@ func applyEventTo[T any](i *Inventory, s *resourceStore[T], item T, deleted bool
 // Options.Resync.
 func relistWhenNeeded[T any](ctx context.Context, i *Inventory, s *resourceStore[T]) {
 	for due := i.opts.Resync; ; {
-		timer := time.NewTimer(due)
 		select {
 		case <-ctx.Done():
-		case <-s.wake:
-		case <-timer.C:
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
 			return
+		case <-s.wake:
+		case <-time.After(due):
 		}
 		due = i.opts.Resync
 		i.mu.Lock()
@@ -254,14 +253,5 @@ func relistWhenNeeded[T any](ctx context.Context, i *Inventory, s *resourceStore
 		i.mu.Lock()
 		due = max(time.Until(s.listed.at.Add(i.opts.Resync)), 0)
 		i.mu.Unlock()
-	}
-}
-
-func sleepContext(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

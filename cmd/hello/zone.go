@@ -81,11 +81,9 @@ func (z *zoneFinder) currentZone() string { return z.zone.Load().(string) }
 
 // waitForAnswer waits until the API server has answered, for answerTimeout at most.
 func (z *zoneFinder) waitForAnswer(ctx context.Context) {
-	timer := time.NewTimer(z.answerTimeout)
-	defer timer.Stop()
 	select {
 	case <-z.answered:
-	case <-timer.C:
+	case <-time.After(z.answerTimeout):
 	case <-ctx.Done():
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // printReport prints a summary of the report for a person.
@@ -42,7 +43,7 @@ func printReport(w io.Writer, r *conformance.Report) error {
 		p.printLine("failed: %s", strings.Join(failed, ", "))
 	}
 	for _, why := range slices.Sorted(maps.Keys(blocked)) {
-		p.printLine("blocked %s: %s", why, listSome(blocked[why]))
+		p.printLine("blocked %s: %s", why, ui.JoinFirst(blocked[why], maxListedBlocked))
 	}
 	if n := len(r.Crashes); n > 0 {
 		p.printLine(
@@ -63,13 +64,6 @@ func printReport(w io.Writer, r *conformance.Report) error {
 // maxListedBlocked is how many blocked tests are named for each that blocks any: there may be a hundred,
 // and each had a line of its own.
 const maxListedBlocked = 5
-
-func listSome(ids []string) string {
-	if more := len(ids) - maxListedBlocked; more > 1 {
-		return fmt.Sprintf("%s and %d more", strings.Join(ids[:maxListedBlocked], ", "), more)
-	}
-	return strings.Join(ids, ", ")
-}
 
 // formatScore returns how many of the tests that were not skipped have passed, or "" if there are none.
 func formatScore(s *conformance.Summary) string {

@@ -174,13 +174,8 @@ func parseDuration(query url.Values, name string, limit time.Duration) (time.Dur
 
 // waitUnlessCancelled waits for d, or until ctx is done because the client has gone.
 func waitUnlessCancelled(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

@@ -34,9 +34,7 @@ const HoldForever time.Duration = -1
 func Hold(r *http.Request, d time.Duration, lifted, stopping <-chan struct{}) bool {
 	var over <-chan time.Time
 	if d != HoldForever {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		over = timer.C
+		over = time.After(d)
 	}
 	select {
 	case <-r.Context().Done():
