@@ -123,7 +123,7 @@ func (d *bed) measureInit(ctx context.Context, env, flags []string) (v value, er
 	}()
 	if err := d.startCCM(ctx, env, flags); err != nil {
 		cancel()
-		_ = <-watched // It ends with ctx.
+		<-watched //nolint:errcheck // It ends with ctx.
 		return v, err
 	}
 	err = <-watched
