@@ -3,8 +3,10 @@ package doctor
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -82,6 +84,9 @@ func listeners(uid int, addresses ...string) func() ([]Listener, error) {
 	return func() ([]Listener, error) { return all, nil }
 }
 
+var update = flag.Bool("update", false, "write testdata anew")
+
+// What is found, beside what is found on a healthy machine too, is that of testdata.
 func TestFindings(t *testing.T) {
 	limitOf := func(resource int, n uint64) func(int) (uint64, error) {
 		return func(asked int) (uint64, error) {
@@ -96,170 +101,124 @@ func TestFindings(t *testing.T) {
 		files
 		env map[string]string
 	}
-	for name, tc := range map[string]struct {
-		check string
-		spoil func(machine)
-		level Level
-		seen  string
-		fix   string
-	}{
-		"another system": {
-			"system", func(m machine) { m.OS = "darwin" }, Fix, "darwin/amd64: the lab needs Linux",
-			"virtual machine or container",
+	m, _, _ := healthyMachine()
+	healthy := Examine(t.Context(), m)
+	told := map[string]string{}
+	for name, spoil := range map[string]func(machine){
+		"another system":   func(m machine) { m.OS = "darwin" },
+		"an old kernel":    func(m machine) { m.files["/proc/sys/kernel/osrelease"] = "4.18.0-553.el8" },
+		"a kernel unknown": func(m machine) { delete(m.files, "/proc/sys/kernel/osrelease") },
+		"clock of 1970": func(m machine) {
+			m.Now = func() time.Time { return time.Unix(0, 0).UTC() }
 		},
-		"an old kernel": {
-			"system", func(m machine) { m.files["/proc/sys/kernel/osrelease"] = "4.18.0-553.el8" }, Fix,
-			"needs 5.3 or newer", "update the kernel",
-		},
-		"a kernel unknown": {
-			"system", func(m machine) { delete(m.files, "/proc/sys/kernel/osrelease") }, Info,
-			"could not be checked: open /proc/sys/kernel/osrelease", "",
-		},
-		"clock of 1970": {"clock", func(m machine) {
-			m.Now = func() time.Time {
-				return time.Unix(0, 0).
-					UTC()
-			}
-		}, Fix, "the lab was built later", "timedatectl"},
-		"programs missing": {
-			"programs", func(m machine) { m.Missing = []string{"/src/bin/ccm"} }, Fix, "missing: /src/bin/ccm",
-			"make build",
-		},
-		"little memory": {
-			"memory", func(m machine) { m.files["/proc/meminfo"] = "MemAvailable:    512000 kB\n" }, Fix,
-			"500 MB available", "--nodes 1",
-		},
-		"a container's memory": {"memory", func(m machine) {
+		"programs missing": func(m machine) { m.Missing = []string{"/src/bin/ccm"} },
+		"little memory":    func(m machine) { m.files["/proc/meminfo"] = "MemAvailable:    512000 kB\n" },
+		"a container's memory": func(m machine) {
 			m.files["/sys/fs/cgroup/user.slice/memory.max"], m.files["/sys/fs/cgroup/user.slice/memory.current"] = "1073741824\n", "536870912\n"
 			m.files["/sys/fs/cgroup/user.slice/me/memory.max"], m.files["/sys/fs/cgroup/user.slice/me/memory.current"] = "max\n", "0\n"
 			m.files["/sys/fs/cgroup/user.slice/memory.stat"] = "anon 1\ninactive_file 104857600\nactive_file 7\n"
-		}, Fix, "612 MB left of this control group's limit", "end something"},
-		"a full disk": {
-			"disk", func(m machine) { m.FreeSpace = func() (uint64, error) { return 1 << 20, nil } }, Fix,
-			"1 MB free for /home/me/labs", "CCMLAB_HOME",
 		},
-		"a disk unknown": {
-			"disk", func(m machine) { m.FreeSpace = func() (uint64, error) { return 0, unix.EIO } }, Info,
-			"could not be checked", "",
+		"a full disk":    func(m machine) { m.FreeSpace = func() (uint64, error) { return 1 << 20, nil } },
+		"a disk unknown": func(m machine) { m.FreeSpace = func() (uint64, error) { return 0, unix.EIO } },
+		"a home not mine": func(m machine) {
+			m.CheckHome = func() error { return errors.New("/tmp/x belongs to eve") }
 		},
-		"a home not mine": {
-			"folder", func(m machine) { m.CheckHome = func() error { return errors.New("/tmp/x belongs to eve") } }, Fix,
-			"/tmp/x belongs to eve", "export CCMLAB_HOME=~/labs",
-		},
-		"few files": {
-			"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, 256) }, Fix, "up to 256 per process",
-			"ulimit -n",
-		},
-		"files unlimited": {
-			"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, unix.RLIM_INFINITY) }, OK,
-			"any number", "",
-		},
-		"few processes": {
-			"processes", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NPROC, 100) }, Fix, "up to 100 threads",
-			"ulimit -u",
-		},
-		"which bind not root": {
-			"processes", func(m machine) { m.UID, m.Limit = 0, limitOf(unix.RLIMIT_NPROC, 100) }, OK, "", "",
-		},
-		"a container's pids": {"processes", func(m machine) {
+		"few files":           func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, 256) },
+		"files unlimited":     func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, unix.RLIM_INFINITY) },
+		"few processes":       func(m machine) { m.Limit = limitOf(unix.RLIMIT_NPROC, 100) },
+		"which bind not root": func(m machine) { m.UID, m.Limit = 0, limitOf(unix.RLIMIT_NPROC, 100) },
+		"a container's pids": func(m machine) {
 			m.files["/sys/fs/cgroup/pids.max"], m.files["/sys/fs/cgroup/pids.current"] = "256\n", "200\n"
-		}, Fix, "56 more threads in this control group", "--pids-limit"},
-		"few watches": {
-			"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_watches"] = "64" }, Fix, "64 watches",
-			"sysctl",
 		},
-		"inotify by default": {
-			"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_instances"] = "128" }, Info,
-			"128 instances", "sysctl",
-		},
-		"inotify used up": {"inotify", func(m machine) {
+		"few watches":        func(m machine) { m.files["/proc/sys/fs/inotify/max_user_watches"] = "64" },
+		"inotify by default": func(m machine) { m.files["/proc/sys/fs/inotify/max_user_instances"] = "128" },
+		"inotify used up": func(m machine) {
 			m.InotifyInUse = func() (uint64, error) { return 1022, nil }
-		}, Fix, "1024 instances per user, 1022 in use", "sysctl"},
-		"no loopback": {"loopback", func(m machine) {
+		},
+		"no loopback": func(m machine) {
 			m.Listen = func(_, address string) error {
 				if strings.HasPrefix(address, "127.0.0.1") {
 					return nil
 				}
 				return fmt.Errorf("listen %s: cannot assign requested address", address)
 			}
-		}, Fix, "cannot assign requested address", "127.0.0.1/8"},
-		"no UDP": {"loopback", func(m machine) {
+		},
+		"no UDP": func(m machine) {
 			m.Listen = func(network, _ string) error {
 				if network == "udp4" {
 					return unix.EPERM
 				}
 				return nil
 			}
-		}, Fix, "operation not permitted", "loopback"},
-		"a port held": {"ports", func(m machine) {
+		},
+		"a port held": func(m machine) {
 			m.Listeners = listeners(33, "0.0.0.0:6443", "127.0.0.1:10250")
 			m.Holder = func(l Listener) string { return fmt.Sprintf("nginx (pid 12) of %d", l.Inode) }
-		}, Info, "held on every address: 6443 (kube-apiserver) by nginx (pid 12) of 77; a lab takes others", ""},
-		"a real kube-proxy's health": {"ports", func(m machine) {
+		},
+		"a real kube-proxy's health": func(m machine) {
 			m.Listeners = listeners(0, "0.0.0.0:10256")
-		}, Info, "load balancers take what answers there for the health of every node; a lab takes others", ""},
-		"a real kubelet's, on IPv6": {"ports", func(m machine) {
+		},
+		"a real kubelet's, on IPv6": func(m machine) {
 			m.Listeners = listeners(0, "[::]:10250")
-		}, Info, "10250 (kubelet) by user 0", ""},
-		"all locks held": {"ports", func(m machine) {
+		},
+		"all locks held": func(m machine) {
 			m.Listeners = listeners(0, "0.0.0.0:8469", "0.0.0.0:18469", "0.0.0.0:28469")
-		}, Fix, "8469 (lock) by user 0, 18469 (lock) by user 0, 28469 (lock) by user 0; a lab needs one of",
-			"end one of them"},
-		"leftovers": {"leftovers", func(m machine) {
+		},
+		"leftovers": func(m machine) {
 			m.Leftovers = func() ([]process.Found, error) {
 				return []process.Found{{Lab: "/gone/x", Process: &process.Process{Component: "etcd", PID: 7}}}, nil
 			}
-		}, Fix, "/gone/x: etcd (pid 7)", "CCMLAB_HOME=/gone lab down --name x"},
-		"processes unknown": {
-			"leftovers", func(m machine) { m.Leftovers = func() ([]process.Found, error) { return nil, unix.EPERM } },
-			Info, "could not be checked", "",
 		},
-		"a proxy": {"proxy", func(m machine) {
+		"processes unknown": func(m machine) {
+			m.Leftovers = func() ([]process.Found, error) { return nil, unix.EPERM }
+		},
+		"a proxy": func(m machine) {
 			m.env["http_proxy"], m.env["NO_PROXY"] = "http://p:3128", "localhost,127.0.0.1,10.0.0.0/8"
-		}, Fix,
-			"http_proxy is set, and NO_PROXY does not name 127.0.0.0/8", "export NO_PROXY="},
-		"a proxy, but not here": {
-			"proxy",
-			func(m machine) { m.env["all_proxy"], m.env["no_proxy"] = "http://p:3128", "localhost, 127.0.0.0/8" }, OK,
-			"not for loopback", "",
 		},
-		"a proxy for nothing": {
-			"proxy", func(m machine) { m.env["https_proxy"], m.env["NO_PROXY"] = "http://p:3128", "*" }, OK, "", "",
+		"a proxy, but not here": func(m machine) {
+			m.env["all_proxy"], m.env["no_proxy"] = "http://p:3128", "localhost, 127.0.0.0/8"
 		},
-		"one that curl ignores": {
-			"proxy", func(m machine) { m.env["HTTP_PROXY"] = "http://p:3128" }, OK, "none is set", "",
+		"a proxy for nothing": func(m machine) {
+			m.env["https_proxy"], m.env["NO_PROXY"] = "http://p:3128", "*"
 		},
-		"no engine": {
-			"kind",
-			func(m machine) { m.Engine = func(context.Context) (string, error) { return "", errors.New("none") } },
-			Info, "not to be had", "",
+		"one that curl ignores": func(m machine) { m.env["HTTP_PROXY"] = "http://p:3128" },
+		"no engine": func(m machine) {
+			m.Engine = func(context.Context) (string, error) { return "", errors.New("none") }
 		},
-		"engines of no use": {"kind", func(m machine) {
+		"engines of no use": func(m machine) {
 			m.Engine = func(context.Context) (string, error) {
 				return "", errors.New(
 					"docker does not answer; start it; or: embedded\npodman runs rootless; run it as root; or: embedded",
 				)
 			}
-		}, Info, "needs none: docker does not answer\npodman runs rootless", "start it; or run it as root"},
-		"no engine for kind": {"kind", func(m machine) {
+		},
+		"no engine for kind": func(m machine) {
 			m.Cluster, m.Engine = "kind", func(context.Context) (string, error) { return "", errors.New("none") }
-		}, Fix, "not to be had: none", "install Docker"},
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			m, content, env := healthyMachine()
-			tc.spoil(machine{m, content, env})
-			findings := Examine(t.Context(), m)
-			i := slices.IndexFunc(findings, func(f Finding) bool { return f.Check == tc.check })
-			require.GreaterOrEqual(t, i, 0)
-			found := findings[i]
-			assert.Equal(t, tc.level, found.Level, "%+v", found)
-			assert.Contains(t, found.Seen, tc.seen)
-			if tc.fix == "" {
-				assert.Empty(t, found.Fix)
+		m, content, env := healthyMachine()
+		spoil(machine{m, content, env})
+		told[name] = ""
+		for _, f := range Examine(t.Context(), m) {
+			if !slices.Contains(healthy, f) {
+				told[name] += fmt.Sprintf("%s: %s: %s\n", f.Check, f.Level, f.Seen)
+				for line := range strings.Lines(f.Fix) {
+					told[name] += "  fix: " + strings.TrimSuffix(line, "\n") + "\n"
+				}
 			}
-			assert.Contains(t, found.Fix, tc.fix)
-		})
+		}
 	}
+	text := ""
+	for _, name := range slices.Sorted(maps.Keys(told)) {
+		text += "== " + name + "\n" + told[name]
+	}
+	const golden = "testdata/findings.golden"
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(text), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), text, "after a change that is meant: go test ./lab/doctor -update")
 }
 
 // A container engine that hangs is given up.
