@@ -50,7 +50,7 @@ type instances struct {
 
 // guardedNodes are what the guard of Nodes guards.
 var guardedNodes = guard.Kind{
-	Key: "nodes", Confirmation: contract.AnnotationConfirmMassDeletion, One: "Node", Many: "Nodes",
+	Key: "state.json", Confirmation: contract.AnnotationConfirmMassDeletion, One: "Node", Many: "Nodes",
 	Finding: "were reported gone",
 	Remedy:  "If the instances still exist, repair the cloud, and the Nodes stay",
 }

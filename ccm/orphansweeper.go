@@ -56,7 +56,7 @@ type orphanSweeper struct {
 
 // guardedOrphans are what the guard of load balancers without a Service guards.
 var guardedOrphans = guard.Kind{
-	Key: "orphans", Confirmation: contract.AnnotationConfirmOrphanDeletion,
+	Key: "load-balancers.json", Confirmation: contract.AnnotationConfirmOrphanDeletion,
 	One: "load balancer", Many: "load balancers",
 	Finding: "were found without a Service",
 	Remedy:  "If the Services were lost, restore them with their UIDs, and the load balancers stay",

@@ -392,6 +392,20 @@ func TestTwoLeaders(t *testing.T) {
 	assert.True(t, former.now.Stopped)
 }
 
+// What a person confirmed of a release that had other records is of none of ours.
+func TestRecordOfAnOlderRelease(t *testing.T) {
+	h := newHerd(t, 30)
+	h.record.stored = &corev1.ConfigMap{Data: map[string]string{
+		"nodes": `{"savedAt":"2026-01-02T03:04:05Z","trip":3,"since":"2026-01-02T03:04:05Z","confirmed":true,` +
+			`"spent":[{"at":"2026-01-02T03:04:05Z","count":2}]}`,
+	}}
+	h.record.confirm("3")
+	h.end(0, 30, true)
+	assert.Equal(t, 10, h.round())
+	h.requireStopped(true, 20)
+	assert.Equal(t, 4, h.b.now.Number)
+}
+
 // Two budgets share the ConfigMap.
 func TestOtherBudget(t *testing.T) {
 	h := newHerd(t, 30)
@@ -403,8 +417,8 @@ func TestOtherBudget(t *testing.T) {
 	require.NoError(t, other.Admit(t.Context(), Candidate{UID: "lb-1"}))
 	h.end(1, 30, true)
 	assert.Zero(t, h.round()-9)
-	assert.Contains(t, h.record.stored.Data["nodes"], `"spent":10`)
-	assert.Contains(t, h.record.stored.Data["orphans"], `"spent":1`)
+	assert.Contains(t, h.record.stored.Data["nodes"], `"deleted":10`)
+	assert.Contains(t, h.record.stored.Data["orphans"], `"deleted":1`)
 }
 
 // However many ask at once, no more than the share goes.

@@ -19,12 +19,13 @@ import (
 // window is what a budget must not forget when the CCM restarts, or another replica takes the lease. It is
 // written before anything is deleted.
 type window struct {
-	// Number is that of the last window, by which a person raises its budget; 0 if there was none.
-	Number int       `json:"number"`
+	// Number is that of the last window, by which a person raises its budget; 0 if there was none. Records of
+	// older releases have it, too: what a person confirmed of them is not of any window to come.
+	Number int       `json:"trip"`
 	Ends   time.Time `json:"ends"`
 	// Known is how many objects there were, and Spent how many were deleted.
 	Known int `json:"known"`
-	Spent int `json:"spent"`
+	Spent int `json:"deleted"`
 	// Stopped is whether more were to be deleted, and Raised whether a person has allowed that.
 	Stopped bool `json:"stopped,omitempty"`
 	Raised  bool `json:"raised,omitempty"`
