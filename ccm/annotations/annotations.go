@@ -19,8 +19,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-//go:generate go run ./docs ../ANNOTATIONS.md
-
 // Prefix begins the names of all our annotations. An annotation that begins with it
 // and is not defined is an error: a typo must not be silent.
 const Prefix = contract.AnnotationPrefix

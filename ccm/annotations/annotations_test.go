@@ -1,7 +1,6 @@
 package annotations
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -113,10 +112,4 @@ func TestParseNeverPanics(t *testing.T) {
 		assert.GreaterOrEqual(t, v.Drain, 0)
 		assert.LessOrEqual(t, v.HealthCheck.Port, 65535)
 	})
-}
-
-func TestDocumentIsUpToDate(t *testing.T) {
-	text, err := os.ReadFile("../ANNOTATIONS.md")
-	require.NoError(t, err)
-	assert.Equal(t, Markdown(), string(text), "run make generate")
 }
