@@ -112,117 +112,78 @@ func TestConformanceDriverFlags(t *testing.T) {
 	assert.Equal(t, want, f.opts.Driver.Address)
 }
 
-func TestConformanceUsageErrors(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change func(*conformanceFlags)
-		args   []string
-		want   []string
-	}{
-		"everything at once": {func(f *conformanceFlags) {
-			f.opts.Name, f.opts.Cluster, f.opts.Parallel = "No", "minikube", -1
-			f.profiles, f.focus = []string{"node", "pods", "jobs"}, "("
-			f.claims, f.unsupported = []string{"quick"}, []string{"targets", "slow=it is"}
-			f.ccm, f.config, f.env = "/none", "/none.conf", []string{"A={{.B}}"}
-		}, []string{"{{"}, []string{
-			`lab name "No"`, `--cluster "minikube": want one of embedded, kind, external`,
-			"--parallel -1",
-			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`,
-			"--focus: error parsing regexp",
-			`--claim "quick": no test is about that; capabilities are udp-services`,
-			`--unsupported "targets": want NAME=REASON`,
-			`--unsupported "slow": no test needs that; features, capabilities and profiles are LoadBalancer, Node, targets, udp-services`,
-			"/none: no such file", "/none.conf: no such file", `environment "A={{.B}}"`, "argument 1",
-		}},
-		"nothing matches": {func(f *conformanceFlags) { f.profiles, f.focus = []string{"Node"}, "lb" }, nil,
-			[]string{`--focus "lb" matches no test of the profiles asked for`, "lab conformance list"}},
-		"arguments without a CCM": {func(*conformanceFlags) {}, []string{"--v=2"}, []string{"are for --ccm PATH"}},
-		"names without one": {func(f *conformanceFlags) {
-			f.ccmNames = map[string]string{"provider-id": "x"}
-		}, nil, []string{"are for --ccm PATH"}},
-		"wrong names": {func(f *conformanceFlags) {
-			f.ccm, f.ccmNames = "/bin/true", map[string]string{"cloud": "x"}
-		}, nil, []string{`--ccm-names "cloud=x": want KIND=NAME`}},
-		"environment without one": {
-			func(f *conformanceFlags) { f.env = []string{"A=b"} }, nil, []string{"are for --ccm PATH"},
-		},
-		"a driver that is no program": {func(f *conformanceFlags) {
-			f.driver, f.driverArgs = "/none", []string{"{{.Cluster}}"}
-		}, nil, []string{"/none: no such file", `the driver's "{{.Cluster}}"`, "the fields are .Kubeconfig"}},
-		"a driver somewhere else": {
-			func(f *conformanceFlags) { f.driver = "http://10.0.0.1:9000" }, nil, []string{"not this machine's own"},
-		},
-		"arguments of a driver that runs": {func(f *conformanceFlags) {
-			f.driver, f.driverEnv = "unix:///run/nebula", []string{"A=b"}
-		}, nil, []string{"unix:///run/nebula runs already"}},
-		"arguments of no driver": {
-			func(f *conformanceFlags) { f.driverArgs = []string{"-v"} }, nil, []string{"are for --driver PROGRAM"},
-		},
-		"names on another cloud": {func(f *conformanceFlags) {
-			f.driver, f.ccmNames = "/bin/true", map[string]string{"cluster": "x"}
-		}, nil, []string{"--ccm-build and --ccm-names are for the lab's own cloud"}},
-		"a driver of several labs": {func(f *conformanceFlags) {
-			f.driver, f.opts.Labs = "unix:///run/nebula", 2
-		}, nil, []string{"--labs 2: unix:///run/nebula is one driver"}},
-		"an empty configuration": {
-			func(f *conformanceFlags) { f.ccm, f.config = "/bin/true", os.DevNull }, nil, []string{"is empty"},
-		},
-		"rights in somebody's cluster": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.rbac = cluster.KindExternal, "x", "/none"
-		}, nil, []string{"--rbac is for clusters that the suite makes"}},
-		"no rights there": {func(f *conformanceFlags) { f.rbac = "/none" }, nil, []string{"--rbac /none: open"}},
-		"claimed and not there": {func(f *conformanceFlags) {
-			f.claims, f.unsupported = []string{"udp-services"}, []string{"udp-services=no"}
-		}, nil, []string{"udp-services cannot be both claimed and unsupported"}},
-		"no cluster": {
-			func(f *conformanceFlags) { f.opts.Cluster = cluster.KindExternal }, nil,
-			[]string{"--cluster external needs --kubeconfig FILE"},
-		},
-		"two CCMs in one cluster": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Labs = cluster.KindExternal, "x", 2
-		}, nil,
-			[]string{"--labs 2: a cluster of --cluster external can have one CCM"}},
-		"somebody's cluster kept": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Keep = cluster.KindExternal, "x", true
-		}, nil,
-			[]string{"--keep: nothing stays"}},
-		"a cluster of nobody's": {
-			func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil,
-			[]string{"--kubeconfig is for --cluster external, and --traffic for that or --driver"},
-		},
-		"traffic to no machine": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = cluster.KindExternal, "x", true, true
-		}, nil, []string{"--traffic and --without-machines"}},
-		"an image that nobody runs": {
-			func(f *conformanceFlags) { f.opts.Workload.Image = "x" }, nil,
-			[]string{"--workload: nothing of an image runs on --cluster embedded"},
-		},
-		"shorter bounds": {
-			func(f *conformanceFlags) { f.opts.BoundsFactor = 0.5 }, nil,
-			[]string{"--bounds-factor 0.5: want 1 to 100", "--bound shortens"},
-		},
-		"fewer than one lab": {func(f *conformanceFlags) { f.opts.Labs = -1 }, nil, []string{"--labs -1"}},
-		"a name too long for the second lab": {func(f *conformanceFlags) {
-			f.opts.Name, f.opts.Labs = strings.Repeat("a", 39), 2
-		}, nil,
-			[]string{`lab name "` + strings.Repeat("a", 39) + `-2"`}},
-		"reports into a file": {
-			func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil,
-			[]string{"--report-dir conformance_test.go: "},
-		},
-		"limits that are none": {
-			func(f *conformanceFlags) { f.budget = "conformance_test.go" }, nil,
-			[]string{"--budget conformance_test.go: limits are numbers", "lab conformance budget"},
-		},
-		"no limits there": {func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"}},
+// All mistakes of a command line are told at once.
+func TestConformanceTellsAllMistakes(t *testing.T) {
+	_, err := executeCommand(t, strings.Fields(`conformance --name No --cluster minikube --parallel -1
+		--profile node,pods,jobs --focus ( --claim quick --unsupported targets --unsupported slow=yes
+		--ccm /none --ccm-config /none.conf --ccm-env A={{.B}} -- {{`)...)
+	var usage clikit.UsageError
+	require.ErrorAs(t, err, &usage)
+	for _, want := range []string{
+		`lab name "No"`, `--cluster "minikube": want one of embedded, kind, external`, "--parallel -1",
+		`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`,
+		"--focus: error parsing regexp", `--unsupported "targets": want NAME=REASON`,
+		"/none: no such file", "/none.conf: no such file", `environment "A={{.B}}"`, "argument 1",
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := newConformanceFlags(tc.change).completeOptions(conformanceTable, tc.args)
-			var usage clikit.UsageError
-			require.ErrorAs(t, err, &usage)
-			for _, want := range tc.want {
-				assert.ErrorContains(t, err, want)
-			}
-		})
+		assert.ErrorContains(t, err, want)
+	}
+	// What tests are about is that of the tests.
+	_, err = newConformanceFlags(func(f *conformanceFlags) {
+		f.claims, f.unsupported = []string{"quick"}, []string{"slow=it is"}
+	}).completeOptions(conformanceTable, nil)
+	require.ErrorContains(t, err, `--claim "quick": no test is about that; capabilities are udp-services`)
+	require.ErrorContains(t, err, `--unsupported "slow": no test needs that; features, capabilities and profiles are `+
+		"LoadBalancer, Node, targets, udp-services")
+}
+
+// Each command line is refused before a lab is started.
+func TestConformanceUsageErrors(t *testing.T) {
+	const external = "--cluster external --kubeconfig x "
+	tooLong := strings.Repeat("a", 39)
+	for line, want := range map[string]string{
+		"lst":                         `unexpected argument "lst"`,
+		"--ccm /bin/true x -- y":      `unexpected argument "x"`,
+		"-- list":                     "arguments after -- are for --ccm PATH",
+		"list --profile pods":         `there is no profile "pods"`,
+		"list --focus ^$":             "matches no test",
+		"-o xml":                      `--output "xml": want one of`,
+		"--profile Node --focus ^lb-": "matches no test of the profiles asked for; `lab conformance list` prints all tests",
+		"--ccm-names provider-id=x":   "are for --ccm PATH",
+		"--ccm-env A=b":               "are for --ccm PATH",
+
+		"--ccm /bin/true --ccm-names cloud=x":        `--ccm-names "cloud=x": want KIND=NAME`,
+		"--ccm /bin/true --ccm-config " + os.DevNull: "is empty",
+
+		"--driver /none": "/none: no such file",
+		"--driver /none --driver-arg {{.Cluster}}":           "the fields are .Kubeconfig",
+		"--driver http://10.0.0.1:9000":                      "not this machine's own",
+		"--driver unix:///run/nebula --driver-env A=b":       "unix:///run/nebula runs already",
+		"--driver unix:///run/nebula --labs 2":               "--labs 2: unix:///run/nebula is one driver",
+		"--driver /bin/true --ccm-names cluster=x":           "--ccm-build and --ccm-names are for the lab's own cloud",
+		"--driver-arg -v":                                    "are for --driver PROGRAM",
+		"--claim udp-services --unsupported udp-services=no": "udp-services cannot be both claimed and unsupported",
+
+		"--cluster external":                      "--cluster external needs --kubeconfig FILE",
+		external + "--rbac /none":                 "--rbac is for clusters that the suite makes",
+		external + "--labs 2":                     "--labs 2: a cluster of --cluster external can have one CCM",
+		external + "--keep":                       "--keep: nothing stays",
+		external + "--traffic --without-machines": "--traffic and --without-machines",
+		"--kubeconfig x":                          "--kubeconfig is for --cluster external, and --traffic for that or --driver",
+
+		"--rbac /none":                     "--rbac /none: open",
+		"--workload x":                     "--workload: nothing of an image runs on --cluster embedded",
+		"--bounds-factor 0.5":              "--bounds-factor 0.5: want 1 to 100, or 0 for the default; --bound shortens",
+		"--labs -1":                        "--labs -1",
+		"--labs 2 --name " + tooLong:       `lab name "` + tooLong + `-2"`,
+		"--report-dir conformance_test.go": "--report-dir conformance_test.go: ",
+		"--budget conformance_test.go":     "; `lab conformance budget` prints one to edit",
+		"--budget /none":                   "--budget: open /none",
+	} {
+		_, err := executeCommand(t, append([]string{"conformance"}, strings.Fields(line)...)...)
+		var usage clikit.UsageError
+		if assert.ErrorAs(t, err, &usage, line) {
+			assert.ErrorContains(t, err, want)
+		}
 	}
 }
 
@@ -258,22 +219,6 @@ func TestDescribeLabsAndDownCommands(t *testing.T) {
 	assert.Equal(t, "Lab a", describeLabs([]string{"a"}))
 	assert.Equal(t, "2 labs, a, a-2", describeLabs([]string{"a", "a-2"}))
 	assert.Equal(t, invokedAs()+" down --name a; "+invokedAs()+" down --name a-2", downCommands([]string{"a", "a-2"}))
-}
-
-func TestConformanceArguments(t *testing.T) {
-	for want, args := range map[string][]string{
-		`unexpected argument "lst"`:        {"conformance", "lst"},
-		`unexpected argument "x"`:          {"conformance", "--ccm", "/bin/true", "x", "--", "y"},
-		"arguments after -- are for --ccm": {"conformance", "--", "list"},
-		"there is no profile \"pods\"":     {"conformance", "list", "--profile", "pods"},
-		"matches no test":                  {"conformance", "list", "--focus", "^$"},
-		`--output "xml": want one of`:      {"conformance", "-o", "xml"},
-	} {
-		_, err := executeCommand(t, args...)
-		var usage clikit.UsageError
-		require.ErrorAs(t, err, &usage, want)
-		assert.ErrorContains(t, err, want)
-	}
 }
 
 func TestConformanceList(t *testing.T) {
