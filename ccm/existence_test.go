@@ -21,6 +21,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -30,19 +31,16 @@ var updateAnswers = flag.Bool("update-answers", false, "write ANSWERS.md")
 
 // forgetful is an inventory that remembers nothing: every list is asked for,
 // and of an instance by ID it knows nothing.
-type forgetful struct {
-	instances instancesAPI
-	routes    routesAPI
-}
+type forgetful struct{ cloud core.Cloud }
 
 func (forgetful) Instance(context.Context, string) (*api.Instance, error) { return nil, nil }
 
 func (f forgetful) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
-	return f.instances.ListInstances(ctx, client.InstanceFilter{Name: name})
+	return f.cloud.ListInstances(ctx, client.InstanceFilter{Name: name})
 }
 
 func (f forgetful) Routes(ctx context.Context) ([]api.Route, error) {
-	return f.routes.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + clusterName}})
+	return f.cloud.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + clusterName}})
 }
 
 func (forgetful) NoteRoute(api.Route) {}

@@ -26,19 +26,14 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
-
-type instancesAPI interface {
-	GetInstance(ctx context.Context, id string) (*api.Instance, error)
-	ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error)
-}
 
 // instances answers what the cloud knows of the machine behind a Node.
 type instances struct {
-	api       instancesAPI
+	api       core.Cloud
 	identity  *clusterIdentity
 	inventory knownInstances
 	guard     *guard.Budget          // of Nodes

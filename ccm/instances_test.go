@@ -40,7 +40,7 @@ func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
 	i := &instances{
 		api: definite(f, "lab"), identity: testIdentity("cluster-uid"),
-		inventory: forgetful{instances: definite(f, "lab")}, explain: explain,
+		inventory: forgetful{definite(f, "lab")}, explain: explain,
 		addresses: newNodeAddressRules(config.Default().NodeAddresses),
 		nodes:     corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 	}

@@ -23,18 +23,10 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
-
-type loadBalancersAPI interface {
-	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
-	GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error)
-	CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error)
-	UpdateLoadBalancer(ctx context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error)
-	DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error)
-	ListAddresses(ctx context.Context, f client.AddressFilter) ([]api.ReservedAddress, error)
-}
 
 // balancerMemory is what is remembered of the cluster's balancers: see package
 // inventory.
@@ -45,7 +37,7 @@ type balancerMemory interface {
 
 // loadBalancers implements cloudprovider.LoadBalancer.
 type loadBalancers struct {
-	api       loadBalancersAPI
+	api       core.Cloud
 	inventory balancerMemory // nil without a cache
 	explain   *explainer
 	identity  *clusterIdentity

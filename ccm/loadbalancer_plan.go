@@ -13,6 +13,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -68,7 +69,7 @@ func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 type step interface {
 	fmt.Stringer
 	// apply returns the balancer as the change leaves it.
-	apply(context.Context, loadBalancersAPI) (*api.LoadBalancer, error)
+	apply(context.Context, core.Cloud) (*api.LoadBalancer, error)
 }
 
 // createStep has no idempotency key: a key that stands for the Service would make
@@ -85,7 +86,7 @@ func (s createStep) String() string {
 	return text
 }
 
-func (s createStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
+func (s createStep) apply(ctx context.Context, cloud core.Cloud) (*api.LoadBalancer, error) {
 	families := balancerSpec(s).ipFamilies()
 	lb := api.LoadBalancerCreate{
 		Name:                  s.name,
@@ -124,7 +125,7 @@ func (s updateStep) String() string {
 	return fmt.Sprintf("update load balancer %s: %s", s.id, strings.Join(s.changes, "; "))
 }
 
-func (s updateStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
+func (s updateStep) apply(ctx context.Context, cloud core.Cloud) (*api.LoadBalancer, error) {
 	return cloud.UpdateLoadBalancer(client.IfMatch(ctx, s.version), s.id, s.update)
 }
 
@@ -242,7 +243,7 @@ func (s replaceStep) String() string {
 		s.id, s.name, strings.Join(s.differences, "; "))
 }
 
-func (s replaceStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
+func (s replaceStep) apply(ctx context.Context, cloud core.Cloud) (*api.LoadBalancer, error) {
 	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
 }
 

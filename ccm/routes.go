@@ -25,16 +25,10 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
-
-type routesAPI interface {
-	ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error)
-	CreateRoute(ctx context.Context, r api.RouteCreate) (*api.Route, error)
-	UpdateRoute(ctx context.Context, id string, u api.ResourceUpdate) (*api.Route, error)
-	DeleteRoute(ctx context.Context, id string) error
-}
 
 // knownRoutes is the part of the inventory that remembers the routes that may be the cluster's:
 // upstream lists them every 10 s.
@@ -45,7 +39,7 @@ type knownRoutes interface {
 
 // routes answers the route controller.
 type routes struct {
-	api       routesAPI
+	api       core.Cloud
 	identity  *clusterIdentity
 	inventory knownRoutes
 	instances *instances
@@ -230,7 +224,7 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 
 // list lists every route, unless somebody did so a moment ago. Callers that come meanwhile wait
 // for it and share its result. An error is shared too: they must not try one after the other.
-func (l *sharedRouteList) list(ctx context.Context, cloud routesAPI) ([]api.Route, error) {
+func (l *sharedRouteList) list(ctx context.Context, cloud core.Cloud) ([]api.Route, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.at.IsZero() || time.Since(l.at) >= routeListMaxAge {

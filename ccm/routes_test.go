@@ -36,7 +36,7 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 	}
 	i := newInstances(f)
 	return &routes{
-		api: definite(f, "lab"), identity: testIdentity(clusterUID), inventory: forgetful{routes: definite(f, "lab")},
+		api: definite(f, "lab"), identity: testIdentity(clusterUID), inventory: forgetful{definite(f, "lab")},
 		instances: i, explain: i.explain, health: newJobHealth("routes"),
 		nodes: corelisters.NewNodeLister(indexer),
 	}

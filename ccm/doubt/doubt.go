@@ -58,14 +58,12 @@ func (c *Cloud) CheckToken(ctx context.Context) error {
 
 // GetInstance fails with a client.IsNotFound error only if our project has no such instance.
 func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
-	found, err := c.Source.GetInstance(ctx, id)
-	return found, c.checkOne(ctx, id, err, func() subject { return subjectOf(found) })
+	return one(ctx, c, id, func() (*api.Instance, error) { return c.Source.GetInstance(ctx, id) })
 }
 
 // GetLoadBalancer fails with a client.IsNotFound error only if our project has no such load balancer.
 func (c *Cloud) GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
-	found, err := c.Source.GetLoadBalancer(ctx, id)
-	return found, c.checkOne(ctx, id, err, func() subject { return subjectOf(found) })
+	return one(ctx, c, id, func() (*api.LoadBalancer, error) { return c.Source.GetLoadBalancer(ctx, id) })
 }
 
 // ListInstances returns instances of our project.
@@ -187,6 +185,24 @@ func list[T api.Instance | api.LoadBalancer | api.ReservedAddress | api.Route](
 	return found, nil
 }
 
+// one returns the resource that was asked for by its ID, of our project.
+func one[T api.Instance | api.LoadBalancer](
+	ctx context.Context, c *Cloud, id string, ask func() (*T, error),
+) (*T, error) {
+	found, err := ask()
+	if err != nil {
+		return nil, c.checkRefusal(ctx, err)
+	}
+	s := subjectOf(found)
+	if s.id != id {
+		return nil, fmt.Errorf("the cloud was asked for %s %s and answered with %q", s.kind, id, s.id)
+	}
+	if err := c.checkProject(ctx, s); err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
 // subject is what an answer is about.
 type subject struct{ kind, id, project string }
 
@@ -215,18 +231,6 @@ func subjectOfEvent(event api.Event) (s subject, known bool) {
 		return subjectOf(event.Route), true
 	}
 	return subject{}, false
-}
-
-// checkOne checks the answer to a question for one resource.
-func (c *Cloud) checkOne(ctx context.Context, id string, err error, about func() subject) error {
-	if err != nil {
-		return c.checkRefusal(ctx, err)
-	}
-	s := about()
-	if s.id != id {
-		return fmt.Errorf("the cloud was asked for %s %s and answered with %q", s.kind, id, s.id)
-	}
-	return c.checkProject(ctx, s)
 }
 
 func (c *Cloud) checkProject(ctx context.Context, s subject) error {

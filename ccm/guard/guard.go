@@ -102,7 +102,7 @@ type Budget struct {
 	mu      sync.Mutex
 	loaded  bool // now equals the stored window
 	now     window
-	allowed sets.Set[types.UID] // in this window, by this process
+	allowed sets.Set[types.UID] // by this process, of objects that are still there
 	held    map[types.UID]time.Time
 }
 
@@ -143,10 +143,15 @@ func (b *Budget) refresh(ctx context.Context) {
 	defer b.updateMetrics()
 	there := b.list()
 	maps.DeleteFunc(b.held, func(uid types.UID, _ time.Time) bool { return !there.Has(uid) })
-	b.loaded = b.loaded && !b.now.Stopped
+	b.loaded = b.loaded && !b.isHolding()
 	if err := b.load(ctx); err != nil {
 		klog.V(2).InfoS("Mass-deletion guard: cannot read its record", "kind", b.kind.Many, "err", err)
 	}
+}
+
+// isHolding tells whether nothing more may be deleted until the window is over.
+func (b *Budget) isHolding() bool {
+	return b.now.Stopped && !b.now.Raised && b.clock.Now().Before(b.now.Ends)
 }
 
 // load reads the window, unless it is loaded, and takes in a confirmation.
@@ -202,11 +207,17 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 	// A budget must not shrink while it is spent.
 	b.now.Known = max(b.now.Known, b.list().Insert(c.UID).Len())
 	limit := b.limits.budget(b.now.Known)
-	switch fits := b.now.Spent < limit; {
-	case b.now.Raised, fits && !c.InUse && !b.now.Stopped,
-		fits && !b.now.Strict && b.now.Spent < (limit+1)/2 && !b.now.Stopped:
+	most := limit // for this candidate
+	switch {
+	case c.InUse && b.now.Strict:
+		most = 0
+	case c.InUse:
+		most = (limit + 1) / 2
+	}
+	switch {
+	case b.now.Raised, !b.now.Stopped && b.now.Spent < most:
 		return b.spend(ctx, c)
-	case fits && !b.now.Strict && !b.now.Stopped:
+	case !b.now.Stopped && !b.now.Strict && b.now.Spent < limit:
 		return cloudproviderapi.NewRetryError(fmt.Sprintf("%s, but the %s is still in use, and the deletion "+
 			"budget for such is spent: it is kept until it is no longer in use", c.Why, b.kind.One), heldRetry)
 	case !b.now.Stopped:
@@ -321,10 +332,10 @@ func (b *Budget) retryError() error {
 }
 
 func (b *Budget) updateMetrics() {
-	stopped := 0.0
-	if b.now.Stopped && !b.now.Raised && b.clock.Now().Before(b.now.Ends) {
-		stopped = 1
+	holding := 0.0
+	if b.isHolding() {
+		holding = 1
 	}
-	active.WithLabelValues(b.kind.One).Set(stopped)
+	active.WithLabelValues(b.kind.One).Set(holding)
 	holds.WithLabelValues(b.kind.One).Set(float64(len(b.held)))
 }

@@ -186,7 +186,7 @@ func (h *herd) wait(d time.Duration) { h.clock.SetTime(h.clock.Now().Add(d)) }
 
 func (h *herd) requireStopped(stopped bool, held int) {
 	h.b.refresh(context.Background())
-	require.Equal(h.t, stopped, h.b.now.Stopped && !h.b.now.Raised && h.clock.Now().Before(h.b.now.Ends))
+	require.Equal(h.t, stopped, h.b.isHolding())
 	require.Len(h.t, h.b.held, held, "held")
 }
 

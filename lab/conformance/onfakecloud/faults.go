@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/utils/ptr"
-
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -192,7 +190,7 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 	case conformance.FaultEmptyList:
 		return api.FaultEffect{EmptyList: true}
 	case conformance.FaultGarbage:
-		return api.FaultEffect{Body: ptr.To(conformance.Garbage), ContentType: "text/html"}
+		return api.FaultEffect{Body: new(conformance.Garbage), ContentType: "text/html"}
 	case conformance.FaultPartialList:
 		return api.FaultEffect{PartialList: 1}
 	case conformance.FaultStale:
