@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
+	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
@@ -20,27 +20,27 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/ccm/guard"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
 // cloud is the provider.
 type cloud struct {
-	checkToken      func(context.Context) error // fails unless the token belongs to our project
-	inventory       *inventory.Inventory
-	inventoryHealth *jobHealth
-	instances       *instances
-	loadBalancers   *loadBalancers
-	routes          *routes
-	orphanGuard     *guard.Budget // of load balancers without a Service
-	explain         *explainer
-	identity        *clusterIdentity
-	cached          bool // the inventory remembers
-	watch           cloudWatch
+	checkToken    func(context.Context) error // fails unless the token belongs to our project
+	memory        *cache.Cloud                // nil without a cache
+	memoryHealth  *jobHealth
+	instances     *instances
+	loadBalancers *loadBalancers
+	routes        *routes
+	orphanGuard   *guard.Budget // of load balancers without a Service
+	explain       *explainer
+	identity      *clusterIdentity
+	watch         cloudWatch
 
 	initialized, informersSet sync.Once
 }
@@ -57,43 +57,44 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	if err != nil {
 		return nil, err
 	}
-	inventoryHealth := newJobHealth("the inventory")
-	definite := doubt.Reject(eventRounds{source, inventoryHealth}, cfg.Project, cfg.Token)
+	memoryHealth := newJobHealth("the cache")
+	definite := doubt.Reject(eventRounds{source, memoryHealth}, cfg.Project, cfg.Token)
 	explain := newExplainer()
 	identity := newClusterIdentity(cluster)
-	known := inventory.New(definite, inventory.Options{
-		ClusterFilters: identity.tagFilters,
-		InCluster:      identity.mayOwn,
-		ServiceTag:     contract.TagServiceUID,
-		Off:            !cfg.Cache,
-		Token:          cfg.Token,
-		Observe:        calls.CacheQuestion,
-	})
-	identity.onUIDKnown = known.RelistCluster
+	var api core.Cloud = definite
+	var memory *cache.Cloud
+	if cfg.Cache {
+		memory = cache.New(definite, cache.Options{
+			ClusterFilters: identity.tagFilters,
+			InCluster:      identity.mayOwn,
+			ServiceTag:     contract.TagServiceUID,
+			Observe:        calls.CacheQuestion,
+		})
+		identity.onUIDKnown = memory.RelistCluster
+		api = memory
+	}
 	mass := cfg.MassDeletion
 	limits := guard.Limits{Share: mass.Share, Minimum: mass.Minimum, Window: mass.Window.Duration, Hold: mass.Hold.Duration}
 	instances := &instances{
-		api: definite, identity: identity, inventory: known, explain: explain,
+		api: api, identity: identity, explain: explain,
 		labels: nodeLabels(cfg.NodeLabels), addresses: newNodeAddressRules(cfg.NodeAddresses),
 		guard: guard.New(guardedNodes, limits, clock.RealClock{}, explain),
 	}
 	return &cloud{
-		checkToken:      definite.CheckToken,
-		inventory:       known,
-		inventoryHealth: inventoryHealth,
-		instances:       instances,
+		checkToken:   definite.CheckToken,
+		memory:       memory,
+		memoryHealth: memoryHealth,
+		instances:    instances,
 		loadBalancers: &loadBalancers{
-			api: definite, inventory: known, explain: explain, identity: identity,
-			defaults: cfg.LoadBalancer.Defaults,
+			api: api, explain: explain, identity: identity, defaults: cfg.LoadBalancer.Defaults,
 		},
 		routes: &routes{
-			api: definite, identity: identity, inventory: known, instances: instances, explain: explain,
+			api: api, identity: identity, instances: instances, explain: explain,
 			health: newJobHealth("the route controller"),
 		},
 		orphanGuard: guard.New(guardedOrphans, limits, clock.RealClock{}, explain),
 		explain:     explain,
 		identity:    identity,
-		cached:      cfg.Cache,
 	}, nil
 }
 
@@ -117,10 +118,12 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		budget.Keep(configMaps)
 		go budget.Run(ctx)
 	}
-	go func() {
-		defer c.inventoryHealth.end()
-		c.inventory.Run(calls.For(ctx, calls.Inventory))
-	}()
+	if c.memory != nil {
+		go func() {
+			defer c.memoryHealth.end()
+			c.memory.Run(calls.For(ctx, calls.Inventory))
+		}()
+	}
 	go func() {
 		<-stop
 		cancel()
@@ -150,8 +153,8 @@ func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
 	}
 	// Whichever controllers run, what was reported of an object is forgotten with it.
-	forget := cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}
-	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
+	forget := kcache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}
+	for _, informer := range []kcache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
 		if _, err := informer.AddEventHandler(forget); err != nil {
 			klog.ErrorS(err, "Cannot watch deletions: the reported causes of deleted objects stay in memory")
 		}

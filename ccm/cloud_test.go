@@ -22,7 +22,6 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -31,8 +30,7 @@ func newTestCloud(f *fakeAPI) *cloud {
 	i := newInstances(f)
 	return &cloud{
 		checkToken: definite(f, "lab").CheckToken,
-		inventory:  inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
-		inventoryHealth: newJobHealth("inventory"), loadBalancers: &loadBalancers{},
+		instances:  i, explain: i.explain, memoryHealth: newJobHealth("cache"), loadBalancers: &loadBalancers{},
 		routes: &routes{health: newJobHealth("routes")}, identity: testIdentity(""),
 		orphanGuard: newTestGuard(guardedOrphans, func() sets.Set[types.UID] { return nil }, i.explain),
 	}

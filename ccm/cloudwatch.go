@@ -3,7 +3,7 @@ package ccm
 // The cloud watch is a controller beside upstream's four. Upstream looks at the cloud
 // when something changes in the cluster or when a retry is due; the cloud watch looks at
 // the cluster when something changes in the cloud. Its jobs are in nodewatch.go,
-// servicewatch.go and orphansweeper.go. The first two subscribe to the inventory's feed
+// servicewatch.go and orphansweeper.go. The first two subscribe to the cache's feed
 // of changes. A change, in the cloud or in the cluster, only puts a key into a queue; the
 // workers observe both sides, compare and act.
 //
@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
+	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -37,9 +37,9 @@ import (
 	"k8s.io/controller-manager/pkg/healthz"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
 // controllerConstructors are those of upstream's controllers, with the jobs of the cloud watch that
@@ -103,7 +103,7 @@ func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) a
 		return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
 			ctrl, started, err := start(ctx, manager)
 			c, ok := provider.(*cloud)
-			if err != nil || !started || !ok || !c.cached || !isEnabled(calls.CloudWatch, cfg) {
+			if err != nil || !started || !ok || c.memory == nil || !isEnabled(calls.CloudWatch, cfg) {
 				return ctrl, started, err
 			}
 			kube := cfg.ClientBuilder.ClientOrDie(calls.CloudWatch)
@@ -135,12 +135,12 @@ func startCloudWatch(
 			return nil, false, fmt.Errorf("%s watches %s only, not %s",
 				calls.CloudWatch, contract.ProviderName, provider.ProviderName())
 		}
-		if !c.cached {
+		if c.memory == nil {
 			klog.Warningf("%s is off: it needs the cache, and the cloud config says cache: false", calls.CloudWatch)
 			return nil, false, nil
 		}
 		logDutiesThatAreOff(cfg)
-		c.watch.health.add(c.inventoryHealth, c.routes.health)
+		c.watch.health.add(c.memoryHealth, c.routes.health)
 		go func() {
 			manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
 			defer manager.ControllerManagerMetrics.ControllerStopped("cloud-watch")
@@ -169,7 +169,7 @@ type watchJob interface {
 	Run(ctx context.Context, health *jobHealth)
 }
 
-// cloudWatch is the controller: it starts jobs, and knows whether each of them, the inventory and
+// cloudWatch is the controller: it starts jobs, and knows whether each of them, the cache and
 // the routes live. Safe for concurrent use: with leader migration two goroutines start controllers.
 type cloudWatch struct {
 	starting sync.Mutex
@@ -204,15 +204,15 @@ func (w *cloudWatch) start(ctx context.Context, newJobs func() ([]watchJob, erro
 	return nil
 }
 
-// changeFeed is the part of the inventory that reports what changes in the cloud.
+// changeFeed is the part of the cache that reports what changes in the cloud.
 type changeFeed interface {
-	Subscribe(fn func(inventory.Change))
+	Subscribe(fn func(cache.Change))
 }
 
 // awaitSync waits until the informers have synced. It returns false if ctx ends earlier.
-func awaitSync(ctx context.Context, health *jobHealth, synced ...cache.InformerSynced) bool {
+func awaitSync(ctx context.Context, health *jobHealth, synced ...kcache.InformerSynced) bool {
 	defer health.beginRound("waiting for the informers to sync")()
-	return cache.WaitForCacheSync(ctx.Done(), synced...)
+	return kcache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
 // runPeriodically starts check now, and again a period after it returned, until ctx ends.
@@ -295,11 +295,11 @@ func syncNextKey(
 }
 
 // addIndex adds an index to a shared informer, unless another job did so before.
-func addIndex(informer cache.SharedIndexInformer, name string, index cache.IndexFunc) error {
+func addIndex(informer kcache.SharedIndexInformer, name string, index kcache.IndexFunc) error {
 	if _, exists := informer.GetIndexer().GetIndexers()[name]; exists {
 		return nil
 	}
-	if err := informer.AddIndexers(cache.Indexers{name: index}); err != nil {
+	if err := informer.AddIndexers(kcache.Indexers{name: index}); err != nil {
 		return fmt.Errorf("indexing what %s looks up: %w", calls.CloudWatch, err)
 	}
 	return nil
@@ -307,7 +307,7 @@ func addIndex(informer cache.SharedIndexInformer, name string, index cache.Index
 
 // deletedUID is the UID of an object that an informer reports as deleted; false for another type.
 func deletedUID(obj any) (types.UID, bool) {
-	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+	if last, ok := obj.(kcache.DeletedFinalStateUnknown); ok {
 		obj = last.Obj
 	}
 	object, err := meta.Accessor(obj)

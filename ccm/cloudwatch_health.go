@@ -19,7 +19,7 @@ import (
 const maxRoundDuration = 5 * time.Minute
 
 // watchHealth is the cloud watch's part of /healthz: it is healthy while every job runs and no round
-// exceeds maxRoundDuration. The inventory and the routes count as jobs, although the cloud watch does
+// exceeds maxRoundDuration. The cache and the routes count as jobs, although the cloud watch does
 // not run them. Safe for concurrent use.
 type watchHealth struct {
 	mu   sync.Mutex
@@ -98,8 +98,8 @@ func (h *jobHealth) check() error {
 	return nil
 }
 
-// eventRounds is the cloud, each of whose events is a round of the inventory's job. Lists need none:
-// whoever asks the inventory waits for them in a round of his own.
+// eventRounds is the cloud, each of whose events is a round of the cache's job. Lists need none:
+// whoever asks the cache waits for them in a round of his own.
 type eventRounds struct {
 	doubt.Source
 	health *jobHealth

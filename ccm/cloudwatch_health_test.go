@@ -112,7 +112,7 @@ func startWatchOf(t *testing.T, c *cloud) *cloudWatch {
 		ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
 	})
 	require.NoError(t, err)
-	require.True(t, started, "it has no job, and knows whether the inventory and the routes live")
+	require.True(t, started, "it has no job, and knows whether the cache and the routes live")
 	return watch.(*cloudWatch)
 }
 
@@ -126,7 +126,7 @@ func (oneEvent) Follow(
 }
 
 // An event that does not come to its end, and a list of routes that lasts for ever, make /healthz
-// fail, and so does the inventory's end.
+// fail, and so does the cache's end.
 func TestHealthOfInventoryAndRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -135,7 +135,7 @@ func TestHealthOfInventoryAndRoutes(t *testing.T) {
 			return []api.Route{route()}, nil
 		}}
 		c, stop := newTestCloud(f), make(chan struct{})
-		c.cached, c.routes = true, newRoutes(t, f)
+		c.memory, c.routes = newTestMemory(f, c.identity), newRoutes(t, f)
 		check := startWatchOf(t, c).HealthChecker().Check
 		c.Initialize(clients{kube: fake.NewClientset()}, stop)
 		advanceTime(time.Hour)
@@ -144,13 +144,13 @@ func TestHealthOfInventoryAndRoutes(t *testing.T) {
 		var hanging sync.WaitGroup
 		hanging.Go(func() {
 			apply := func(api.Event) error { <-hang; return nil }
-			assert.NoError(t, eventRounds{oneEvent{f}, c.inventoryHealth}.Follow(t.Context(), 0, apply, nil))
+			assert.NoError(t, eventRounds{oneEvent{f}, c.memoryHealth}.Follow(t.Context(), 0, apply, nil))
 		})
 		hanging.Go(func() { _, _ = c.routes.ListRoutes(t.Context(), clusterName) })
 		advanceTime(maxRoundDuration)
 		require.NoError(t, check(nil))
 		advanceTime(time.Second)
-		assert.EqualError(t, check(nil), "inventory is stuck: applying an event of the cloud has taken 5m1s\n"+
+		assert.EqualError(t, check(nil), "cache is stuck: applying an event of the cloud has taken 5m1s\n"+
 			"routes is stuck: listing routes has taken 5m1s")
 		close(hang)
 		hanging.Wait()
@@ -158,6 +158,6 @@ func TestHealthOfInventoryAndRoutes(t *testing.T) {
 
 		close(stop)
 		synctest.Wait()
-		assert.EqualError(t, check(nil), "inventory has ended")
+		assert.EqualError(t, check(nil), "cache has ended")
 	})
 }

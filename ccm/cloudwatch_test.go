@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
+	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/cloud-provider/app"
@@ -33,8 +33,8 @@ import (
 	controllermanager "k8s.io/controller-manager/app"
 	cmconfig "k8s.io/controller-manager/config"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -63,9 +63,9 @@ func (f *fakeReconciler) EnsureLoadBalancerDeleted(_ context.Context, cluster st
 }
 
 // fakeFeed reports the changes that a test writes.
-type fakeFeed struct{ subscribers []func(inventory.Change) }
+type fakeFeed struct{ subscribers []func(cache.Change) }
 
-func (f *fakeFeed) Subscribe(fn func(inventory.Change)) { f.subscribers = append(f.subscribers, fn) }
+func (f *fakeFeed) Subscribe(fn func(cache.Change)) { f.subscribers = append(f.subscribers, fn) }
 
 // watchWorld has the jobs of the cloud watch between a cluster and a cloud that a test writes.
 type watchWorld struct {
@@ -74,18 +74,18 @@ type watchWorld struct {
 	*orphanSweeper
 	t          *testing.T
 	api        *fake.Clientset
-	cloud      *fakeInventory
+	cloud      *fakeMemory
 	feed       *fakeFeed
 	reconciler *fakeReconciler
 	explain    *explainer
 	recorder   *record.FakeRecorder
-	nodes      cache.Indexer
+	nodes      kcache.Indexer
 	services   serviceIndex
 	watch      *cloudWatch // nil before run
 }
 
 // reportChange has the feed's subscribers called.
-func (w *watchWorld) reportChange(c inventory.Change) {
+func (w *watchWorld) reportChange(c cache.Change) {
 	for _, notify := range w.feed.subscribers {
 		notify(c)
 	}
@@ -102,35 +102,28 @@ func advanceTime(d time.Duration) {
 func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	kube := fake.NewClientset(objects...)
 	w := &watchWorld{
-		t: t, api: kube, cloud: &fakeInventory{versions: true}, feed: &fakeFeed{},
+		t: t, api: kube, cloud: &fakeMemory{versions: true}, feed: &fakeFeed{},
 		reconciler: &fakeReconciler{t: t}, explain: newExplainer(), recorder: record.NewFakeRecorder(100),
-		nodes:    cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byProviderID: indexByProviderID}),
-		services: serviceIndex{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byUID: indexByUID})},
+		nodes:    kcache.NewIndexer(kcache.MetaNamespaceKeyFunc, kcache.Indexers{byProviderID: indexByProviderID}),
+		services: serviceIndex{kcache.NewIndexer(kcache.MetaNamespaceKeyFunc, kcache.Indexers{byUID: indexByUID})},
 	}
 	w.explain.setRecorder(w.recorder)
+	i := newInstances(w.cloud.api(t))
+	i.identity, i.explain = testIdentity("cluster-uid"), w.explain
 	w.nodeWatch = &nodeWatch{
-		prompting: true, removing: true, kube: kube, inventory: w.cloud, explain: w.explain,
-		mayDeleteNode: func(_ context.Context, node *corev1.Node) (bool, error) {
-			require.Fail(t, "unexpected question whether the instance is gone", node.Name)
-			return false, nil
-		},
-		recordExists: func(node *corev1.Node, instance *api.Instance) {
-			w.explain.explainInstanceState(node, instance)
-		},
-		findInstance: (&instances{
-			identity: testIdentity("cluster-uid"), inventory: w.cloud, explain: w.explain,
-		}).instanceFromInventory,
+		prompting: true, removing: true, kube: kube, explain: w.explain,
+		mayDeleteNode: i.mayDeleteNode, findInstance: i.findInstance,
 		nodes: w.nodes, queue: newKeyQueue("nodes", minNodeRetry, maxNodeRetry), prompts: map[types.UID]prompt{},
 	}
 	reconciler := &serviceReconciler{cluster: clusterName, kube: kube, balancers: w.reconciler}
 	w.serviceWatch = &serviceWatch{
-		inventory: w.cloud, explain: w.explain, reconciler: reconciler,
+		memory: w.cloud, explain: w.explain, reconciler: reconciler,
 		balancers: &loadBalancers{identity: testIdentity("")},
 		nodes:     w.nodes, services: w.services, queue: newKeyQueue("services", minServiceRetry, maxServiceRetry),
 		drifts: map[string]*drift{},
 	}
 	w.orphanSweeper = &orphanSweeper{
-		identity: testIdentity("cluster-uid"), kube: kube, inventory: w.cloud, balancers: w.reconciler,
+		identity: testIdentity("cluster-uid"), kube: kube, memory: w.cloud, balancers: w.reconciler,
 		services: w.services, undeletable: newOrphanBackoff(),
 	}
 	w.guard = newTestGuard(guardedOrphans, w.listBalancerIDs, w.explain)
@@ -227,7 +220,7 @@ func TestChangesBecomeKeys(t *testing.T) {
 	}
 
 	one := instance(api.InstanceTerminated)
-	w.reportChange(inventory.Change{Instance: &one, Kind: inventory.Deleted})
+	w.reportChange(cache.Change{Instance: &one, Kind: cache.Deleted})
 	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeWatch.queue), "by provider ID and by name")
 	assert.Empty(t, keys(w.serviceWatch.queue))
 
@@ -235,21 +228,20 @@ func TestChangesBecomeKeys(t *testing.T) {
 	another.Name, another.UID = "another", "some-uid"
 	require.NoError(t, w.services.Add(another))
 	w.reportChange(
-		inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}},
+		cache.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}},
 	)
 	assert.Empty(t, keys(w.nodeWatch.queue))
 	assert.Equal(t, []string{"some-uid"}, keys(w.serviceWatch.queue))
 	require.NoError(t, w.services.Delete(another))
-	w.reportChange(inventory.Change{LoadBalancer: &api.LoadBalancer{
+	w.reportChange(cache.Change{LoadBalancer: &api.LoadBalancer{
 		Tags: api.Tags{contract.TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting,
 	}})
 	assert.Equal(t, []string{"some-uid"}, keys(w.serviceWatch.queue), "on its way out after its Service")
 
-	w.reportChange(inventory.Change{Route: &api.Route{}})
 	assert.Empty(t, keys(w.nodeWatch.queue))
 	assert.Empty(t, keys(w.serviceWatch.queue))
 
-	w.reportChange(inventory.Change{Kind: inventory.Relisted})
+	w.reportChange(cache.Change{Kind: cache.Relisted})
 	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeWatch.queue), "listed anew: all of them")
 	assert.Equal(t, []string{"01234567-89ab"}, keys(w.serviceWatch.queue))
 }
@@ -263,22 +255,27 @@ func TestNodeWatchRetriesUntilThereIsAVerdict(t *testing.T) {
 		w := newWatchWorld(t, ready)
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		asked := 0
-		w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) {
-			if asked++; asked < 3 {
-				return false, errors.New("held by the guard")
+		mayDeleteNode := w.mayDeleteNode
+		w.mayDeleteNode = func(ctx context.Context, node *corev1.Node) (string, error) {
+			why, err := mayDeleteNode(ctx, node)
+			if why == "" || err != nil {
+				return why, err
 			}
-			return true, nil
+			if asked++; asked < 3 {
+				return "", errors.New("held by the guard")
+			}
+			return why, nil
 		}
 		w.run()
 		assert.Zero(t, asked, "its instance runs")
 		one := instance(api.InstanceTerminated)
 		w.cloud.setInstances(one)
-		w.reportChange(inventory.Change{Instance: &one})
+		w.reportChange(cache.Change{Instance: &one})
 		advanceTime(4 * time.Second)
 		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err), "gone within 5 s: %v", err)
 		assert.Equal(t, 3, asked)
-		assert.Equal(t, []string{"Normal NodeRemoved Node is removed: its instance i-1 is terminated"}, w.takeEvents())
+		assert.Equal(t, []string{"Normal NodeRemoved Node is removed: instance i-1 (node-1) is terminated"}, w.takeEvents())
 	})
 }
 
@@ -287,7 +284,7 @@ func TestNodeWatchConvergesWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t, node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
+		w.mayDeleteNode = func(context.Context, *corev1.Node) (string, error) { return "it is gone", nil }
 		w.run()
 		w.cloud.setInstances()
 		advanceTime(time.Minute + time.Second)
@@ -370,7 +367,7 @@ func startWith(t *testing.T, flag string) (jobs []string) {
 	completed := cfg.Complete()
 	disableRoutesWithoutCIDR(&completed.ComponentConfig.KubeCloudShared)
 	c := newTestCloud(&fakeAPI{t: t})
-	c.cached = true
+	c.memory = newTestMemory(&fakeAPI{t: t}, c.identity)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // The jobs end at once.
 	for name, start := range app.ConstructControllerInitializers(controllerConstructors(), completed, c) {
@@ -382,7 +379,7 @@ func startWith(t *testing.T, flag string) (jobs []string) {
 		}
 	}
 	for _, job := range c.watch.health.jobs {
-		if job != c.inventoryHealth && job != c.routes.health {
+		if job != c.memoryHealth && job != c.routes.health {
 			jobs = append(jobs, job.name)
 		}
 	}
@@ -437,7 +434,6 @@ func TestNodesAreLeftAloneWhereTheirControllerIsOff(t *testing.T) {
 			}
 			w := newWatchWorld(t, n)
 			w.prompting, w.removing = tc.prompting, tc.removal
-			w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
 			w.cloud.instances = []api.Instance{instance(tc.state)}
 			if tc.providerID == "" {
 				w.explain.explainInitialization(n, errNoSuchName)

@@ -24,16 +24,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// knownInstances is the part of the inventory that can say that an instance exists, and how
-// it looks.
-type knownInstances interface {
-	Instance(ctx context.Context, id string) (*api.Instance, error)
-	InstancesNamed(ctx context.Context, name string) ([]api.Instance, error)
-	// NoteInstance records what the cloud answered about an instance of our project, so that
-	// a list that lacks the instance costs one question and no more.
-	NoteInstance(i api.Instance)
-}
-
 // verdict is what is known of the instance of a Node. Exactly one field is set.
 type verdict struct {
 	instance   *api.Instance // it exists
@@ -50,56 +40,26 @@ func (v verdict) existingInstance() (*api.Instance, error) {
 	return v.instance, v.err
 }
 
-// confirmation asks the cloud itself for a verdict.
-type confirmation func(context.Context) verdict
-
-// checkExistence is the verdict on the Node's instance. An instance that the inventory knows
-// to exist costs no call.
+// checkExistence is the verdict on the Node's instance.
 func (i *instances) checkExistence(ctx context.Context, node *corev1.Node) verdict {
-	v, confirm := i.checkInventory(ctx, node)
-	if confirm != nil {
-		return confirm(ctx)
-	}
-	return v
-}
-
-// instanceFromInventory is the Node's instance as the inventory alone knows it. It is nil if
-// only the cloud could confirm that the instance has ended.
-func (i *instances) instanceFromInventory(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	v, _ := i.checkInventory(ctx, node)
-	return v.instance, v.err
-}
-
-// checkInventory is the inventory's verdict, or the confirmation that is needed instead.
-func (i *instances) checkInventory(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	if node.Spec.ProviderID == "" {
-		return i.checkInventoryByName(ctx, node)
+		return i.checkExistenceByName(ctx, node)
 	}
 	id, err := parseProviderID(node.Spec.ProviderID)
 	if err != nil {
-		return verdict{err: err}, nil
+		return verdict{err: err}
 	}
-	known, err := i.inventory.Instance(ctx, id)
-	switch {
-	case err != nil && !client.IsNotFound(err):
-		return verdict{err: err}, nil
-	case err != nil || known == nil || isEnded(known.State):
-		return verdict{}, func(ctx context.Context) verdict { return i.askCloud(ctx, id) }
-	}
-	return verdict{instance: known}, nil
+	return i.checkExistenceByID(ctx, id)
 }
 
-// askCloud is the verdict by the cloud's fresh answer about one instance.
-func (i *instances) askCloud(ctx context.Context, id string) verdict {
+func (i *instances) checkExistenceByID(ctx context.Context, id string) verdict {
 	instance, err := i.api.GetInstance(ctx, id)
 	switch {
 	case client.IsNotFound(err):
 		return verdict{goneReason: "the cloud has no instance " + id}
 	case err != nil:
 		return verdict{err: err}
-	}
-	i.inventory.NoteInstance(*instance)
-	if isEnded(instance.State) {
+	case isEnded(instance.State):
 		return verdict{goneReason: fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State)}
 	}
 	return verdict{instance: instance}
@@ -109,34 +69,22 @@ func (i *instances) askCloud(ctx context.Context, id string) verdict {
 // stale, and the instance may be yet to come.
 var errNoSuchName = errors.New("no instance has that name")
 
-// checkInventoryByName is checkInventory for a Node that has no provider ID yet.
-func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
-	all, err := i.inventory.InstancesNamed(ctx, node.Name)
+// checkExistenceByName is checkExistence for a Node that has no provider ID yet.
+func (i *instances) checkExistenceByName(ctx context.Context, node *corev1.Node) verdict {
+	all, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: node.Name})
 	if err != nil {
-		return verdict{err: err}, nil
+		return verdict{err: err}
 	}
 	v, last := i.chooseByName(node.Name, all)
-	if last == nil {
-		return v, nil
+	switch {
+	case last == nil:
+		return v
+	case !existedBeforeEnd(node, last):
+		// The Node is of another instance, and a list that does not show that is stale.
+		return verdict{err: fmt.Errorf("%w: %q; only %s had it, which ended before the Node registered",
+			errNoSuchName, node.Name, last.ID)}
 	}
-	return verdict{}, func(ctx context.Context) verdict {
-		// The inventory may not know an instance of that name which came since, and the
-		// Node may be of that instance.
-		fresh, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: node.Name})
-		if err != nil {
-			return verdict{err: err}
-		}
-		v, last := i.chooseByName(node.Name, append(fresh, *last))
-		switch {
-		case last == nil:
-			return v
-		case !existedBeforeEnd(node, last):
-			// The Node is of another instance, and a list that does not show that is stale.
-			return verdict{err: fmt.Errorf("%w: %q; only %s had it, which ended before the Node registered",
-				errNoSuchName, node.Name, last.ID)}
-		}
-		return i.askCloud(ctx, last.ID)
-	}
+	return i.checkExistenceByID(ctx, last.ID)
 }
 
 // existedBeforeEnd tells whether the Node existed before the ended instance of its name

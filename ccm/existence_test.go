@@ -21,56 +21,11 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
-	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 var updateAnswers = flag.Bool("update-answers", false, "write ANSWERS.md")
-
-// forgetful is an inventory that remembers nothing: every list is asked for,
-// and of an instance by ID it knows nothing.
-type forgetful struct{ cloud core.Cloud }
-
-func (forgetful) Instance(context.Context, string) (*api.Instance, error) { return nil, nil }
-
-func (f forgetful) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
-	return f.cloud.ListInstances(ctx, client.InstanceFilter{Name: name})
-}
-
-func (f forgetful) Routes(ctx context.Context) ([]api.Route, error) {
-	return f.cloud.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + clusterName}})
-}
-
-func (forgetful) NoteRoute(api.Route) {}
-
-func (forgetful) NoteInstance(api.Instance) {}
-
-// An instance that a list lacks is asked about once, and is known from then on;
-// one of another project is not.
-func TestWhatTheCloudSaidIsRemembered(t *testing.T) {
-	asked := 0
-	f := &fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
-		asked++
-		i := instance(api.InstanceRunning)
-		return &i, nil
-	}}
-	i, known := newInstances(f), &fakeInventory{}
-	i.inventory = known
-	for range 3 {
-		there, err := i.InstanceExists(t.Context(), node(byID))
-		require.NoError(t, err)
-		assert.True(t, there)
-	}
-	assert.Equal(t, 1, asked)
-
-	known.instances = nil
-	f.getInstance = with(func(i *api.Instance) { i.Project = "p-other" })
-	_, err := i.InstanceExists(t.Context(), node(byID))
-	require.ErrorIs(t, err, doubt.ErrWrongProject)
-	assert.Empty(t, known.instances)
-}
 
 // What a cloud's answer says of the instance.
 const (
@@ -84,10 +39,8 @@ const (
 type answer struct {
 	answer string
 
-	// What the Node has, what the inventory knows (nothing, unless said), and
-	// what the cloud answers; a call without an answer fails the test.
+	// What the Node has, and what the cloud answers; a call without an answer fails the test.
 	providerID string
-	known      *fakeInventory
 	get        func(string) (*api.Instance, error)
 	list       func(client.InstanceFilter) ([]api.Instance, error)
 	token      func() (*api.Project, error) // our project's, unless said
@@ -172,9 +125,6 @@ const byID = "fakecloud://i-1"
 
 func answersByID() []answer {
 	hollow := with
-	known := func(s api.InstanceState) *fakeInventory {
-		return &fakeInventory{instances: []api.Instance{instance(s)}}
-	}
 	rows := []answer{
 		{answer: "200, pending", get: inState(api.InstancePending), concludes: exists},
 		{answer: "200, running", get: inState(api.InstanceRunning), concludes: exists},
@@ -277,24 +227,6 @@ func answersByID() []answer {
 			token: func() (*api.Project, error) {
 				return nil, context.DeadlineExceeded
 			}, concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "none: the inventory knows it", known: known(api.InstanceRunning), concludes: exists},
-		{
-			answer: "none: the inventory knows it stopped", known: known(api.InstanceStopped), concludes: exists,
-			shutdown: true, reason: contract.ReasonInstanceStopped,
-		},
-		{
-			answer: "none: the inventory cannot be used", known: &fakeInventory{err: errors.New("boom")},
-			concludes: unknown, reason: contract.ReasonCloudUnavailable,
-		},
-		{
-			answer: "the inventory saw its end; 200, running: a stale list", known: known(api.InstanceTerminated),
-			get: inState(api.InstanceRunning), concludes: exists,
-		},
-		{
-			answer: "the inventory saw its end; 404 of our project", known: known(api.InstanceTerminated),
-			get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone,
-			reason: contract.ReasonInstanceNotFound,
-		},
 		{
 			answer: "none: the provider ID is another cloud's", providerID: "aws:///eu/i-1", concludes: unknown,
 			reason: contract.ReasonForeignProviderID,
@@ -320,7 +252,6 @@ func answersByName() []answer {
 	capitals.Name = strings.ToUpper(running.Name)
 	timeless := ended
 	timeless.UpdatedAt = time.Time{}
-	stale := &fakeInventory{instances: []api.Instance{ended}}
 	tagged := func(cluster, id string) api.Instance {
 		i := changed(api.InstanceRunning, id, ourProject)
 		i.Tags = api.Tags{contract.TagCluster: cluster}
@@ -392,33 +323,8 @@ func answersByName() []answer {
 			concludes: unknown, reason: contract.ReasonInstanceNotFound,
 		},
 		{
-			answer: "the inventory saw the end of one; an empty list, and the Node came after that end", known: stale,
-			came: end.Add(time.Minute).Truncate(time.Second), list: lists(), concludes: unknown,
-			reason: contract.ReasonInstanceNotFound,
-		},
-		{
-			answer: "the inventory saw the end of one; the list has one that ended later; 200, terminated",
-			known:  &fakeInventory{instances: []api.Instance{timeless}}, came: end.Add(-time.Minute),
-			list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone,
-			reason: contract.ReasonInstanceNotFound,
-		},
-		{
 			answer: "a list with only an ended one; timeout", list: lists(ended),
 			get: failsWith(context.DeadlineExceeded), concludes: unknown, reason: contract.ReasonCloudUnavailable,
-		},
-		{
-			answer: "the inventory saw the end of one; a list with a live namesake", known: stale,
-			list: lists(ended, running), concludes: exists,
-		},
-		{
-			answer: "the inventory saw the end of one; a list with two live namesakes", known: stale,
-			list: lists(running, changed(api.InstanceRunning, "i-2", ourProject)), concludes: unknown,
-			reason: contract.ReasonInstanceAmbiguous,
-		},
-		{
-			answer: "the inventory saw the end of one; an empty list; 404 of our project", known: stale, list: lists(),
-			get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone,
-			reason: contract.ReasonInstanceNotFound,
 		},
 		{answer: "the list fails", list: func(client.InstanceFilter) ([]api.Instance, error) {
 			return nil, errors.New("boom")
@@ -436,10 +342,6 @@ func (a answer) cloud(t *testing.T) (*fakeAPI, *instances, *record.FakeRecorder)
 		f.project = a.token
 	}
 	i := newInstances(f)
-	if a.known != nil {
-		// Rows do not learn of each other.
-		i.inventory = &fakeInventory{instances: a.known.instances, err: a.known.err}
-	}
 	recorder := record.NewFakeRecorder(20)
 	i.explain.setRecorder(recorder)
 	return f, i, recorder

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/ccm/guard"
@@ -182,12 +183,21 @@ func runInBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// fakeInventory is what a test has the inventory know. It never asks the cloud.
-type fakeInventory struct {
+// newTestMemory is a cache of that cloud.
+func newTestMemory(source cache.Source, identity *clusterIdentity) *cache.Cloud {
+	memory := cache.New(source, cache.Options{
+		ClusterFilters: identity.tagFilters, InCluster: identity.mayOwn, ServiceTag: contract.TagServiceUID,
+		Observe: func(_, _ string) {},
+	})
+	identity.onUIDKnown = memory.RelistCluster
+	return memory
+}
+
+// fakeMemory is the cloud as a test has the cache know it.
+type fakeMemory struct {
 	mu         sync.Mutex
 	instances  []api.Instance
 	balancers  []api.LoadBalancer
-	routes     []api.Route
 	versions   bool  // each balancer that is set gets a version
 	version    int64 // of the one that was set last
 	unknown    bool  // balancers that are not shown may be there
@@ -195,77 +205,57 @@ type fakeInventory struct {
 	namedCalls int   // how often somebody asked by name
 }
 
-func (f *fakeInventory) setUnknown(unknown bool) {
+func (f *fakeMemory) setUnknown(unknown bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unknown = unknown
 }
 
-func (f *fakeInventory) KnowsLoadBalancers() bool {
+func (f *fakeMemory) KnowsLoadBalancers() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return !f.unknown
 }
 
-func (f *fakeInventory) Instance(_ context.Context, id string) (*api.Instance, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, i := range f.instances {
-		if i.ID == id && f.err == nil {
-			return &i, nil
+// api is a cloud of these instances.
+func (f *fakeMemory) api(t *testing.T) *fakeAPI {
+	return &fakeAPI{t: t, getInstance: func(id string) (*api.Instance, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, i := range f.instances {
+			if i.ID == id && f.err == nil {
+				return &i, nil
+			}
 		}
-	}
-	return nil, f.err
+		return nil, cmp.Or(f.err, problem(404, api.NotFound, ourProject))
+	}, listInstances: func(filter client.InstanceFilter) ([]api.Instance, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.namedCalls++
+		return slices.DeleteFunc(slices.Clone(f.instances), func(i api.Instance) bool { return i.Name != filter.Name }), f.err
+	}}
 }
 
-func (f *fakeInventory) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.namedCalls++
-	return slices.DeleteFunc(slices.Clone(f.instances), func(i api.Instance) bool { return i.Name != name }), f.err
-}
-
-func (f *fakeInventory) NoteInstance(i api.Instance) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.instances = append(slices.DeleteFunc(slices.Clone(f.instances), func(old api.Instance) bool {
-		return old.ID == i.ID
-	}), i)
-}
-
-func (f *fakeInventory) LoadBalancers() []api.LoadBalancer {
+func (f *fakeMemory) LoadBalancers() []api.LoadBalancer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.balancers)
 }
 
-func (f *fakeInventory) LoadBalancersOf(uid string) []api.LoadBalancer {
+func (f *fakeMemory) LoadBalancersOf(uid string) []api.LoadBalancer {
 	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool {
 		return lb.Tags[contract.TagServiceUID] != uid
 	})
 }
 
-// NoteLoadBalancer remembers as the inventory does: an older version is ignored.
-func (f *fakeInventory) NoteLoadBalancer(lb api.LoadBalancer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := slices.IndexFunc(f.balancers, func(has api.LoadBalancer) bool { return has.ID == lb.ID })
-	switch {
-	case i < 0:
-		f.balancers = append(f.balancers, lb)
-	case f.balancers[i].Version <= lb.Version:
-		f.balancers[i] = lb
-	}
-}
-
-func (f *fakeInventory) setInstances(instances ...api.Instance) {
+func (f *fakeMemory) setInstances(instances ...api.Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.instances = instances
 }
 
 // setBalancers gives each a version of its own, as every change does in the cloud, if the test wants that.
-func (f *fakeInventory) setBalancers(all ...api.LoadBalancer) {
+func (f *fakeMemory) setBalancers(all ...api.LoadBalancer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.balancers = slices.Clone(all)
@@ -277,7 +267,3 @@ func (f *fakeInventory) setBalancers(all ...api.LoadBalancer) {
 		f.balancers[i].Version = f.version
 	}
 }
-
-func (f *fakeInventory) Routes(context.Context) ([]api.Route, error) { return f.routes, nil }
-
-func (f *fakeInventory) NoteRoute(r api.Route) { f.routes = append(f.routes, r) }

@@ -35,7 +35,6 @@ import (
 type instances struct {
 	api       core.Cloud
 	identity  *clusterIdentity
-	inventory knownInstances
 	guard     *guard.Budget          // of Nodes
 	nodes     corelisters.NodeLister // set before the controllers start
 	explain   *explainer
@@ -57,40 +56,45 @@ var _ cloudprovider.InstancesV2 = (*instances)(nil)
 // a Node without a provider ID, a list without its name proves nothing: its ended instance
 // must be seen.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	gone, err := i.mayDeleteNode(calls.For(ctx, calls.CloudNodeLifecycle), node)
+	goneReason, err := i.mayDeleteNode(calls.For(ctx, calls.CloudNodeLifecycle), node)
 	if err != nil {
 		return false, fmt.Errorf("checking whether the instance of node %s exists: %w", node.Name, err)
 	}
-	return !gone, nil
+	return goneReason == "", nil
 }
 
-// mayDeleteNode tells whether the Node may be deleted: its instance is gone for certain, and
-// the mass-deletion guard allows it. An error keeps the Node; an api.RetryError says when to check
+// mayDeleteNode is why the Node may be deleted: its instance is gone for certain, and the mass-deletion guard
+// allows it. It is "" if the instance exists. An error keeps the Node; an api.RetryError says when to check
 // again.
-func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool, error) {
-	v, confirm := i.checkInventory(ctx, node)
-	if confirm != nil {
-		if err := i.guard.CheckHeld(node.UID); err != nil {
-			return false, err
-		}
-		v = confirm(ctx)
+func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (goneReason string, err error) {
+	if err := i.guard.CheckHeld(node.UID); err != nil {
+		return "", err
 	}
+	v := i.checkExistence(ctx, node)
 	switch {
 	case v.instance != nil:
 		i.recordExists(node, v.instance)
-		return false, nil
+		return "", nil
 	case v.goneReason == "":
-		return false, v.err
+		return "", v.err
 	case isBeingRemoved(node):
-		return true, nil
+		return v.goneReason, nil
 	}
 	if err := i.checkNotReplaced(node); err != nil {
-		return false, err
+		return "", err
 	}
-	err := i.guard.Admit(ctx, guard.Candidate{
+	err = i.guard.Admit(ctx, guard.Candidate{
 		UID: node.UID, Object: node, Why: v.goneReason, InUse: isReady(node),
 	})
-	return err == nil, err
+	if err != nil {
+		return "", err
+	}
+	return v.goneReason, nil
+}
+
+// findInstance is the Node's instance.
+func (i *instances) findInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
+	return i.checkExistence(ctx, node).existingInstance()
 }
 
 // isBeingRemoved tells whether the Node is removed from within the cluster, whatever the cloud says.
@@ -135,7 +139,7 @@ func (i *instances) recordExists(node *corev1.Node, instance *api.Instance) {
 
 // InstanceShutdown is true for an instance that is stopped. One that is still stopping may serve.
 func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
-	instance, err := i.checkExistence(calls.For(ctx, calls.CloudNodeLifecycle), node).existingInstance()
+	instance, err := i.findInstance(calls.For(ctx, calls.CloudNodeLifecycle), node)
 	if err != nil {
 		return false, fmt.Errorf("checking whether the instance of node %s is shut down: %w", node.Name, err)
 	}
@@ -155,7 +159,7 @@ func (i *instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*c
 
 // buildMetadata finds the Node's instance, and checks what it would write on the Node.
 func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	instance, err := i.checkExistence(ctx, node).existingInstance()
+	instance, err := i.findInstance(ctx, node)
 	if err != nil {
 		return nil, err
 	}

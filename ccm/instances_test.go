@@ -35,12 +35,12 @@ func node(providerID string) *corev1.Node {
 	return n
 }
 
-// newInstances has an inventory that remembers nothing, and knows of no Nodes.
+// newInstances knows of no Nodes.
 func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
 	i := &instances{
 		api: definite(f, "lab"), identity: testIdentity("cluster-uid"),
-		inventory: forgetful{definite(f, "lab")}, explain: explain,
+		explain:   explain,
 		addresses: newNodeAddressRules(config.Default().NodeAddresses),
 		nodes:     corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 	}

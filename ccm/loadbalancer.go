@@ -9,7 +9,7 @@ package ccm
 //	apply    loadbalancer_apply.go    their calls to the cloud, and what a refusal means
 //	report   loadbalancer_report.go   Events, the Service's status, when to try again
 //
-// With nothing to change, a call only reads; mostly from memory.
+// With nothing to change, a call only reads.
 
 import (
 	"context"
@@ -28,19 +28,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// balancerMemory is what is remembered of the cluster's balancers: see package
-// inventory.
-type balancerMemory interface {
-	LoadBalancersOf(serviceUID string) []api.LoadBalancer
-	NoteLoadBalancer(lb api.LoadBalancer)
-}
-
 // loadBalancers implements cloudprovider.LoadBalancer.
 type loadBalancers struct {
-	api       core.Cloud
-	inventory balancerMemory // nil without a cache
-	explain   *explainer
-	identity  *clusterIdentity
+	api      core.Cloud
+	explain  *explainer
+	identity *clusterIdentity
 	// locks has one lock per Service, by UID: upstream's controller and the
 	// cloud watch reconcile the same balancers.
 	locks   keyedLocks
@@ -58,20 +50,16 @@ func (l *loadBalancers) GetLoadBalancer(
 	ctx context.Context, _ string, svc *corev1.Service,
 ) (*corev1.LoadBalancerStatus, bool, error) {
 	ctx, svc = calls.For(ctx, calls.ServiceLB), l.withDefaults(svc)
-	lb := l.rememberedBalancer(svc)
-	if lb == nil {
-		found, err := l.findBalancers(ctx, svc)
-		if err != nil {
-			return nil, false, l.reportOutcome(svc, summaryNotDeleted, nil, err)
-		}
-		found = withoutDeleting(found)
-		if len(found) == 0 {
-			l.records.drop(svc.UID) // This may be the end of the Service.
-			return nil, false, nil
-		}
-		lb = &found[0]
+	found, err := l.findBalancers(ctx, svc)
+	if err != nil {
+		return nil, false, l.reportOutcome(svc, summaryNotDeleted, nil, err)
 	}
-	return balancerStatus(svc, lb), true, nil
+	found = withoutDeleting(found)
+	if len(found) == 0 {
+		l.records.drop(svc.UID) // This may be the end of the Service.
+		return nil, false, nil
+	}
+	return balancerStatus(svc, &found[0]), true, nil
 }
 
 // GetLoadBalancerName is unique per Service object and tells a person which.
@@ -147,7 +135,7 @@ func (l *loadBalancers) reconcile(
 	if err != nil {
 		return nil, err
 	}
-	have, err := l.observe(ctx, svc, want)
+	have, err := l.observe(ctx, svc)
 	if err != nil {
 		return nil, err
 	}
@@ -160,20 +148,25 @@ func (l *loadBalancers) reconcile(
 	return l.planAndApply(ctx, svc, have, want)
 }
 
-// reconcileTargets updates the targets of the balancer to the Nodes, and returns it as the cloud then
-// has it; nil if the Service has none. If several balancers have the Service's tags, all are updated:
-// each may have clients.
+// reconcileTargets updates the targets of the balancer to the Nodes, and returns it as the cloud then has it;
+// nil if the Service has none. Where it changed meanwhile it looks once more and tries again at once:
+// upstream's next try is at the next change of Nodes.
 func (l *loadBalancers) reconcileTargets(
 	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
 ) (*api.LoadBalancer, error) {
-	want := targetsSpec(svc, nodes)
-	// The cloud refuses the update if the remembered version is not its own; then it is listed below.
-	// Otherwise a change of Nodes costs each Service one call or none.
-	if lb := l.rememberedBalancer(svc); lb != nil && l.isFresh(svc, lb) {
-		if lb, err := l.planAndApply(ctx, svc, lb, want); !isPending(err) {
-			return lb, err
-		}
+	lb, err := l.updateTargets(ctx, svc, nodes)
+	if isPending(err) {
+		lb, err = l.updateTargets(ctx, svc, nodes)
 	}
+	return lb, err
+}
+
+// updateTargets makes one try of reconcileTargets. If several balancers have the Service's tags, all are
+// updated: each may have clients.
+func (l *loadBalancers) updateTargets(
+	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
+) (*api.LoadBalancer, error) {
+	want := targetsSpec(svc, nodes)
 	found, err := l.findBalancers(ctx, svc)
 	if err != nil {
 		return nil, err
@@ -211,7 +204,7 @@ func (l *loadBalancers) planAndApply(
 // followNodes updates the targets of a Service whose other wishes are refused. A Service that never
 // had a balancer costs no call.
 func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
-	if len(svc.Status.LoadBalancer.Ingress) == 0 && l.rememberedBalancer(svc) == nil {
+	if len(svc.Status.LoadBalancer.Ingress) == 0 {
 		return nil
 	}
 	_, err := l.reconcileTargets(ctx, svc, nodes)
@@ -231,28 +224,23 @@ func isRefusal(err error) bool {
 	}, causeOf(err).reason)
 }
 
-// reconcileDeletion deletes the balancer that is remembered, or all that the cloud
-// lists. Where one changed meanwhile it looks once more and tries again at once:
-// upstream delays the retry of a deletion by seconds.
+// reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
+// more and tries again at once: upstream delays the retry of a deletion by seconds.
 func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
-	if lb := l.rememberedBalancer(svc); lb != nil {
-		wasGone, err := l.deleteBalancer(ctx, svc, lb)
-		if !wasGone && !client.HasCode(err, api.PreconditionFailed) {
-			return err
-		}
-	}
 	for attempt := 0; ; attempt++ {
 		found, err := l.findBalancers(ctx, svc)
 		if err != nil {
 			return err
 		}
 		var errs []error
+		hasChanged := false
 		for _, lb := range withoutDeleting(found) {
-			_, err := l.deleteBalancer(ctx, svc, &lb)
+			wasGone, err := l.deleteBalancer(ctx, svc, &lb)
+			hasChanged = hasChanged || wasGone || client.HasCode(err, api.PreconditionFailed)
 			errs = append(errs, err)
 		}
-		if err = errors.Join(errs...); attempt > 0 || !client.HasCode(err, api.PreconditionFailed) {
-			return err
+		if attempt > 0 || !hasChanged {
+			return errors.Join(errs...)
 		}
 	}
 }

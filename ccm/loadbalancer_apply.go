@@ -30,7 +30,6 @@ func (l *loadBalancers) applySteps(
 		if have, err = step.apply(ctx, l.api); err != nil {
 			return nil, fmt.Errorf("%w (step: %s)", err, step)
 		}
-		l.rememberBalancer(*have)
 		l.recordSettings(string(svc.UID), have)
 		if _, replaces := step.(replaceStep); replaces {
 			l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerReplaced,
@@ -126,7 +125,6 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 	}
 	other := found[0]
 	if l.isOwnedBy(svc, &other) {
-		l.rememberBalancer(other)
 		return cloudproviderapi.NewRetryError(
 			fmt.Sprintf("load balancer %s (%s) exists after all; retrying", name, other.ID), failedStateRetry)
 	}
@@ -160,9 +158,8 @@ func (l *loadBalancers) deleteBalancer(
 		}
 	}
 	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
-	deleted, err := l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
+	_, err = l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
 	if err == nil {
-		l.rememberBalancer(*deleted)
 		return false, nil
 	}
 	if client.HasCode(err, api.Protected) {

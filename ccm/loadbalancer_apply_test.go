@@ -33,7 +33,6 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 	require.Len(t, events, 1)
 	assert.Contains(t, events[0], "Normal IPv4Only")
 
-	f.balancers = nil
 	_, err = f.loadBalancers().
 		EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6"), nil)
 	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "there is nothing to fall back to")
@@ -101,8 +100,5 @@ func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
 	l := f.loadBalancers()
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 	assert.True(t, isPending(err), "%v", err)
-	f.create, f.listBalancers = nil, nil
-	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	assert.NoError(t, err, "it is remembered")
 	assert.Empty(t, f.takeEvents())
 }

@@ -307,7 +307,8 @@ func TestTargetsAreTheNodesGiven(t *testing.T) {
 	f := &fakeAPI{t: t, listBalancers: listReturns(*have)}
 	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		assert.Equal(t, api.Targets{{InstanceID: "i-2"}}, *u.Targets)
-		have.Targets, f.listBalancers, f.update = *u.Targets, listReturns(*have), nil
+		have.Targets = *u.Targets
+		f.listBalancers, f.update = listReturns(*have), nil
 		return have, nil
 	}
 	l := newLoadBalancers(f)

@@ -83,10 +83,9 @@ func listReturns(lb ...api.LoadBalancer) func(client.LoadBalancerFilter) ([]api.
 
 func newLoadBalancers(f *fakeAPI) *loadBalancers { return (&fakeBalancers{fakeAPI: f}).loadBalancers() }
 
-// fakeBalancers is fakeAPI with the calls that only balancers need, and an inventory.
+// fakeBalancers is fakeAPI with the calls that only balancers need.
 type fakeBalancers struct {
 	*fakeAPI
-	fakeInventory
 	get       func(id string) (*api.LoadBalancer, error)
 	addresses func() ([]api.ReservedAddress, error)
 	events    *record.FakeRecorder
@@ -113,8 +112,7 @@ func (f *fakeBalancers) loadBalancers() *loadBalancers {
 	explain := newExplainer()
 	explain.setRecorder(f.events)
 	return &loadBalancers{
-		api: definite(f, "lab"), inventory: &f.fakeInventory, explain: explain,
-		identity: testIdentity(""),
+		api: definite(f, "lab"), explain: explain, identity: testIdentity(""),
 	}
 }
 

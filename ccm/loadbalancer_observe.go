@@ -2,16 +2,13 @@ package ccm
 
 // What the cloud has for a Service. A balancer is found by its owner's UID in its
 // tags, never by name, so that neither a rename nor a stranger's balancer of the
-// same name can confuse it. What is remembered is enough where nothing has to be
-// changed, and for targets, whose balancer the cloud changes in that version alone; before
-// anything else is changed the cloud itself is asked.
+// same name can confuse it.
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,18 +17,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// memoryTrustPeriod is how long a remembered balancer that is being built is used: the event stream,
-// which reports that it is done, may be broken.
-const memoryTrustPeriod = 5 * time.Second
-
 // observe returns the Service's balancer, nil if it has none yet. The error is an
 // api.RetryError while the balancer is being deleted.
-func (l *loadBalancers) observe(
-	ctx context.Context, svc *corev1.Service, want balancerSpec,
-) (*api.LoadBalancer, error) {
-	if lb := l.upToDateBalancer(svc, want); lb != nil {
-		return lb, nil
-	}
+func (l *loadBalancers) observe(ctx context.Context, svc *corev1.Service) (*api.LoadBalancer, error) {
 	found, err := l.findBalancers(ctx, svc)
 	if err != nil {
 		return nil, err
@@ -48,41 +36,6 @@ func (l *loadBalancers) observe(
 
 func stillDeletingError(lb *api.LoadBalancer) error {
 	return pendingError(fmt.Sprintf("load balancer %s (%s) is still being deleted", lb.Name, lb.ID))
-}
-
-// upToDateBalancer is the Service's balancer as it is remembered, if nothing has to be changed.
-func (l *loadBalancers) upToDateBalancer(svc *corev1.Service, want balancerSpec) *api.LoadBalancer {
-	lb := l.rememberedBalancer(svc)
-	if lb == nil || len(planSteps(lb, want)) > 0 || !l.isFresh(svc, lb) {
-		return nil
-	}
-	return lb
-}
-
-// rememberedBalancer is the Service's balancer as the inventory has it. It is nil
-// unless there is exactly one and it is not being deleted.
-func (l *loadBalancers) rememberedBalancer(svc *corev1.Service) *api.LoadBalancer {
-	if l.inventory == nil || svc.UID == "" {
-		return nil
-	}
-	known := l.inventory.LoadBalancersOf(string(svc.UID))
-	if len(known) != 1 || known[0].State == api.LoadBalancerDeleting || !l.isOwnedBy(svc, &known[0]) {
-		return nil
-	}
-	return &known[0]
-}
-
-// isFresh tells whether a remembered balancer's state may be used: always if it is active, otherwise
-// for memoryTrustPeriod.
-func (l *loadBalancers) isFresh(svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return lb.State == api.LoadBalancerActive || time.Since(l.records.get(svc.UID).listedAt) < memoryTrustPeriod
-}
-
-// rememberBalancer passes on to the inventory what the cloud answered.
-func (l *loadBalancers) rememberBalancer(lb api.LoadBalancer) {
-	if l.inventory != nil {
-		l.inventory.NoteLoadBalancer(lb)
-	}
 }
 
 // findBalancers asks the cloud for every balancer that carries the Service's UID and is
@@ -104,15 +57,6 @@ func (l *loadBalancers) findBalancers(ctx context.Context, svc *corev1.Service) 
 	owned := slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool { return !l.isOwnedBy(svc, &lb) })
 	if len(owned) == 0 && len(found) > 0 {
 		return nil, l.notOwnedError(svc, &found[0])
-	}
-	if len(owned) == 0 {
-		if owned, err = l.findBalancersByID(ctx, svc); err != nil {
-			return nil, err
-		}
-	}
-	l.records.update(svc.UID, func(r *balancerRecord) { r.listedAt = time.Now() })
-	for _, lb := range owned {
-		l.rememberBalancer(lb)
 	}
 	return owned, nil
 }
@@ -139,30 +83,6 @@ func (l *loadBalancers) notOwnedError(svc *corev1.Service, lb *api.LoadBalancer)
 		return &delayedRetryError{err, failedStateRetry}
 	}
 	return err
-}
-
-// findBalancersByID asks for each remembered balancer by its ID, after a list that
-// showed none: the list may be wrong.
-func (l *loadBalancers) findBalancersByID(ctx context.Context, svc *corev1.Service) ([]api.LoadBalancer, error) {
-	if l.inventory == nil {
-		return nil, nil
-	}
-	var found []api.LoadBalancer
-	for _, known := range l.inventory.LoadBalancersOf(string(svc.UID)) {
-		lb, err := l.api.GetLoadBalancer(ctx, known.ID)
-		if client.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("looking for load balancer %s of service %s/%s: %w",
-				known.ID, svc.Namespace, svc.Name, err)
-		}
-		// A balancer that lost our tags is no longer ours.
-		if l.isOwnedBy(svc, lb) {
-			found = append(found, *lb)
-		}
-	}
-	return found, nil
 }
 
 // isOwnedBy tells by its tags whether a balancer is this Service's of this cluster. Until the

@@ -177,7 +177,7 @@ func TestReplaceForReservedAddress(t *testing.T) {
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil)
 	assert.True(t, isPending(err), "%v", err)
 
-	f.listBalancers, f.balancers = listReturns(), nil
+	f.listBalancers = listReturns()
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		assert.Equal(t, free.ID, *lb.AddressID)
 		return built(t, api.LoadBalancerProvisioning), nil

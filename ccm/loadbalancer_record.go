@@ -1,7 +1,6 @@
 package ccm
 
-// What is remembered of a Service's balancer between calls, beside the balancer itself, which is in
-// the inventory.
+// What is remembered of a Service's balancer between calls.
 
 import (
 	"encoding/json"
@@ -18,9 +17,6 @@ import (
 // balancerRecord belongs to one Service. The zero record is that of a Service of
 // which nothing is known.
 type balancerRecord struct {
-	// listedAt is when the cloud was last asked for the balancer. It is zero once
-	// nothing is pending.
-	listedAt time.Time
 	// pendingSince is when the first of the uninterrupted calls found the balancer not ready yet.
 	pendingSince time.Time
 	// settings are those that were last written to the balancer, or found right; the zero value

@@ -80,7 +80,8 @@ func TestServiceThatTheCloudRefusesFollowsItsNodes(t *testing.T) {
 		have.Targets = *u.Targets
 		return have, nil
 	}
-	_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2"))
+	_, err := f.loadBalancers().
+		EnsureLoadBalancer(t.Context(), clusterName, serviceWithAddress(), nodes("fakecloud://i-2"))
 	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
 	assert.Equal(t, api.Targets{{InstanceID: "i-2"}}, have.Targets)
 }

@@ -78,7 +78,7 @@ func (l *loadBalancers) reportOutcome(svc *corev1.Service, summary string, lb *a
 		l.explain.explainError(svc, topicLoadBalancer, summary, err)
 		return honorRetryAfter(err)
 	}
-	l.records.update(svc.UID, func(r *balancerRecord) { r.listedAt, r.pendingSince = time.Time{}, time.Time{} })
+	l.records.update(svc.UID, func(r *balancerRecord) { r.pendingSince = time.Time{} })
 	if lb == nil || lb.State == api.LoadBalancerActive {
 		l.explain.markResolved(svc, topicLoadBalancer)
 		l.reportServing(svc, lb)

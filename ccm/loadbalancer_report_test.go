@@ -177,7 +177,6 @@ func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 		return []api.LoadBalancer{*lb}, nil
 	}}}
 	l := f.loadBalancers()
-	l.inventory = nil
 	ensure := func() []string {
 		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 		require.NoError(t, err)
@@ -207,7 +206,6 @@ func TestBalancerWithoutTargetsIsReported(t *testing.T) {
 		return []api.LoadBalancer{*lb}, nil
 	}}}
 	l := f.loadBalancers()
-	l.inventory = nil
 	ensure := func(nodes ...*corev1.Node) []string {
 		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes)
 		require.NoError(t, err)
@@ -228,10 +226,7 @@ func TestBalancerWithoutTargetsIsReported(t *testing.T) {
 func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lb := built(t, api.LoadBalancerProvisioning)
-		f := &fakeBalancers{
-			fakeAPI:       &fakeAPI{t: t, listBalancers: listReturns(*lb)},
-			fakeInventory: fakeInventory{balancers: []api.LoadBalancer{*lb}},
-		}
+		f := newFakeBalancers(t, *lb)
 		l := f.loadBalancers()
 		look := func() time.Duration {
 			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
@@ -250,11 +245,10 @@ func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 		assert.Less(t, looks, 30)
 
 		active := built(t, api.LoadBalancerActive)
-		active.Version = 1
-		f.listBalancers, f.balancers = listReturns(*active), []api.LoadBalancer{*active}
+		f.listBalancers = listReturns(*active)
 		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 		require.NoError(t, err)
-		f.listBalancers, f.balancers = listReturns(*lb), []api.LoadBalancer{*lb}
+		f.listBalancers = listReturns(*lb)
 		assert.Equal(t, provisioningRetry, look(), "what is done waits for nothing")
 	})
 }

@@ -122,12 +122,12 @@ func TestTargetsOfARememberedBalancer(t *testing.T) {
 		refusal error
 		calls   string
 	}{
-		"in that version":    {nil, "update"},
-		"changed meanwhile":  {problem(412, api.PreconditionFailed, ourProject), "update list update"},
-		"gone meanwhile":     {problem(404, api.NotFound, ourProject), "update list update"},
-		"the cloud is down":  {problem(503, api.Unavailable, ourProject), "update"},
-		"another's 404":      {problem(404, api.NotFound, "p-other"), "update"},
-		"it is being worked": {problem(409, api.WrongState, ourProject), "update list update"},
+		"in that version":    {nil, "list update"},
+		"changed meanwhile":  {problem(412, api.PreconditionFailed, ourProject), "list update list update"},
+		"gone meanwhile":     {problem(404, api.NotFound, ourProject), "list update list update"},
+		"the cloud is down":  {problem(503, api.Unavailable, ourProject), "list update"},
+		"another's 404":      {problem(404, api.NotFound, "p-other"), "list update"},
+		"it is being worked": {problem(409, api.WrongState, ourProject), "list update list update"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
@@ -147,10 +147,9 @@ func TestTargetsOfARememberedBalancer(t *testing.T) {
 				have.Targets = *u.Targets
 				return have, nil
 			}
-			f.NoteLoadBalancer(*have)
 			err := f.loadBalancers().UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2"))
 			assert.Equal(t, tc.calls, strings.Join(calls, " "))
-			assert.Equal(t, tc.calls == "update" && tc.refusal != nil, err != nil, "%v", err)
+			assert.Equal(t, tc.calls == "list update" && tc.refusal != nil, err != nil, "%v", err)
 		})
 	}
 }
@@ -201,25 +200,18 @@ func TestEnsureLoadBalancerDeleted(t *testing.T) {
 	}
 }
 
-// The remembered balancer is deleted by its ID and version. If those are out of date,
-// the cloud is asked once more.
-func TestDeleteRememberedBalancer(t *testing.T) {
-	lb := built(t, api.LoadBalancerActive)
+// A balancer that changed or went meanwhile is looked for once more.
+func TestDeletionLooksOnceMore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first error
-		list  bool
 		calls int
 	}{
-		"as remembered":     {calls: 1},
-		"changed meanwhile": {first: problem(412, api.PreconditionFailed, ourProject), list: true, calls: 2},
-		"another by now":    {first: problem(404, api.NotFound, ourProject), list: true, calls: 2},
+		"as it was":         {calls: 1},
+		"changed meanwhile": {first: problem(412, api.PreconditionFailed, ourProject), calls: 2},
+		"another by now":    {first: problem(404, api.NotFound, ourProject), calls: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
-			f.setBalancers(*lb)
-			if tc.list {
-				f.listBalancers = listReturns(*lb)
-			}
+			f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
 			answers := []error{tc.first, nil}
 			calls := 0
 			f.remove = func(string) (*api.LoadBalancer, error) {
@@ -228,7 +220,6 @@ func TestDeleteRememberedBalancer(t *testing.T) {
 			}
 			require.NoError(t, f.loadBalancers().EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 			assert.Equal(t, tc.calls, calls)
-			assert.Equal(t, api.LoadBalancerDeleting, f.balancers[0].State, "the answer is remembered")
 		})
 	}
 }
@@ -280,7 +271,7 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 	removed, refused = nil, ""
 	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 	assert.Equal(t, []string{"lb-1", "lb-2"}, removed)
-	f.listBalancers, f.balancers = listReturns(*leaving), nil
+	f.listBalancers = listReturns(*leaving)
 	_, exists, err = l.GetLoadBalancer(t.Context(), clusterName, service())
 	require.NoError(t, err)
 	assert.False(t, exists)

@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
+	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -55,30 +55,21 @@ type nodeWatch struct {
 	// ended, and taints those whose instance is stopped.
 	removing bool
 
-	kube      kubernetes.Interface
-	inventory instanceInventory
-	explain   *explainer
-	// mayDeleteNode is the definite verdict that the Node's instance has ended. An error means
-	// that there is none.
-	mayDeleteNode func(ctx context.Context, node *corev1.Node) (bool, error)
-	// recordExists is told that the Node's instance exists, which the inventory knows.
-	recordExists func(node *corev1.Node, instance *api.Instance)
-	// findInstance is the instance that initialisation would find, nil if it would fail
-	// again.
+	kube    kubernetes.Interface
+	explain *explainer
+	// mayDeleteNode is why the Node may be deleted, "" if its instance exists. An error means that nothing
+	// is known, or that the Node is to be kept for now.
+	mayDeleteNode func(ctx context.Context, node *corev1.Node) (goneReason string, err error)
+	// findInstance is the instance that initialisation would find.
 	findInstance func(ctx context.Context, node *corev1.Node) (*api.Instance, error)
 
-	nodes         cache.Indexer
-	synced        cache.InformerSynced
+	nodes         kcache.Indexer
+	synced        kcache.InformerSynced
 	queue         keyQueue // of Node names
 	waitingRounds int      // how often waiting Nodes were looked at; for one goroutine
 
 	mu      sync.Mutex
 	prompts map[types.UID]prompt // the last one of each Node
-}
-
-// instanceInventory is the part of the inventory that remembers instances.
-type instanceInventory interface {
-	Instance(ctx context.Context, id string) (*api.Instance, error)
 }
 
 // prompt is what a Node was prompted for.
@@ -94,7 +85,7 @@ func newNodePrompter(
 ) ([]watchJob, error) {
 	w := newNodeWatch(c, kube, "waiting_nodes")
 	w.prompting = true
-	return []watchJob{w}, w.subscribe(c.inventory, shared)
+	return []watchJob{w}, w.subscribe(c.memory, shared)
 }
 
 // newNodeRemover makes the node watch that helps cloud-node-lifecycle-controller.
@@ -103,17 +94,15 @@ func newNodeRemover(
 ) ([]watchJob, error) {
 	w := newNodeWatch(c, kube, "ended_nodes")
 	w.removing = true
-	return []watchJob{w}, w.subscribe(c.inventory, shared)
+	return []watchJob{w}, w.subscribe(c.memory, shared)
 }
 
 func newNodeWatch(c *cloud, kube kubernetes.Interface, queue string) *nodeWatch {
 	return &nodeWatch{
 		kube:          kube,
-		inventory:     c.inventory,
 		explain:       c.explain,
 		mayDeleteNode: c.instances.mayDeleteNode,
-		recordExists:  c.instances.recordExists,
-		findInstance:  c.instances.instanceFromInventory,
+		findInstance:  c.instances.findInstance,
 		queue:         newKeyQueue("cloud_watch_"+queue, minNodeRetry, maxNodeRetry),
 		prompts:       map[types.UID]prompt{},
 	}
@@ -136,7 +125,7 @@ func (w *nodeWatch) subscribe(feed changeFeed, shared informers.SharedInformerFa
 	if err := addIndex(informer, byProviderID, indexByProviderID); err != nil {
 		return err
 	}
-	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	handler, err := informer.AddEventHandler(kcache.ResourceEventHandlerFuncs{
 		AddFunc:    w.enqueueNode,
 		UpdateFunc: w.enqueueIfInstanceKnown,
 		DeleteFunc: w.forgetNode,
@@ -174,14 +163,14 @@ func (w *nodeWatch) Run(ctx context.Context, health *jobHealth) {
 }
 
 // enqueueChange is called by the feed, and must not block.
-func (w *nodeWatch) enqueueChange(c inventory.Change) {
+func (w *nodeWatch) enqueueChange(c cache.Change) {
 	switch {
 	case c.Instance != nil:
 		w.enqueueNodesOf(c.Instance)
-	case c.Kind == inventory.Recovered:
+	case c.Kind == cache.Recovered:
 		w.resetPromptPauses()
 		w.enqueueAllNodes(context.Background())
-	case c.Kind == inventory.Relisted:
+	case c.Kind == cache.Relisted:
 		w.enqueueAllNodes(context.Background())
 	}
 }
@@ -258,55 +247,35 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 	if w.prompting {
 		w.explain.explainIgnoredNode(node)
 	}
-	if node.Spec.ProviderID == "" {
-		return w.promptNode(ctx, node)
+	if _, err := parseProviderID(node.Spec.ProviderID); err != nil && node.Spec.ProviderID != "" {
+		return nil // A Node of another cloud is ignored.
 	}
-	id, err := parseProviderID(node.Spec.ProviderID)
-	if err != nil {
-		return nil //nolint:nilerr // A Node of another cloud is ignored.
-	}
-	instance, err := w.inventory.Instance(ctx, id)
-	if err != nil {
-		return fmt.Errorf("reading instance %s of node %s: %w", id, name, err)
-	}
-	switch {
-	case w.removing && (instance == nil || isEnded(instance.State)):
-		return w.deleteNodeIfGone(ctx, node, id, instance)
-	case instance == nil || isEnded(instance.State):
-		return nil
-	case w.removing:
-		w.recordExists(node, instance)
+	if w.removing && node.Spec.ProviderID != "" {
+		return w.deleteNodeIfGone(ctx, node)
 	}
 	return w.promptNode(ctx, node)
 }
 
-// deleteNodeIfGone asks for the definite verdict, and deletes the Node if its instance has
-// ended: that the inventory does not have an instance proves nothing.
-func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node, id string, last *api.Instance) error {
-	gone, err := w.mayDeleteNode(ctx, node)
+// deleteNodeIfGone deletes the Node if its instance has ended.
+func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node) error {
+	why, err := w.mayDeleteNode(ctx, node)
 	if err != nil {
 		return fmt.Errorf("checking whether the instance of node %s has ended: %w", node.Name, err)
 	}
-	if !gone {
-		klog.V(2).InfoS("Node is kept: its instance exists in the cloud",
-			"node", klog.KObj(node), "instance", id)
+	if why == "" {
 		return nil
 	}
-	why := "no longer exists"
-	if last != nil {
-		why = "is " + string(last.State)
-	}
-	klog.InfoS("Deleting Node: its instance has ended", "node", klog.KObj(node), "instance", id, "why", why)
+	klog.InfoS("Deleting Node: its instance has ended", "node", klog.KObj(node), "why", why)
 	err = w.kube.CoreV1().Nodes().Delete(ctx, node.Name, *metav1.NewPreconditionDeleteOptions(string(node.UID)))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		// It is deleted already, or another Node has its name, which the informer will report.
 		return nil
 	case err != nil:
-		return fmt.Errorf("deleting node %s, whose instance %s %s: %w", node.Name, id, why, err)
+		return fmt.Errorf("deleting node %s: %w", node.Name, err)
 	}
 	nodesRemoved.Inc()
-	w.explain.recordNormalEvent(node, contract.ReasonNodeRemoved, "Node is removed: its instance %s %s", id, why)
+	w.explain.recordNormalEvent(node, contract.ReasonNodeRemoved, "Node is removed: %s", why)
 	return nil
 }
 
@@ -322,7 +291,7 @@ func (w *nodeWatch) promptNode(ctx context.Context, node *corev1.Node) error {
 		klog.V(2).InfoS("Node is not prompted", "node", klog.KObj(node), "err", err)
 		return nil
 	}
-	if instance == nil || !w.beginPrompt(node.UID, instance) {
+	if !w.beginPrompt(node.UID, instance) {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{

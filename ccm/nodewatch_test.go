@@ -18,39 +18,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // Which Nodes the watch removes, and of which it does not even ask.
 func TestNodeWatchDeletesNodes(t *testing.T) {
-	says := func(gone bool, err error) func(context.Context, *corev1.Node) (bool, error) {
-		return func(context.Context, *corev1.Node) (bool, error) { return gone, err }
-	}
 	leaving := node("fakecloud://i-1")
 	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"x"}
 	for name, tc := range map[string]struct {
 		node      *corev1.Node
 		instances []api.Instance
 		err       error
-		gone      func(context.Context, *corev1.Node) (bool, error)
 		event     string
 		wantErr   string
 	}{
-		"terminated": {node: node("fakecloud://i-1"), instances: []api.Instance{
-			instance(api.InstanceTerminated),
-		}, gone: says(true, nil),
-			event: "Normal NodeRemoved Node is removed: its instance i-1 is terminated"},
-		"not known, and gone": {node: node("fakecloud://i-1"), gone: says(true, nil),
-			event: "Normal NodeRemoved Node is removed: its instance i-1 no longer exists"},
-		"not known, but there": {node: node("fakecloud://i-1"), gone: says(false, nil)},
-		"terminated, says a stale memory": {
+		"terminated": {
 			node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminated)},
-			gone: says(false, nil),
+			event: "Normal NodeRemoved Node is removed: instance i-1 (node-1) is terminated",
 		},
-		"no verdict": {
-			node: node("fakecloud://i-1"), gone: says(true, errors.New("429")), wantErr: "429",
+		"gone": {
+			node: node("fakecloud://i-1"), event: "Normal NodeRemoved Node is removed: the cloud has no instance i-1",
 		},
 		"nothing can be told": {
 			node: node("fakecloud://i-1"), err: errors.New("refused"), wantErr: "refused",
@@ -69,9 +58,6 @@ func TestNodeWatchDeletesNodes(t *testing.T) {
 			w := newWatchWorld(t, tc.node)
 			w.prompting = false
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
-			if tc.gone != nil {
-				w.mayDeleteNode = tc.gone
-			}
 			removed := countIncrements(t, nodesRemoved, func() {
 				err := w.syncNode(t.Context(), "node-1")
 				assertError(t, err, tc.wantErr)
@@ -105,7 +91,7 @@ func TestNodeWatchDeletionOfReplacedNode(t *testing.T) {
 	for name, answer := range replacedNodeAnswers {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, node("fakecloud://i-1"))
-			w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
+			w.mayDeleteNode = func(context.Context, *corev1.Node) (string, error) { return "it is gone", nil }
 			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
 				return true, nil, answer
 			})
@@ -195,6 +181,7 @@ func TestNodeWatchPrompts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, tc.node)
+			w.removing = false
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if !tc.untried {
 				w.explainMissingInstance(tc.node)
@@ -315,7 +302,7 @@ func TestNodeWatchRarelyListsForMissingInstance(t *testing.T) {
 		w.cloud.mu.Unlock()
 		assert.InDelta(t, 20+10, looks, 2, "every half minute, and with all Nodes every minute")
 		late := instance(api.InstanceRunning)
-		w.reportChange(inventory.Change{Instance: &late})
+		w.reportChange(cache.Change{Instance: &late})
 		synctest.Wait()
 		assert.Len(t, w.takeWrites(), 1, "at once")
 	})

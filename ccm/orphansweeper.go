@@ -41,7 +41,7 @@ const (
 type orphanSweeper struct {
 	identity  *clusterIdentity
 	kube      kubernetes.Interface
-	inventory balancerLister
+	memory    balancerLister
 	balancers balancerDeleter
 
 	services serviceIndex
@@ -62,7 +62,7 @@ var guardedOrphans = guard.Kind{
 	Remedy:  "If the Services were lost, restore them with their UIDs, and the load balancers stay",
 }
 
-// balancerLister is the part of the inventory that lists the cluster's balancers.
+// balancerLister is the part of the cache that lists the cluster's balancers.
 type balancerLister interface {
 	LoadBalancers() []api.LoadBalancer
 }
@@ -79,7 +79,7 @@ func newOrphanSweeper(
 	s := &orphanSweeper{
 		identity:    c.identity,
 		kube:        kube,
-		inventory:   c.inventory,
+		memory:      c.memory,
 		balancers:   c.loadBalancers,
 		guard:       c.orphanGuard,
 		undeletable: newOrphanBackoff(),
@@ -90,7 +90,7 @@ func newOrphanSweeper(
 // listBalancerIDs are the IDs of the cluster's balancers.
 func (s *orphanSweeper) listBalancerIDs() sets.Set[types.UID] {
 	ids := sets.New[types.UID]()
-	for _, lb := range s.inventory.LoadBalancers() {
+	for _, lb := range s.memory.LoadBalancers() {
 		if s.identity.mayOwn(lb.Tags) {
 			ids.Insert(types.UID(lb.ID))
 		}
@@ -131,7 +131,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	s.undeletable.GC()
 	clusterUID := s.identity.uid() // The same for the whole sweep.
 	since, unknown := map[string]time.Time{}, sets.New[string]()
-	for _, lb := range s.inventory.LoadBalancers() {
+	for _, lb := range s.memory.LoadBalancers() {
 		if lb.State == api.LoadBalancerDeleting || !s.identity.mayOwn(lb.Tags) {
 			continue
 		}

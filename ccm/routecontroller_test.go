@@ -31,7 +31,6 @@ import (
 	"k8s.io/controller-manager/pkg/features"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -216,7 +215,12 @@ func (w *routeWorld) start() func() {
 		factory.WaitForCacheSync(ctx.Done())
 	}
 	following := make(chan struct{})
-	go func() { defer close(following); c.inventory.Run(ctx) }()
+	go func() {
+		defer close(following)
+		if c.memory != nil {
+			c.memory.Run(ctx)
+		}
+	}()
 	_, started, err := start(ctx, controllermanager.ControllerContext{
 		ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
 	})
@@ -232,15 +236,15 @@ func (w *routeWorld) start() func() {
 
 func (w *routeWorld) newCloud() *cloud {
 	i := newInstances(w.cloud.fakeAPI)
-	known := inventory.New(w.cloud, inventory.Options{
-		ClusterFilters: w.identity.tagFilters, InCluster: w.identity.mayOwn, ServiceTag: contract.TagServiceUID,
-		Off: w.uncached,
-	})
-	w.identity.onUIDKnown = known.RelistCluster
-	return &cloud{inventory: known, instances: i, explain: i.explain, routes: &routes{
-		api: definite(w.cloud, "lab"), identity: w.identity, inventory: known, instances: i, explain: i.explain,
+	c := &cloud{instances: i, explain: i.explain, routes: &routes{
+		api: definite(w.cloud, "lab"), identity: w.identity, instances: i, explain: i.explain,
 		health: newJobHealth("routes"),
 	}}
+	if !w.uncached {
+		c.memory = newTestMemory(definite(w.cloud, "lab"), w.identity)
+		c.routes.api = c.memory
+	}
+	return c
 }
 
 // networkUnavailable is the status and reason of the Node's condition.

@@ -35,19 +35,17 @@ func (i *clusterIdentity) isUntagged(route *api.Route) bool {
 
 // adoptRoute gives a route that is as this cluster wants it the cluster's UID. If that fails, the
 // route serves all the same, and the next round tries again.
-func (r *routes) adoptRoute(ctx context.Context, route *api.Route) *api.Route {
+func (r *routes) adoptRoute(ctx context.Context, route *api.Route) {
 	if r.identity.ownsRoute(route) {
-		return route
+		return
 	}
 	tags := maps.Clone(route.Tags)
 	tags[contract.TagClusterUID] = r.identity.uid()
 	klog.InfoS("Adopting a route of this cluster", "route", route.Name, "id", route.ID, "tagsBefore", route.Tags)
-	adopted, err := r.api.UpdateRoute(client.IfMatch(ctx, route.Version), route.ID, api.ResourceUpdate{Tags: &tags})
+	_, err := r.api.UpdateRoute(client.IfMatch(ctx, route.Version), route.ID, api.ResourceUpdate{Tags: &tags})
 	if err != nil {
 		klog.ErrorS(err, "Cannot adopt the route yet", "route", route.Name, "id", route.ID)
-		return route
 	}
-	return adopted
 }
 
 // describeOwner says whose a route is, and what to do about it.

@@ -30,18 +30,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// knownRoutes is the part of the inventory that remembers the routes that may be the cluster's:
-// upstream lists them every 10 s.
-type knownRoutes interface {
-	Routes(ctx context.Context) ([]api.Route, error)
-	NoteRoute(r api.Route)
-}
-
 // routes answers the route controller.
 type routes struct {
 	api       core.Cloud
 	identity  *clusterIdentity
-	inventory knownRoutes
 	instances *instances
 	explain   *explainer
 	health    *jobHealth
@@ -74,20 +66,26 @@ var _ cloudprovider.Routes = (*routes)(nil)
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	defer r.health.beginRound("listing routes")()
 	ctx = calls.For(ctx, calls.NodeRoute)
-	if r.identity.uid() == "" {
-		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, errClusterUnknown)
-	}
-	found, err := r.inventory.Routes(ctx)
+	found, err := r.listOwnRoutes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
 	}
-	found = slices.DeleteFunc(found, func(route api.Route) bool { return !r.identity.ownsRoute(&route) })
 	routed := sets.New[string]()
 	for _, route := range found {
 		routed.Insert(route.Tags[contract.TagNode])
 	}
 	r.routedNodes.Store(&routed)
 	return r.toProviderRoutes(found), nil
+}
+
+// listOwnRoutes are the routes of this cluster.
+func (r *routes) listOwnRoutes(ctx context.Context) ([]api.Route, error) {
+	uid := r.identity.uid()
+	if uid == "" {
+		return nil, errClusterUnknown
+	}
+	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + uid}})
+	return slices.DeleteFunc(found, func(route api.Route) bool { return !r.identity.ownsRoute(&route) }), err
 }
 
 // ignoresNode tells whether the Node is not ours, so that it gets no route and the route controller
@@ -178,7 +176,7 @@ func (e notSupportedError) cause() cause { return cause{reason: contract.ReasonR
 // createRoute makes a route. One that is already as it should be will do: the list that lacked
 // it may have been stale.
 func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *cloudprovider.Route) error {
-	instance, err := r.instances.checkExistence(ctx, node).existingInstance()
+	instance, err := r.instances.findInstance(ctx, node)
 	if err != nil {
 		return fmt.Errorf("finding the instance for route %s: %w", route.DestinationCIDR, err)
 	}
@@ -190,23 +188,22 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 		},
 	}
 	klog.InfoS("Creating route", "node", klog.KObj(node), "destination", want.Destination, "instance", want.InstanceID)
-	made, err := r.api.CreateRoute(ctx, want)
+	_, err = r.api.CreateRoute(ctx, want)
 	if client.HasCode(err, api.RouteConflict) || client.HasCode(err, api.NameTaken) {
-		made, err = r.resolveConflict(ctx, want, err)
+		err = r.resolveConflict(ctx, want, err)
 	}
 	if err != nil {
 		return fmt.Errorf("routing %s to instance %s: %w", want.Destination, want.InstanceID, err)
 	}
-	r.inventory.NoteRoute(*made)
 	return nil
 }
 
 // resolveConflict names the conflicting route. If the cloud already has the wanted route, it adopts
 // that one if it is untagged.
-func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
+func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) error {
 	all, err := r.allRoutes.list(ctx, r.api)
 	if err != nil {
-		return nil, fmt.Errorf("%w; looking for the conflicting route: %w", refusal, err)
+		return fmt.Errorf("%w; looking for the conflicting route: %w", refusal, err)
 	}
 	for _, have := range all {
 		switch {
@@ -214,12 +211,13 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 		case (r.identity.ownsRoute(&have) || r.identity.isUntagged(&have)) &&
 			have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
-			return r.adoptRoute(ctx, &have), nil
+			r.adoptRoute(ctx, &have)
+			return nil
 		default:
-			return nil, &routeConflictError{have: have, owner: r.identity.describeOwner(&have)}
+			return &routeConflictError{have: have, owner: r.identity.describeOwner(&have)}
 		}
 	}
-	return nil, refusal
+	return refusal
 }
 
 // list lists every route, unless somebody did so a moment ago. Callers that come meanwhile wait
@@ -251,12 +249,12 @@ func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteCo
 func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider.Route) error {
 	defer r.health.beginRound("deleting route " + route.Name)()
 	ctx = calls.For(ctx, calls.NodeRoute)
-	found, err := r.inventory.Routes(ctx)
+	found, err := r.listOwnRoutes(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
 	}
 	for _, have := range found {
-		if have.Name != route.Name || have.Destination != route.DestinationCIDR || !r.identity.ownsRoute(&have) {
+		if have.Name != route.Name || have.Destination != route.DestinationCIDR {
 			continue
 		}
 		if err := r.api.DeleteRoute(ctx, have.ID); err != nil && !client.IsNotFound(err) {

@@ -36,7 +36,7 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 	}
 	i := newInstances(f)
 	return &routes{
-		api: definite(f, "lab"), identity: testIdentity(clusterUID), inventory: forgetful{definite(f, "lab")},
+		api: definite(f, "lab"), identity: testIdentity(clusterUID),
 		instances: i, explain: i.explain, health: newJobHealth("routes"),
 		nodes: corelisters.NewNodeLister(indexer),
 	}
@@ -104,7 +104,7 @@ func TestListRoutes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := newRoutes(t, &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
-				assert.Equal(t, client.RouteFilter{Tags: []string{"kubernetes-cluster=lab"}}, f)
+				assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + clusterUID}}, f)
 				return tc.have, tc.err
 			}}, node(tc.node)).ListRoutes(t.Context(), clusterName)
 			if tc.fail != "" {
@@ -272,7 +272,7 @@ func TestDeleteRoute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
-				assert.Equal(t, client.RouteFilter{Tags: []string{"kubernetes-cluster=lab"}}, f)
+				assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + clusterUID}}, f)
 				return tc.have, tc.list
 			}}
 			var deleted []string
@@ -412,24 +412,4 @@ func TestManyRefusalsOneLook(t *testing.T) {
 		have = have[:50]
 		assert.Equal(t, []int{50, 1}, []int{createAll(), lists}, "what is not there is not taken to be there for ever")
 	})
-}
-
-// With what is remembered, a new route costs one call, a steady round none, and
-// a deletion one.
-func TestCallsPerRoute(t *testing.T) {
-	created, deleted := 0, 0
-	f := &fakeAPI{t: t}
-	f.createRoute = func(api.RouteCreate) (*api.Route, error) { created++; r := route(); return &r, nil }
-	f.deleteRoute = func(string) error { deleted++; return nil }
-	r := newRoutes(t, f, node(byID))
-	known := &fakeInventory{instances: []api.Instance{instance(api.InstanceRunning)}}
-	r.inventory, r.instances.inventory = known, known
-	require.NoError(t, r.CreateRoute(t.Context(), clusterName, "", wanted()))
-	for range 100 {
-		list, err := r.ListRoutes(t.Context(), clusterName)
-		require.NoError(t, err)
-		require.Equal(t, []*cloudprovider.Route{wanted()}, list)
-	}
-	require.NoError(t, r.DeleteRoute(t.Context(), clusterName, wanted()))
-	assert.Equal(t, []int{1, 1}, []int{created, deleted})
 }

@@ -16,14 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
+	kcache "k8s.io/client-go/tools/cache"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -51,27 +51,27 @@ const (
 // upstream's service controller calls, too. A balancer that differs from its Service is reconciled
 // after overdueDelay, and after outOfBandDelay if its settings are not those that the CCM wrote or
 // found right: then the Service has not changed. Finding differences costs no call to the cloud, as
-// the inventory knows its balancers.
+// the cache knows its balancers.
 //
 // It also retries Services that wait for the cloud as soon as the cause may be over: upstream's own
 // retry may be five minutes away. And it restores the status and the finalizer of a Service:
 // upstream's controller ignores these changes. Safe for concurrent use.
 type serviceWatch struct {
-	inventory  balancerInventory
+	memory     balancerMemory
 	explain    *explainer
 	reconciler *serviceReconciler
 	balancers  balancerSettings
-	nodes      cache.Indexer
+	nodes      kcache.Indexer
 	services   serviceIndex
-	synced     []cache.InformerSynced
+	synced     []kcache.InformerSynced
 	queue      keyQueue // of Service UIDs
 
 	mu     sync.Mutex
 	drifts map[string]*drift // by Service UID
 }
 
-// balancerInventory is the part of the inventory that finds a Service's balancers.
-type balancerInventory interface {
+// balancerMemory is the part of the cache that finds a Service's balancers.
+type balancerMemory interface {
 	LoadBalancersOf(serviceUID string) []api.LoadBalancer
 	// KnowsLoadBalancers tells whether LoadBalancersOf is complete, as far as the cloud has reported.
 	KnowsLoadBalancers() bool
@@ -97,7 +97,7 @@ type drift struct {
 	difference string
 	since      time.Time // when it came about, or was last tried to be reconciled
 	// repaired is what differed when a repair of an out-of-band change began, "" if none did, and
-	// wasMissing whether the inventory had no balancer then.
+	// wasMissing whether the cache had no balancer then.
 	repaired   string
 	wasMissing bool
 	// tried is the difference that the last reconcile was for. If it remains, it cannot be removed
@@ -109,14 +109,14 @@ func newServiceWatch(
 	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) (*serviceWatch, error) {
 	w := &serviceWatch{
-		inventory:  c.inventory,
+		memory:     c.memory,
 		explain:    c.explain,
 		reconciler: &serviceReconciler{cluster: c.identity.name, kube: kube, balancers: c.loadBalancers},
 		balancers:  c.loadBalancers,
 		queue:      newKeyQueue("cloud_watch_services", minServiceRetry, maxServiceRetry),
 		drifts:     map[string]*drift{},
 	}
-	return w, w.subscribe(c.inventory, shared)
+	return w, w.subscribe(c.memory, shared)
 }
 
 // subscribe has the queue filled by what happens to Services and in the cloud.
@@ -127,7 +127,7 @@ func (w *serviceWatch) subscribe(feed changeFeed, shared informers.SharedInforme
 	if w.services, err = newServiceIndex(services); err != nil {
 		return err
 	}
-	handler, err := services.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	handler, err := services.AddEventHandler(kcache.ResourceEventHandlerFuncs{
 		AddFunc:    w.enqueueService,
 		UpdateFunc: func(_, obj any) { w.enqueueService(obj) },
 		DeleteFunc: w.forgetService,
@@ -135,11 +135,11 @@ func (w *serviceWatch) subscribe(feed changeFeed, shared informers.SharedInforme
 	if err != nil {
 		return fmt.Errorf("%s: following Services: %w", calls.CloudWatch, err)
 	}
-	relabelled := cache.ResourceEventHandlerFuncs{UpdateFunc: w.enqueueIfRelabelled}
+	relabelled := kcache.ResourceEventHandlerFuncs{UpdateFunc: w.enqueueIfRelabelled}
 	if _, err := nodes.AddEventHandler(relabelled); err != nil {
 		return fmt.Errorf("%s: following the labels of Nodes: %w", calls.CloudWatch, err)
 	}
-	w.synced = []cache.InformerSynced{handler.HasSynced, nodes.HasSynced}
+	w.synced = []kcache.InformerSynced{handler.HasSynced, nodes.HasSynced}
 	feed.Subscribe(w.enqueueChange)
 	return nil
 }
@@ -162,14 +162,14 @@ func (w *serviceWatch) Run(ctx context.Context, health *jobHealth) {
 }
 
 // enqueueChange is called by the feed, and must not block.
-func (w *serviceWatch) enqueueChange(c inventory.Change) {
+func (w *serviceWatch) enqueueChange(c cache.Change) {
 	switch {
-	case c.Kind == inventory.Relisted:
+	case c.Kind == cache.Relisted:
 		w.enqueueAllServices()
-	case c.Kind == inventory.Recovered:
+	case c.Kind == cache.Recovered:
 		w.probeCloud(probesPerAnswer)
 		w.enqueueFreed() // The events may be lost.
-	case c.Kind == inventory.Freed:
+	case c.Kind == cache.Freed:
 		w.enqueueFreed()
 	case c.LoadBalancer != nil:
 		w.enqueueOwner(c)
@@ -177,15 +177,15 @@ func (w *serviceWatch) enqueueChange(c inventory.Change) {
 }
 
 // enqueueOwner queues the Service of a load balancer of the cluster that changed.
-func (w *serviceWatch) enqueueOwner(c inventory.Change) {
+func (w *serviceWatch) enqueueOwner(c cache.Change) {
 	uid := c.LoadBalancer.Tags[contract.TagServiceUID]
-	isGoing := c.Kind == inventory.Deleted || c.LoadBalancer.State == api.LoadBalancerDeleting
+	isGoing := c.Kind == cache.Deleted || c.LoadBalancer.State == api.LoadBalancerDeleting
 	if uid == "" || !isGoing && w.services.getByUID(uid) == nil {
 		// The balancer's tags were removed or changed, so its Service is unknown.
 		w.enqueueAllServices()
 	}
 	w.queue.Add(uid)
-	if c.Kind == inventory.Deleted {
+	if c.Kind == cache.Deleted {
 		w.enqueueFreed()
 	}
 }
@@ -281,7 +281,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	if svc == nil || !wantsLoadBalancer(svc) || svc.DeletionTimestamp != nil {
 		w.forgetDrift(uid)
 	}
-	all := w.inventory.LoadBalancersOf(uid)
+	all := w.memory.LoadBalancersOf(uid)
 	live := withoutDeleting(all)
 	switch {
 	case svc == nil:
@@ -315,7 +315,7 @@ func (w *serviceWatch) syncBalancer(
 		// Until that is fixed, only the targets follow.
 		want = targetsSpec(svc, nodes)
 	}
-	if len(live) == 0 && (len(all) > 0 || want.scope == targetsOnly || !w.inventory.KnowsLoadBalancers()) {
+	if len(live) == 0 && (len(all) > 0 || want.scope == targetsOnly || !w.memory.KnowsLoadBalancers()) {
 		return nil // The end of a deletion is reported as another change.
 	}
 	d := w.driftOf(uid)

@@ -16,8 +16,8 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -106,11 +106,11 @@ func TestServiceWatchRepairs(t *testing.T) {
 			}
 			called := w.ensureInTwoSteps(again)
 			repairs := countIncrements(t, balancerRepairs, func() {
-				kind := inventory.Updated
+				kind := cache.Changed
 				if !there {
-					kind = inventory.Deleted
+					kind = cache.Deleted
 				}
-				w.reportChange(inventory.Change{Kind: kind, LoadBalancer: &changed})
+				w.reportChange(cache.Change{Kind: kind, LoadBalancer: &changed})
 				advanceTime(10 * time.Second)
 			})
 			assert.Equal(t, 1, repairs)
@@ -187,7 +187,7 @@ func TestServiceWatchRetriesRepair(t *testing.T) {
 			w.cloud.setBalancers(made)
 			return balancerStatus(svc, &made), nil
 		}
-		w.reportChange(inventory.Change{LoadBalancer: &good, Kind: inventory.Deleted})
+		w.reportChange(cache.Change{LoadBalancer: &good, Kind: cache.Deleted})
 		advanceTime(time.Minute)
 		assert.Equal(t, 4, called)
 		assert.Len(t, w.takeEvents(), 1)
@@ -199,7 +199,7 @@ func TestServiceWatchRetriesRepair(t *testing.T) {
 func (w *watchWorld) syncAfterChange(change func()) {
 	require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
 	change()
-	w.reportChange(inventory.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
+	w.reportChange(cache.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
 	for range 3 {
 		require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
 		advanceTime(outOfBandDelay)
@@ -321,7 +321,7 @@ func TestServiceWatchNeverFulfilled(t *testing.T) {
 		w.cloud.setBalancers()
 		called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
-		w.reportChange(inventory.Change{LoadBalancer: &other, Kind: inventory.Deleted})
+		w.reportChange(cache.Change{LoadBalancer: &other, Kind: cache.Deleted})
 		advanceTime(time.Minute)
 		assert.Positive(t, *called)
 		require.Len(t, w.takeEvents(), 1)
@@ -343,7 +343,7 @@ func TestServiceWatchBalancerNotInInventory(t *testing.T) {
 		w.cloud.setUnknown(false)
 		called := w.ensureAtOnce(good) // It was there all the time.
 		repairs := countIncrements(t, balancerRepairs, func() {
-			w.reportChange(inventory.Change{Kind: inventory.Relisted})
+			w.reportChange(cache.Change{Kind: cache.Relisted})
 			advanceTime(time.Minute)
 		})
 		assert.Equal(t, 1, *called)
@@ -364,7 +364,7 @@ func TestServiceWatchGivesUpImpossibleDifference(t *testing.T) {
 		without := *built(t, api.LoadBalancerActive)
 		w.cloud.setBalancers(without)
 		called := w.ensureAtOnce(without)
-		w.reportChange(inventory.Change{LoadBalancer: &without})
+		w.reportChange(cache.Change{LoadBalancer: &without})
 		advanceTime(time.Minute)
 		assert.Equal(t, 1, *called)
 		assert.Empty(t, w.takeEvents())
@@ -452,12 +452,12 @@ func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
 
 // A balancer is deleted before the informer has the address that upstream wrote.
 func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
-	for name, told := range map[string]inventory.Change{
+	for name, told := range map[string]cache.Change{
 		"told of": {
 			LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}},
-			Kind:         inventory.Deleted,
+			Kind:         cache.Deleted,
 		},
-		"listed anew":   {Kind: inventory.Relisted},
+		"listed anew":   {Kind: cache.Relisted},
 		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "nobody"}}},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
@@ -492,7 +492,7 @@ func TestServiceWatchBalancerTaggedWithOtherUID(t *testing.T) {
 		again := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		again.ID = "lb-2"
 		w.ensureInTwoSteps(again)
-		w.reportChange(inventory.Change{LoadBalancer: &lost})
+		w.reportChange(cache.Change{LoadBalancer: &lost})
 		advanceTime(10 * time.Second)
 		assert.Len(t, w.takeEvents(), 1)
 	})
@@ -636,7 +636,7 @@ func TestServiceWatchRestoresStatusAndBalancer(t *testing.T) {
 			Update(corev1.SchemeGroupVersion.WithResource("services"), serviceWithoutAddress(), "default"))
 		w.cloud.setBalancers()
 		w.ensureAtOnce(good)
-		w.reportChange(inventory.Change{Kind: inventory.Deleted, LoadBalancer: &good})
+		w.reportChange(cache.Change{Kind: cache.Deleted, LoadBalancer: &good})
 		advanceTime(10 * time.Second)
 		assert.Len(t, w.cloud.LoadBalancers(), 1)
 	})

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -70,7 +70,7 @@ func TestWaitingServicesAfterOutage(t *testing.T) {
 		advanceTime(10 * time.Minute)
 		assert.LessOrEqual(t, tries.Load(), int32(50*11), "it was 50*40")
 		up.Store(1)
-		w.reportChange(inventory.Change{Kind: inventory.Recovered})
+		w.reportChange(cache.Change{Kind: cache.Recovered})
 		synctest.Wait()
 		assert.Equal(t, 50, w.countAddresses(), "the clock has not moved")
 		before := tries.Load()
@@ -111,8 +111,8 @@ func TestOneAnswerWakesAllThatWaitForTheCloud(t *testing.T) {
 // What is over its quota is not tried again and again. When something is freed the Services are tried,
 // one after the other, as long as there is room.
 func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
-	deleted := inventory.Change{
-		Kind: inventory.Deleted, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
+	deleted := cache.Change{
+		Kind: cache.Deleted, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
 	}
 	for _, reason := range scarcityReasons {
 		synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
 			assert.Equal(t, 1, w.countAddresses())
 			assert.EqualValues(t, 2, tries.Load(), "the next one finds no room")
 			room.Store(20)
-			w.reportChange(inventory.Change{Kind: inventory.Freed}) // A quota was raised.
+			w.reportChange(cache.Change{Kind: cache.Freed}) // A quota was raised.
 			advanceTime(outOfBandDelay)
 			assert.Equal(t, 21, w.countAddresses())
 			assert.EqualValues(t, 23, tries.Load())
@@ -148,20 +148,20 @@ func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
 // stream, which may have lost one.
 func TestServicesWaitForWhatIsTaken(t *testing.T) {
 	for _, reason := range takenReasons {
-		for _, kind := range []inventory.ChangeKind{inventory.Freed, inventory.Recovered} {
+		for _, kind := range []cache.ChangeKind{cache.Freed, cache.Recovered} {
 			synctest.Test(t, func(t *testing.T) {
 				w, tries, up := newWaitingWorld(t, 3, reason)
 				w.run()
 				advanceTime(time.Hour)
 				assert.Zero(t, tries.Load())
 				for range 10 {
-					w.reportChange(inventory.Change{Kind: kind})
+					w.reportChange(cache.Change{Kind: kind})
 					synctest.Wait()
 				}
 				advanceTime(time.Hour)
 				assert.EqualValues(t, 3, tries.Load())
 				up.Store(1)
-				w.reportChange(inventory.Change{Kind: kind})
+				w.reportChange(cache.Change{Kind: kind})
 				advanceTime(outOfBandDelay)
 				assert.Equal(t, 3, w.countAddresses())
 			})
@@ -187,7 +187,7 @@ func TestFewAnswersWakeFewServices(t *testing.T) {
 		for n := int32(1); n <= 5; n++ {
 			before := tries.Load()
 			room.Store(1)
-			w.reportChange(inventory.Change{Kind: inventory.Recovered})
+			w.reportChange(cache.Change{Kind: cache.Recovered})
 			synctest.Wait()
 			assert.EqualValues(t, n, w.countAddresses())
 			assert.LessOrEqual(t, tries.Load()-before, int32(2*probesPerAnswer), "of %d that wait", waiting)
@@ -216,7 +216,7 @@ func TestRetriedServiceIsFollowedWhileItsBalancerIsBuilt(t *testing.T) {
 		built = map[types.UID]int{}
 		tries.Store(0)
 		up.Store(1)
-		w.reportChange(inventory.Change{Kind: inventory.Recovered})
+		w.reportChange(cache.Change{Kind: cache.Recovered})
 		synctest.Wait()
 		assert.LessOrEqual(t, tries.Load(), int32(2*50), "who is tried meanwhile is tried once more, and not again and again")
 		advanceTime(10 * provisioningRetry)
@@ -230,20 +230,20 @@ func TestDeletionWaitsForTheCloud(t *testing.T) {
 	now := metav1.Now()
 	for name, tc := range map[string]struct {
 		reason string
-		change inventory.Change
+		change cache.Change
 		svc    func(svc *corev1.Service)
 	}{
 		"it answers again": {
-			reason: contract.ReasonCloudUnavailable, change: inventory.Change{Kind: inventory.Recovered},
+			reason: contract.ReasonCloudUnavailable, change: cache.Change{Kind: cache.Recovered},
 			svc: func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
 		},
 		"the protection is lifted": {
 			reason: contract.ReasonLoadBalancerProtected,
-			change: inventory.Change{LoadBalancer: built(t, api.LoadBalancerActive)},
+			change: cache.Change{LoadBalancer: built(t, api.LoadBalancerActive)},
 			svc:    func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
 		},
 		"of another type": {
-			reason: contract.ReasonCloudUnavailable, change: inventory.Change{Kind: inventory.Recovered},
+			reason: contract.ReasonCloudUnavailable, change: cache.Change{Kind: cache.Recovered},
 			svc: func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeClusterIP },
 		},
 	} {

@@ -13,7 +13,7 @@ const (
 	ServiceLB          = "service-lb-controller"
 	NodeRoute          = "node-route-controller"
 	CloudWatch         = "cloud-watch-controller" // ours
-	Inventory          = "inventory"              // shared by all: see package inventory
+	Inventory          = "inventory"              // shared by all: see package cache
 )
 
 type controllerKey struct{}

@@ -80,7 +80,7 @@ var (
 		"resource", "result")
 )
 
-// CacheQuestion counts a question to the inventory, the CCM's memory of the cloud.
+// CacheQuestion counts a question to the cache, the CCM's memory of the cloud.
 func CacheQuestion(resource, result string) { cacheQuestions.WithLabelValues(resource, result).Inc() }
 
 func countThrottle(by throttler, how string) {
