@@ -125,8 +125,6 @@ func (c *Cloud) RelistCluster() {
 	defer c.mu.Unlock()
 	c.balancers.forget()
 	c.routes.forget()
-	c.balancers.relist()
-	c.routes.relist()
 }
 
 // GetInstance answers from memory if the instance exists and has not ended.
@@ -136,7 +134,7 @@ func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, erro
 		c.opts.Observe(string(api.ResourceInstance), listed)
 		return nil, err
 	}
-	known, seen := c.instances.lookUp(id)
+	known, forgets := c.instances.lookUp(id)
 	if known != nil && result != asked && isAlive(&known.item) {
 		c.opts.Observe(string(api.ResourceInstance), result)
 		return &known.item, nil
@@ -144,7 +142,7 @@ func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, erro
 	c.opts.Observe(string(api.ResourceInstance), asked)
 	found, err := c.Source.GetInstance(ctx, id)
 	if err == nil {
-		c.instances.note(*found, seen)
+		c.instances.note(*found, forgets)
 	}
 	return found, err
 }
@@ -190,7 +188,7 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilt
 	if len(known) == 1 && c.isSettled(&known[0]) {
 		return known, nil
 	}
-	seen := c.balancers.countRemovals()
+	forgets := c.balancers.countForgets()
 	found, err := c.Source.ListLoadBalancers(ctx, f)
 	if err != nil {
 		return nil, err
@@ -201,7 +199,7 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilt
 		}
 	}
 	for _, lb := range found {
-		c.balancers.note(lb, seen)
+		c.balancers.note(lb, forgets)
 	}
 	return found, nil
 }
@@ -318,11 +316,11 @@ func (c *Cloud) UpdateRoute(ctx context.Context, id string, u api.ResourceUpdate
 
 // noteAnswer makes a change, and remembers what the cloud answers.
 func noteAnswer[T any](k *kind[T], id string, change func() (*T, error)) (*T, error) {
-	seen := k.countRemovals()
+	forgets := k.countForgets()
 	changed, err := change()
 	switch {
 	case err == nil:
-		k.note(*changed, seen)
+		k.note(*changed, forgets)
 	case client.IsNotFound(err), client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		k.drop(id)
 	}

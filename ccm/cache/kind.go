@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -36,6 +38,9 @@ const (
 	// opens ends all pauses.
 	minListPause = time.Second
 	maxListPause = 10 * time.Second
+	// versionsKept is for how long it is known which version a resource had that is not remembered. Only a
+	// list that is staler than that could show it again as it once was.
+	versionsKept = time.Hour
 	// eventsAhead is how many events may come while a list is made, before the stream has to wait.
 	eventsAhead = 10_000
 )
@@ -91,8 +96,8 @@ type kind[T any] struct {
 	ended     chan struct{}      // is closed when the list that has begun ends
 	last      list               // the newest one that has begun
 	good      list               // the newest one that was good; zero if there is none
-	removals  int                // how often a resource was removed from memory
-	forgets   int                // how often all were
+	newest    map[string]seen    // of each resource, by ID, also of those that are not remembered any more
+	forgets   int                // how often all was forgotten
 	watcher   *watcher           // of the newest list; nil before the first
 	endWatch  context.CancelFunc // has the next list made; nil before the first
 
@@ -108,6 +113,14 @@ type list struct {
 	forgets int // the kind's when the list began
 }
 
+// seen is the newest version of a resource that the cloud has shown.
+type seen struct {
+	version int64 // deletedVersion of one that is deleted: the cloud gives no ID twice
+	at      time.Time
+}
+
+const deletedVersion = math.MaxInt64
+
 // watcher receives the events since its list began.
 type watcher struct {
 	*watch.ProxyWatcher
@@ -119,7 +132,7 @@ func newKind[T any](
 ) *kind[T] {
 	k := &kind[T]{
 		memory: m, name: name, listAll: listAll, factsOf: factsOf,
-		wake: make(chan struct{}, 1), ended: make(chan struct{}), backoff: newListBackoff(),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}), newest: map[string]seen{}, backoff: newListBackoff(),
 	}
 	k.indexer = kcache.NewIndexer(
 		func(obj any) (string, error) { return obj.(*object[T]).id, nil },
@@ -152,7 +165,8 @@ func (k *kind[T]) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, end := context.WithTimeout(ctx, resyncPeriod)
 		k.mu.Lock()
-		k.endWatch = end
+		// Only a watch may be ended: the reflector would leave a list behind that goes on.
+		k.endWatch, k.isListing = end, true
 		k.mu.Unlock()
 		_ = k.reflector.ListAndWatchWithContext(round) // A list that failed has recorded why.
 		end()
@@ -240,9 +254,11 @@ func (k *kind[T]) continueStream() {
 // forget drops what is remembered when it cannot be compared with what exists. mu is held.
 func (k *kind[T]) forget() {
 	k.forgets++
-	k.removals++
-	k.good = list{}
+	k.good, k.newest = list{}, map[string]seen{}
 	_ = k.indexer.Replace(nil, "") // An indexer never fails.
+	if k.requested {
+		k.relist()
+	}
 }
 
 // listAnew is the reflector's list: all of it, or an error.
@@ -275,7 +291,6 @@ func (k *kind[T]) listAnew(ctx context.Context, _ metav1.ListOptions) (runtime.O
 func (k *kind[T]) beginList(ctx context.Context) (before error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.isListing = true
 	decided := k.decided
 	k.mu.Unlock()
 	select {
@@ -292,17 +307,25 @@ func (k *kind[T]) beginList(ctx context.Context) (before error) {
 	if k.isOpen {
 		k.last.opened = k.opened
 	}
-	k.watcher.stop()
-	events := make(chan watch.Event, eventsAhead)
-	k.watcher = &watcher{watch.NewProxyWatcher(events), events}
+	k.watcher = k.watcher.replace()
 	before, k.failure = k.failure, nil
 	return before
 }
 
-func (w *watcher) stop() {
+// replace stops the watcher, which may be nil, and returns another that has what is left of its events.
+func (w *watcher) replace() *watcher {
+	events := make(chan watch.Event, eventsAhead)
 	if w != nil {
 		w.Stop()
+		for len(w.events) > 0 {
+			select {
+			case ev := <-w.events:
+				events <- ev
+			default:
+			}
+		}
 	}
+	return &watcher{watch.NewProxyWatcher(events), events}
 }
 
 // endList lets those go on who wait for the list. mu is held.
@@ -317,7 +340,7 @@ func (k *kind[T]) recordFailure(err error) {
 	klog.InfoS("Cannot list the cloud's resources; retrying at growing intervals", "kind", k.name, "err", err)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.watcher.stop()
+	k.watcher.Stop()
 	k.failure, k.unreachable = err, true
 	k.endList()
 }
@@ -330,7 +353,7 @@ func (k *kind[T]) watchSinceList(context.Context, metav1.ListOptions) (watch.Int
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.isOpen && k.last.opened != k.opened {
-		k.watcher.stop()
+		k.watcher.Stop()
 		return nil, errStreamOpened
 	}
 	return k.watcher, nil
@@ -366,14 +389,8 @@ func (k *kind[T]) Add(obj any) error { return k.Update(obj) }
 func (k *kind[T]) Update(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	o := obj.(*object[T])
-	have := k.get(o.id)
-	switch {
-	case o.inCluster && k.keepNewer(o):
-		k.report(o.change(Changed))
-	case !o.inCluster && have != nil && have.version < o.version:
-		k.remove(have)
-		k.report(o.change(Changed))
+	if k.keepNewer(obj.(*object[T])) {
+		k.report(obj.(*object[T]).change(Changed))
 	}
 	return nil
 }
@@ -382,8 +399,11 @@ func (k *kind[T]) Update(obj any) error {
 func (k *kind[T]) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if o := obj.(*object[T]); o.inCluster || k.get(o.id) != nil {
-		k.remove(o)
+	o := obj.(*object[T])
+	isOurs := o.inCluster || k.get(o.id) != nil
+	k.newest[o.id] = seen{deletedVersion, o.shownAt}
+	_ = k.indexer.Delete(o)
+	if isOurs {
 		k.report(o.change(Deleted))
 	}
 	return nil
@@ -414,10 +434,13 @@ func (k *kind[T]) Replace(objects []any, _ string) error {
 	}
 	for _, o := range k.all() {
 		if !shown.Has(o.id) {
-			k.remove(o)
+			_ = k.indexer.Delete(o)
 			k.report(o.change(Changed))
 		}
 	}
+	maps.DeleteFunc(k.newest, func(id string, s seen) bool {
+		return k.get(id) == nil && k.good.began.Sub(s.at) > versionsKept
+	})
 	if isFirst {
 		k.report(Change{Kind: Relisted})
 	}
@@ -436,38 +459,37 @@ func (k *kind[T]) get(id string) *object[T] {
 	return obj.(*object[T])
 }
 
-// keepNewer takes in what the cloud showed, unless a newer version is remembered, and tells whether that is
+// keepNewer takes in what the cloud showed, unless it has shown a newer version, and tells whether that is
 // news. Two answers of one version may differ, as one of them lacked an optional field by mistake: the later
 // one is kept. mu is held.
 func (k *kind[T]) keepNewer(o *object[T]) (isNews bool) {
-	have := k.get(o.id)
-	if have != nil && o.version < have.version {
+	if o.version < k.newest[o.id].version {
 		return false
+	}
+	k.newest[o.id] = seen{o.version, o.shownAt}
+	have := k.get(o.id)
+	if !o.inCluster {
+		_ = k.indexer.Delete(o)
+		return have != nil
 	}
 	_ = k.indexer.Update(o)
 	return have == nil || !reflect.DeepEqual(have.item, o.item)
 }
 
-// remove drops a resource. mu is held.
-func (k *kind[T]) remove(o *object[T]) {
-	k.removals++
-	_ = k.indexer.Delete(o)
-}
-
-// countRemovals is for note.
-func (k *kind[T]) countRemovals() int {
+// countForgets is for note.
+func (k *kind[T]) countForgets() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.removals
+	return k.forgets
 }
 
-// note takes in an answer to a question that was asked after so many removals, so that the next one does not
-// wait for an event. If anything was removed since, it may be what the late answer still shows.
-func (k *kind[T]) note(item T, removals int) {
+// note takes in an answer, so that the next question does not wait for an event, unless all was forgotten
+// since so many times.
+func (k *kind[T]) note(item T, forgets int) {
 	o := k.newObject(item, time.Now())
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.running && o.inCluster && k.removals == removals && k.keepNewer(o) {
+	if k.running && k.forgets == forgets && k.keepNewer(o) {
 		k.report(o.change(Changed))
 	}
 }
@@ -477,15 +499,15 @@ func (k *kind[T]) drop(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if have := k.get(id); have != nil {
-		k.remove(have)
+		_ = k.indexer.Delete(have)
 	}
 }
 
 // lookUp is what is remembered of that resource, nil if nothing is, and the count for note.
-func (k *kind[T]) lookUp(id string) (known *object[T], removals int) {
+func (k *kind[T]) lookUp(id string) (known *object[T], forgets int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.get(id), k.removals
+	return k.get(id), k.forgets
 }
 
 // peek is what find finds if it is current. Otherwise it is nothing, and a list is made in the background.
