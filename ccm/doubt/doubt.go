@@ -171,6 +171,10 @@ func list[T api.Instance | api.LoadBalancer | api.ReservedAddress | api.Route](
 ) ([]T, error) {
 	token := c.project.token()
 	found, err := ask()
+	if err = c.checkRefusal(ctx, err); client.IsNotFound(err) {
+		// It must not be taken for the end of the resource for which somebody had the list made.
+		err = fmt.Errorf("the answer is not used: a list was asked for, and the cloud said: %s", err.Error())
+	}
 	if err != nil {
 		return nil, err
 	}

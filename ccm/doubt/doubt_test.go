@@ -136,11 +136,14 @@ func TestLists(t *testing.T) {
 	for name, tc := range map[string]struct {
 		shows         []string // projects
 		before, while func(*source)
+		refusal       error
 		want          string
 	}{
 		"ours":                                    {shows: []string{ours, ours}},
 		"none of ours":                            {},
 		"one of another project":                  {shows: []string{ours, theirs}, want: `project "p-other", which is not ours`},
+		"not found":                               {refusal: notFoundIn(ours), want: "a list was asked for"},
+		"not found in another project":            {refusal: notFoundIn(theirs), want: "is not ours"},
 		"none, and the token is another's":        {before: swap, want: "belongs to project other"},
 		"none, and the token was swapped":         {while: swap, want: "belongs to project other"},
 		"none, and the token was swapped by ours": {while: func(s *source) { s.use("b", "lab") }, want: "token has changed"},
@@ -158,7 +161,7 @@ func TestLists(t *testing.T) {
 				for _, project := range tc.shows {
 					found = append(found, api.Instance{Project: project})
 				}
-				return found, nil
+				return found, tc.refusal
 			}
 			found, err := c.ListInstances(t.Context(), client.InstanceFilter{})
 			if tc.want == "" {
@@ -167,6 +170,7 @@ func TestLists(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, tc.want)
+			assert.False(t, client.IsNotFound(err), "nothing is said of any resource")
 			assert.Empty(t, found)
 		})
 	}
