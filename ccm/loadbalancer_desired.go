@@ -405,7 +405,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		// Where only nodes with a pod of the Service may get traffic
 		// (externalTrafficPolicy Local), kube-proxy tells whether a node has one. A
 		// new pod shows within a second, the end of one within two.
-		err = rejectAnnotations(asked, "externalTrafficPolicy Local checks nodes through kube-proxy: leave it out",
+		err = asked.Reject("externalTrafficPolicy Local checks nodes through kube-proxy: leave it out",
 			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath,
 			annotations.HealthCheckCodes)
 		check.Protocol, check.Port = api.HealthCheckHTTP, int(port)
@@ -414,7 +414,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		check.TimeoutSeconds = cmp.Or(check.TimeoutSeconds, 1)
 		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1)
 	case check.Protocol == api.HealthCheckNone:
-		err = rejectAnnotations(asked, fmt.Sprintf("%s%s is none: leave one of the two out",
+		err = asked.Reject(fmt.Sprintf("%s%s is none: leave one of the two out",
 			annotations.Prefix, annotations.HealthCheck),
 			annotations.HealthCheckPort, annotations.HealthCheckInterval, annotations.HealthCheckTimeout,
 			annotations.HealthCheckHealthyThreshold, annotations.HealthCheckUnhealthyThreshold)
@@ -452,18 +452,6 @@ func asksForHealthCheck(asked annotations.Values) bool {
 	return slices.ContainsFunc(annotations.Definitions, func(d annotations.Definition) bool {
 		return strings.HasPrefix(d.Name, annotations.HealthCheck) && asked.Given(d.Name)
 	})
-}
-
-// rejectAnnotations gives an error for each of the named annotations that the
-// Service has.
-func rejectAnnotations(asked annotations.Values, why string, names ...string) error {
-	var errs []error
-	for _, name := range names {
-		if asked.Given(name) {
-			errs = append(errs, asked.Error(name, "%s", why))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func firstTCPNodePort(svc *corev1.Service) int {
