@@ -62,7 +62,7 @@ const (
 )
 
 // Values are what the annotations of one Service say. A field is zero if its
-// annotation was not given.
+// annotation was not given, or is wrong.
 type Values struct {
 	Kind      api.LoadBalancerKind
 	Scheme    api.LoadBalancerScheme
@@ -82,6 +82,7 @@ type Values struct {
 	// NodeSelector chooses among the Nodes that may be targets; nil if it is not given, or wrong.
 	NodeSelector labels.Selector
 	given        map[string]string
+	wrong        map[string]error
 }
 
 // Given tells whether the annotation was there.
@@ -90,13 +91,12 @@ func (v Values) Given(name string) bool {
 	return given
 }
 
+// ErrorOf is nil if the annotation was not given, or has a value that it takes.
+func (v Values) ErrorOf(name string) error { return v.wrong[name] }
+
 // Error says what the annotation of that name is, and what it should be.
 func (v Values) Error(name, format string, args ...any) error {
-	return invalidValueError(name, v.given[name], fmt.Sprintf(format, args...))
-}
-
-func invalidValueError(name, value, want string) error {
-	return fmt.Errorf("annotation %s%s is %s; %s", Prefix, name, Quote(value), want)
+	return fmt.Errorf("annotation %s%s is %s; %s", Prefix, name, Quote(v.given[name]), fmt.Sprintf(format, args...))
 }
 
 // maxQuoted is how many bytes of a value are repeated in a message.
@@ -130,7 +130,7 @@ type Definition struct {
 // Parse reads those annotations of a Service that are ours. Its error names
 // everything that is wrong with them, without regard to the rest of the Service.
 func Parse(all map[string]string) (Values, error) {
-	v := Values{given: map[string]string{}}
+	v := Values{given: map[string]string{}, wrong: map[string]error{}}
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		name, ours := strings.CutPrefix(key, Prefix)
@@ -145,8 +145,11 @@ func Parse(all map[string]string) (Values, error) {
 			continue
 		}
 		v.given[name] = all[key]
-		if !Definitions[i].set(&v, all[key]) {
-			errs = append(errs, invalidValueError(name, all[key], "want "+Definitions[i].Want))
+		if parsed := v; Definitions[i].set(&parsed, all[key]) {
+			v = parsed
+		} else {
+			v.wrong[name] = v.Error(name, "want %s", Definitions[i].Want)
+			errs = append(errs, v.wrong[name])
 		}
 	}
 	return v, errors.Join(append(errs, v.conflictErrors())...)
