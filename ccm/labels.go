@@ -12,16 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// nodeLabels says which of an instance's tags become labels: Prefix + the tag's
-// key, with the tag's value.
-type nodeLabels struct {
-	Tags   []string
-	Prefix string
-}
+// nodeLabels says which of an instance's tags become labels: Prefix + the tag's key, with the tag's value.
+type nodeLabels = config.NodeLabels
 
 // kubernetesPrefixes matches the prefixes that belong to Kubernetes. Upstream discards
 // labels with them (controllers/node, getNodeModifiersFromCloudProvider).

@@ -21,6 +21,7 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
@@ -49,7 +50,7 @@ var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
 func (l *loadBalancers) GetLoadBalancer(
 	ctx context.Context, _ string, svc *corev1.Service,
 ) (*corev1.LoadBalancerStatus, bool, error) {
-	ctx, svc = calls.For(ctx, calls.ServiceLB), l.withDefaults(svc)
+	ctx = calls.For(ctx, calls.ServiceLB)
 	found, err := l.findBalancers(ctx, svc)
 	if err != nil {
 		return nil, false, l.reportOutcome(svc, summaryNotDeleted, nil, err)
@@ -59,7 +60,8 @@ func (l *loadBalancers) GetLoadBalancer(
 		l.records.drop(svc.UID) // This may be the end of the Service.
 		return nil, false, nil
 	}
-	return balancerStatus(svc, &found[0]), true, nil
+	want, _ := l.desiredSpec(svc, nil) // EnsureLoadBalancer reports its error.
+	return statusOf(svc, want.asked, &found[0]), true, nil
 }
 
 // GetLoadBalancerName is unique per Service object and tells a person which.
@@ -75,11 +77,15 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	if svc.Spec.LoadBalancerClass != nil {
 		return nil, cloudprovider.ImplementedElsewhere
 	}
-	ctx, svc = calls.For(ctx, calls.ServiceLB), l.withDefaults(svc)
+	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	lb, err := l.reconcile(ctx, svc, nodes)
+	want, err := l.desiredSpec(svc, nodes)
+	var lb *api.LoadBalancer
+	if err == nil {
+		lb, err = l.reconcile(ctx, svc, want)
+	}
 	if isRefusal(err) {
-		err = errors.Join(err, l.followNodes(ctx, svc, nodes))
+		err = errors.Join(err, l.followNodes(ctx, svc, want))
 	}
 	if err == nil {
 		err = checkActive(lb)
@@ -89,7 +95,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	}
 	l.recordSettings(string(svc.UID), lb)
 	l.reportTargets(svc, nodes, lb)
-	return balancerStatus(svc, lb), nil
+	return statusOf(svc, want.asked, lb), nil
 }
 
 // UpdateLoadBalancer follows a change of the node set, and nothing else, whatever else the
@@ -100,12 +106,13 @@ func (l *loadBalancers) UpdateLoadBalancer(
 	if svc.Spec.LoadBalancerClass != nil {
 		return cloudprovider.ImplementedElsewhere
 	}
-	ctx, svc = calls.For(ctx, calls.ServiceLB), l.withDefaults(svc)
+	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	if _, err := l.desiredSpec(svc, nodes); err != nil {
-		return l.reportOutcome(svc, summaryNotAsAsked, nil, errors.Join(err, l.followNodes(ctx, svc, nodes)))
+	want, err := l.desiredSpec(svc, nodes)
+	if err != nil {
+		return l.reportOutcome(svc, summaryNotAsAsked, nil, errors.Join(err, l.followNodes(ctx, svc, want)))
 	}
-	lb, err := l.reconcileTargets(ctx, svc, nodes)
+	lb, err := l.reconcileTargets(ctx, svc, want)
 	if err == nil && lb == nil {
 		err = pendingError(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
 	}
@@ -129,12 +136,8 @@ func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, _ string,
 // reconcile makes the balancer what the Service asks for, and returns it as the cloud then
 // has it.
 func (l *loadBalancers) reconcile(
-	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
+	ctx context.Context, svc *corev1.Service, want balancerSpec,
 ) (*api.LoadBalancer, error) {
-	want, err := l.desiredSpec(svc, nodes)
-	if err != nil {
-		return nil, err
-	}
 	have, err := l.observe(ctx, svc)
 	if err != nil {
 		return nil, err
@@ -148,15 +151,16 @@ func (l *loadBalancers) reconcile(
 	return l.planAndApply(ctx, svc, have, want)
 }
 
-// reconcileTargets updates the targets of the balancer to the Nodes, and returns it as the cloud then has it;
+// reconcileTargets updates the targets of the balancer to those wanted, and returns it as the cloud then has it;
 // nil if the Service has none. Where it changed meanwhile it looks once more and tries again at once:
 // upstream's next try is at the next change of Nodes.
 func (l *loadBalancers) reconcileTargets(
-	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
+	ctx context.Context, svc *corev1.Service, want balancerSpec,
 ) (*api.LoadBalancer, error) {
-	lb, err := l.updateTargets(ctx, svc, nodes)
+	want.scope = targetsOnly
+	lb, err := l.updateTargets(ctx, svc, want)
 	if isPending(err) {
-		lb, err = l.updateTargets(ctx, svc, nodes)
+		lb, err = l.updateTargets(ctx, svc, want)
 	}
 	return lb, err
 }
@@ -164,9 +168,8 @@ func (l *loadBalancers) reconcileTargets(
 // updateTargets makes one try of reconcileTargets. If several balancers have the Service's tags, all are
 // updated: each may have clients.
 func (l *loadBalancers) updateTargets(
-	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
+	ctx context.Context, svc *corev1.Service, want balancerSpec,
 ) (*api.LoadBalancer, error) {
-	want := targetsSpec(svc, nodes)
 	found, err := l.findBalancers(ctx, svc)
 	if err != nil {
 		return nil, err
@@ -203,11 +206,11 @@ func (l *loadBalancers) planAndApply(
 
 // followNodes updates the targets of a Service whose other wishes are refused. A Service that never
 // had a balancer costs no call.
-func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
+func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, want balancerSpec) error {
 	if len(svc.Status.LoadBalancer.Ingress) == 0 {
 		return nil
 	}
-	_, err := l.reconcileTargets(ctx, svc, nodes)
+	_, err := l.reconcileTargets(ctx, svc, want)
 	if isPending(err) {
 		// Retry later: what else is wrong with the Service lasts.
 		return cloudproviderapi.NewRetryError(err.Error(), failedStateRetry)
@@ -227,6 +230,7 @@ func isRefusal(err error) bool {
 // reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
 // more and tries again at once: upstream delays the retry of a deletion by seconds.
 func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
+	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
 	for attempt := 0; ; attempt++ {
 		found, err := l.findBalancers(ctx, svc)
 		if err != nil {
@@ -235,7 +239,7 @@ func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Servi
 		var errs []error
 		hasChanged := false
 		for _, lb := range withoutDeleting(found) {
-			wasGone, err := l.deleteBalancer(ctx, svc, &lb)
+			wasGone, err := l.deleteBalancer(ctx, svc, asked, &lb)
 			hasChanged = hasChanged || wasGone || client.HasCode(err, api.PreconditionFailed)
 			errs = append(errs, err)
 		}

@@ -3,6 +3,7 @@ package ccm
 // The calls that change the cloud, and what follows when it refuses one.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -55,15 +57,18 @@ func (l *loadBalancers) applyWithFallbacks(
 		}
 	}
 	// However many the cloud names at a time, each round leaves fewer.
-	for ended := endedTargets(err, want.targets); len(ended) > 0; ended = endedTargets(err, want.targets) {
+	for {
+		ended := endedTargets(err, ptr.Deref(want.Targets, nil))
+		if len(ended) == 0 {
+			return lb, err
+		}
 		// Their Nodes go too, but later; the other targets must not wait.
 		klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(svc), "instances", ended)
-		want.targets = slices.DeleteFunc(want.targets, func(t api.Target) bool {
+		want.Targets = new(slices.DeleteFunc(slices.Clone(*want.Targets), func(t api.Target) bool {
 			return slices.Contains(ended, t.InstanceID)
-		})
+		}))
 		lb, err = l.applySteps(ctx, svc, have, planSteps(have, want))
 	}
-	return lb, err
 }
 
 // isIPFamilyRefusal tells whether the cloud refused a balancer because it does not
@@ -98,7 +103,7 @@ func (l *loadBalancers) explainRefusal(
 ) error {
 	switch {
 	case client.HasCode(err, api.NameTaken):
-		return l.explainNameTaken(ctx, svc, want.name)
+		return l.explainNameTaken(ctx, svc, want.Name)
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		return pendingError(fmt.Sprintf("the load balancer has changed meanwhile; retrying: %v", err))
 	case client.HasCode(err, api.Protected): // It would have to be replaced.
@@ -139,9 +144,9 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 // deleteBalancer deletes one balancer, or keeps it as the Service says, or finds that it was gone
 // already.
 func (l *loadBalancers) deleteBalancer(
-	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
+	ctx context.Context, svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
-	onDelete, err := l.onDeletionOf(svc, lb)
+	onDelete, err := l.onDeletionOf(svc, asked, lb)
 	switch {
 	case err != nil:
 		return false, err
@@ -173,26 +178,20 @@ func (l *loadBalancers) deleteBalancer(
 
 // onDeletionOf is what becomes of the balancer when its Service is deleted. The Service or the
 // configuration decides; the balancer's tag does if the Service is gone already, and has no type.
-func (l *loadBalancers) onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
+func (l *loadBalancers) onDeletionOf(
+	svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer,
+) (annotations.OnDeletion, error) {
 	tagged := annotations.OnDeletion(lb.Tags[contract.TagOnDelete])
-	if svc.Spec.Type == "" {
+	onDelete := cmp.Or(asked.OnDelete, annotations.OnDeletion(l.defaults[annotations.OnDelete]))
+	switch err := asked.ErrorOf(annotations.OnDelete); {
+	case svc.Spec.Type == "":
 		return tagged, nil
-	}
-	value, given := svc.Annotations[annotations.Prefix+annotations.OnDelete]
-	if !given {
-		value, given = l.defaults[annotations.OnDelete]
-	}
-	switch {
-	case !given && tagged == annotations.Refuse: // The protection is what the Service asked for before.
-		return annotations.Delete, nil
-	case !given:
-		return "", nil
-	}
-	asked, err := annotations.Parse(map[string]string{annotations.Prefix + annotations.OnDelete: value})
-	if err != nil {
+	case err != nil:
 		return "", &reasonError{contract.ReasonInvalidService, err}
+	case onDelete == "" && tagged == annotations.Refuse: // The protection is what the Service asked for before.
+		return annotations.Delete, nil
 	}
-	return asked.OnDelete, nil
+	return onDelete, nil
 }
 
 // disownBalancer removes the tags by which a balancer is the Service's and the cluster's. The tag

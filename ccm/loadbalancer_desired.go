@@ -24,27 +24,16 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// balancerSpec is the balancer that a Service asks for. Lists are in canonical order.
+// balancerSpec is the balancer that a Service asks for, as the cloud is asked to create it: all is set
+// but its address and IP families. Lists are in canonical order.
 type balancerSpec struct {
-	name                             string
-	address                          addressChoice
-	ipv6                             ipv6Need
-	kind                             api.LoadBalancerKind
-	scheme                           api.LoadBalancerScheme
-	algorithm                        api.LoadBalancerAlgorithm
-	listeners                        api.Listeners
-	targets                          api.Targets // nil: whichever it has
-	sourceRanges                     api.SourceRanges
-	clientAffinitySeconds            api.ClientAffinitySeconds
-	idleTimeoutSeconds, drainSeconds int
-	healthCheck                      api.HealthCheck
-	keepsNoHealthCheck               bool // if the balancer has none, that is no difference
-	tags                             api.Tags
-	deletionProtection               *bool // nil: whatever it is
-	// ipMode and hostname are for the Service's status; the balancer does not have them.
-	ipMode   corev1.LoadBalancerIPMode
-	hostname string
-	scope    reconcileScope
+	api.LoadBalancerCreate // nil Targets or DeletionProtection: whatever the balancer has
+	address                addressChoice
+	ipv6                   ipv6Need
+	keepsNoHealthCheck     bool // if the balancer has none, that is no difference
+	// asked is what the Service's annotations say, even if something is wrong with them.
+	asked annotations.Values
+	scope reconcileScope
 }
 
 // reconcileScope is how much of an existing balancer is compared and changed.
@@ -69,15 +58,6 @@ const (
 	// asks for.
 	ipv6Required
 )
-
-// ipFamilies are those of the balancer's addresses. In the cloud each balancer has
-// an IPv4 address; which ones the Service shows is for its status.
-func (s balancerSpec) ipFamilies() api.IPFamilies {
-	if s.ipv6 == ipv6NotWanted {
-		return api.IPFamilies{api.IPv4}
-	}
-	return api.IPFamilies{api.IPv4, api.IPv6}
-}
 
 // addressChoice is a reserved address, by its IP, or by its name or ID. The zero
 // choice is whichever address the balancer has or gets.
@@ -118,62 +98,62 @@ func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 // namespace kube-system, "" while it is not known.
 type clusterID struct{ name, uid string }
 
-// desiredSpec is the balancer that the Service asks for. The ID of its reserved address is
-// still to be looked up. A balancer that was seen with a health check is not to lose it.
+// desiredSpec is the balancer that the Service asks for, with the configuration's defaults. The ID of its
+// reserved address is still to be looked up. A balancer that was seen with a health check is not to lose
+// it. If the Service is invalid, the spec is as much as follows from the Nodes.
 func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-	spec, err := newBalancerSpec(clusterID{l.identity.name, l.identity.uid()}, svc, nodes)
+	_, spec, err := l.specWithDefaults(svc, nodes)
 	if l.records.get(svc.UID).settings.checksTargets {
 		spec.keepsNoHealthCheck = false // Somebody took it away.
 	}
 	return spec, err
 }
 
-// withDefaults is the Service with the configuration's annotations that it does not have itself. One
-// that cannot be for this Service, such as a health check by TCP where kube-proxy must be asked,
-// is left out. It does not change the Service that it is given.
+// withDefaults is the Service with the configuration's annotations that it does not have itself.
 func (l *loadBalancers) withDefaults(svc *corev1.Service) *corev1.Service {
-	with := func(svc *corev1.Service, names ...string) (*corev1.Service, bool) {
-		changed := *svc
-		changed.Annotations = maps.Clone(svc.Annotations)
-		if changed.Annotations == nil {
-			changed.Annotations = map[string]string{}
-		}
-		for _, name := range names {
-			if _, own := svc.Annotations[annotations.Prefix+name]; !own {
-				changed.Annotations[annotations.Prefix+name] = l.defaults[name]
-			}
-		}
-		_, err := newBalancerSpec(clusterID{}, &changed, nil)
-		return &changed, err == nil
-	}
-	names := slices.Sorted(maps.Keys(l.defaults))
-	if len(names) == 0 {
-		return svc
-	}
-	if all, ok := with(svc, names...); ok {
-		return all
-	}
-	for _, name := range names {
-		if one, ok := with(svc, name); ok {
-			svc = one
-		}
-	}
+	svc, _, _ = l.specWithDefaults(svc, nil)
 	return svc
 }
 
-// targetsSpec is as much of a balancer as follows from the Nodes, whatever else the Service
-// asks for. If it does not say which Nodes it means, the targets stay as they are.
-func targetsSpec(svc *corev1.Service, nodes []*corev1.Node) balancerSpec {
-	spec := balancerSpec{scope: targetsOnly}
-	asked, _ := annotations.Parse(svc.Annotations) // desiredSpec reports its error.
-	if asked.NodeSelector != nil || !asked.Given(annotations.NodeSelector) {
-		spec.targets = targetsOf(nodes, asked.NodeSelector)
+// specWithDefaults is the Service with the configuration's annotations that it does not have itself, and
+// what it then asks for. An annotation that cannot be for this Service, such as a health check by TCP
+// where kube-proxy must be asked, is left out. It does not change the Service that it is given.
+func (l *loadBalancers) specWithDefaults(
+	svc *corev1.Service, nodes []*corev1.Node,
+) (*corev1.Service, balancerSpec, error) {
+	with := func(svc *corev1.Service, names ...string) (*corev1.Service, balancerSpec, error) {
+		changed := *svc
+		changed.Annotations = map[string]string{}
+		for _, name := range names {
+			changed.Annotations[annotations.Prefix+name] = l.defaults[name]
+		}
+		maps.Copy(changed.Annotations, svc.Annotations)
+		spec, err := newBalancerSpec(clusterID{l.identity.name, l.identity.uid()}, &changed, nodes)
+		return &changed, spec, err
 	}
+	names := slices.Sorted(maps.Keys(l.defaults))
+	if all, spec, err := with(svc, names...); err == nil || len(names) == 0 {
+		return all, spec, err
+	}
+	for _, name := range names {
+		if one, _, err := with(svc, name); err == nil {
+			svc = one
+		}
+	}
+	return with(svc)
+}
+
+// targetsSpec is as much of a balancer as follows from the Nodes, whatever else the Service
+// asks for.
+func targetsSpec(svc *corev1.Service, nodes []*corev1.Node) balancerSpec {
+	spec, _ := newBalancerSpec(clusterID{}, svc, nodes) // desiredSpec reports its error.
+	spec.scope = targetsOnly
 	return spec
 }
 
-// newBalancerSpec reads the Service and makes no call. Its error is about the
-// Service, whole.
+// newBalancerSpec reads the Service and makes no call. Its error is about the Service, whole. With it
+// comes a spec of the targets alone. If the Service does not say which Nodes it means, they stay as they
+// are.
 func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
 	asked, annotationsErr := annotations.Parse(svc.Annotations)
 	listeners := listenersOf(svc, asked)
@@ -188,39 +168,35 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 	}
 	ranges, rangesErr := sourceRangesOf(svc, ipv6)
 	check, checkErr := healthCheckOf(svc, asked)
+	spec := balancerSpec{asked: asked, scope: targetsOnly}
+	if asked.ErrorOf(annotations.NodeSelector) == nil {
+		spec.Targets = new(targetsOf(nodes, asked.NodeSelector))
+	}
 	err := errors.Join(validateService(svc, kind, ipv6), annotationsErr, validatePortAnnotations(asked, listeners),
 		addressErr, rangesErr, checkErr)
 	if err != nil {
-		return balancerSpec{}, &reasonError{contract.ReasonInvalidService, err}
+		return spec, &reasonError{contract.ReasonInvalidService, err}
 	}
-	return balancerSpec{
-		name:                  balancerName(svc),
-		address:               address,
-		ipv6:                  ipv6,
-		kind:                  kind,
-		scheme:                cmp.Or(asked.Scheme, api.SchemePublic),
-		algorithm:             cmp.Or(asked.Algorithm, algorithm),
-		listeners:             listeners,
-		targets:               targetsOf(nodes, asked.NodeSelector),
-		sourceRanges:          ranges,
-		clientAffinitySeconds: affinityOf(svc),
-		idleTimeoutSeconds:    asked.IdleTimeout,
-		drainSeconds:          asked.Drain,
-		healthCheck:           check,
-		keepsNoHealthCheck:    !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked),
-		tags:                  tagsOf(cluster, svc, asked),
-		deletionProtection:    deletionProtectionOf(asked),
-		ipMode:                asked.IPMode,
-		hostname:              asked.Hostname,
-	}, nil
-}
-
-// deletionProtectionOf is nil if the Service does not mention it: the balancer keeps what it has.
-func deletionProtectionOf(asked annotations.Values) *bool {
-	if asked.OnDelete == "" {
-		return nil
+	spec.address, spec.ipv6, spec.scope = address, ipv6, wholeBalancer
+	spec.keepsNoHealthCheck = !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked)
+	spec.LoadBalancerCreate = api.LoadBalancerCreate{
+		Name:                  balancerName(svc),
+		Kind:                  &kind,
+		Scheme:                new(cmp.Or(asked.Scheme, api.SchemePublic)),
+		Algorithm:             new(cmp.Or(asked.Algorithm, algorithm)),
+		Listeners:             listeners,
+		Targets:               spec.Targets,
+		SourceRanges:          &ranges,
+		ClientAffinitySeconds: new(affinityOf(svc)),
+		IdleTimeoutSeconds:    &asked.IdleTimeout,
+		DrainSeconds:          &asked.Drain,
+		HealthCheck:           &check,
+		Tags:                  new(tagsOf(cluster, svc, asked)),
 	}
-	return new(asked.OnDelete == annotations.Refuse)
+	if asked.OnDelete != "" {
+		spec.DeletionProtection = new(asked.OnDelete == annotations.Refuse)
+	}
+	return spec, nil
 }
 
 // balancerName is "<service>-<start of its UID>", at most 63 characters.
@@ -405,7 +381,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		// Where only nodes with a pod of the Service may get traffic
 		// (externalTrafficPolicy Local), kube-proxy tells whether a node has one. A
 		// new pod shows within a second, the end of one within two.
-		err = rejectAnnotations(asked, "externalTrafficPolicy Local checks nodes through kube-proxy: leave it out",
+		err = asked.Reject("externalTrafficPolicy Local checks nodes through kube-proxy: leave it out",
 			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath,
 			annotations.HealthCheckCodes)
 		check.Protocol, check.Port = api.HealthCheckHTTP, int(port)
@@ -414,7 +390,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		check.TimeoutSeconds = cmp.Or(check.TimeoutSeconds, 1)
 		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1)
 	case check.Protocol == api.HealthCheckNone:
-		err = rejectAnnotations(asked, fmt.Sprintf("%s%s is none: leave one of the two out",
+		err = asked.Reject(fmt.Sprintf("%s%s is none: leave one of the two out",
 			annotations.Prefix, annotations.HealthCheck),
 			annotations.HealthCheckPort, annotations.HealthCheckInterval, annotations.HealthCheckTimeout,
 			annotations.HealthCheckHealthyThreshold, annotations.HealthCheckUnhealthyThreshold)
@@ -454,18 +430,6 @@ func asksForHealthCheck(asked annotations.Values) bool {
 	})
 }
 
-// rejectAnnotations gives an error for each of the named annotations that the
-// Service has.
-func rejectAnnotations(asked annotations.Values, why string, names ...string) error {
-	var errs []error
-	for _, name := range names {
-		if asked.Given(name) {
-			errs = append(errs, asked.Error(name, "%s", why))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 func firstTCPNodePort(svc *corev1.Service) int {
 	for _, p := range svc.Spec.Ports {
 		if protocols[p.Protocol] == api.ProtocolTCP {
@@ -503,20 +467,18 @@ func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values) ap
 	tags[contract.TagCluster] = cluster.name
 	tags[contract.TagServiceUID] = string(svc.UID)
 	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
-	if cluster.uid != "" {
-		tags[contract.TagClusterUID] = cluster.uid
-	}
-	if asked.Address != "" {
-		tags[contract.TagServiceAddress] = asked.Address
-	}
-	if asked.OnDelete != "" {
-		tags[contract.TagOnDelete] = string(asked.OnDelete)
-	}
 	if asked.HealthCheck.Protocol == api.HealthCheckNone {
 		tags[contract.TagHealthCheck] = string(api.HealthCheckNone)
 	}
-	if keys := tagKeys(asked.Tags); keys != "" {
-		tags[contract.TagServiceTags] = keys
+	for key, value := range map[string]string{
+		contract.TagClusterUID:     cluster.uid,
+		contract.TagServiceAddress: asked.Address,
+		contract.TagOnDelete:       string(asked.OnDelete),
+		contract.TagServiceTags:    tagKeys(asked.Tags),
+	} {
+		if value != "" {
+			tags[key] = value
+		}
 	}
 	return tags
 }

@@ -39,7 +39,7 @@ func TestNewBalancerSpec(t *testing.T) {
 				svc.Spec.Ports[0] = corev1.ServicePort{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolUDP}
 			},
 			want: func(b *balancerSpec) {
-				b.listeners = api.Listeners{
+				b.Listeners = api.Listeners{
 					{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "udp", Port: 8080, TargetPort: 30080},
 				}
 			},
@@ -50,7 +50,7 @@ func TestNewBalancerSpec(t *testing.T) {
 				svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 			},
 			want: func(b *balancerSpec) {
-				b.listeners = api.Listeners{
+				b.Listeners = api.Listeners{
 					{Protocol: "tcp", Port: 8080, TargetPort: 30080, ProxyProtocol: "v2"},
 					{Protocol: "udp", Port: 8443, TargetPort: 30443},
 				}
@@ -62,8 +62,8 @@ func TestNewBalancerSpec(t *testing.T) {
 				svc.Spec.Ports[0].NodePort, svc.Spec.Ports[1].NodePort = 0, 0
 			},
 			want: func(b *balancerSpec) {
-				b.kind, b.algorithm = api.KindNetwork, api.AlgorithmFlowHash
-				b.listeners = api.Listeners{
+				b.Kind, b.Algorithm = new(api.KindNetwork), new(api.AlgorithmFlowHash)
+				b.Listeners = api.Listeners{
 					{Protocol: "tcp", Port: 8080, TargetPort: 8080}, {Protocol: "tcp", Port: 8443, TargetPort: 8443},
 				}
 			},
@@ -72,7 +72,7 @@ func TestNewBalancerSpec(t *testing.T) {
 			ask: func(svc *corev1.Service) {
 				svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.7/24", "10.0.0.0/8 ", "192.0.2.0/24"}
 			},
-			want: func(b *balancerSpec) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+			want: func(b *balancerSpec) { b.SourceRanges = &api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
 		},
 		"source ranges by annotation": {
 			ask: func(svc *corev1.Service) {
@@ -80,7 +80,7 @@ func TestNewBalancerSpec(t *testing.T) {
 					corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 10.0.0.0/8",
 				}
 			},
-			want: func(b *balancerSpec) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+			want: func(b *balancerSpec) { b.SourceRanges = &api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
 		},
 		"a range of everyone": {
 			ask: func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "0.0.0.0/0"} },
@@ -92,11 +92,11 @@ func TestNewBalancerSpec(t *testing.T) {
 					ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
 				}
 			},
-			want: func(b *balancerSpec) { b.clientAffinitySeconds = 60 },
+			want: func(b *balancerSpec) { b.ClientAffinitySeconds = new(60) },
 		},
 		"affinity without a timeout": {
 			ask:  func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
-			want: func(b *balancerSpec) { b.clientAffinitySeconds = 10800 },
+			want: func(b *balancerSpec) { b.ClientAffinitySeconds = new(10800) },
 		},
 		"only nodes with a pod": {
 			ask: func(svc *corev1.Service) {
@@ -104,7 +104,7 @@ func TestNewBalancerSpec(t *testing.T) {
 				svc.Spec.HealthCheckNodePort = 31000
 			},
 			want: func(b *balancerSpec) {
-				b.healthCheck = api.HealthCheck{
+				b.HealthCheck = &api.HealthCheck{
 					Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 1, TimeoutSeconds: 1,
 					HealthyThreshold: 1, UnhealthyThreshold: 2,
 				}
@@ -117,10 +117,10 @@ func TestNewBalancerSpec(t *testing.T) {
 			got, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
 			require.NoError(t, err)
 			want := got
-			want.listeners, want.sourceRanges, want.clientAffinitySeconds, want.healthCheck = plain, api.SourceRanges{}, 0, askKubeProxy
-			want.kind, want.algorithm = api.KindProxy, api.AlgorithmRoundRobin
+			want.Listeners, want.SourceRanges, want.ClientAffinitySeconds, want.HealthCheck = plain, &api.SourceRanges{}, new(0), &askKubeProxy
+			want.Kind, want.Algorithm = new(api.KindProxy), new(api.AlgorithmRoundRobin)
 			have := &api.LoadBalancer{
-				ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain,
+				ID: "lb-1", Name: want.Name, Tags: *want.Tags, Targets: *want.Targets, Listeners: plain,
 				HealthCheck: &askKubeProxy,
 			}
 			if tc.want != nil {
@@ -129,8 +129,8 @@ func TestNewBalancerSpec(t *testing.T) {
 			}
 			assert.Equal(t, want, got)
 
-			have.Listeners, have.SourceRanges, have.ClientAffinitySeconds = slices.Clone(want.listeners), slices.Clone(want.sourceRanges), want.clientAffinitySeconds
-			have.HealthCheck, have.Kind, have.Algorithm = &want.healthCheck, want.kind, want.algorithm
+			have.Listeners, have.SourceRanges, have.ClientAffinitySeconds = slices.Clone(want.Listeners), slices.Clone(*want.SourceRanges), *want.ClientAffinitySeconds
+			have.HealthCheck, have.Kind, have.Algorithm = want.HealthCheck, *want.Kind, *want.Algorithm
 			slices.Reverse(have.Listeners)
 			slices.Reverse(have.SourceRanges)
 			assert.Empty(t, planSteps(have, got))
@@ -146,13 +146,13 @@ func TestBalancerTags(t *testing.T) {
 	assert.Equal(t, api.Tags{
 		"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web",
 		contract.TagServiceUID: "01234567-89ab", contract.TagServiceTags: "team",
-	}, want.tags)
+	}, *want.Tags)
 	have := built(t, api.LoadBalancerActive)
 	have.Tags["team"] = "blue"
 	steps := planSteps(have, want)
 	require.Len(t, steps, 1, "one of before the UID was known gets it")
-	assert.Equal(t, want.tags, *steps[0].(updateStep).update.Tags)
-	have.Tags = want.tags
+	assert.Equal(t, *want.Tags, *steps[0].(updateStep).update.Tags)
+	have.Tags = *want.Tags
 	assert.Empty(t, planSteps(have, want))
 }
 
@@ -183,7 +183,7 @@ func TestSourceRangesOfBothFamilies(t *testing.T) {
 		svc.Spec.LoadBalancerSourceRanges = tc.ranges
 		want, err := newBalancerSpec(clusterID{}, svc, nil)
 		require.NoError(t, err)
-		assert.Equal(t, tc.want, want.sourceRanges, "%v", tc.ranges)
+		assert.Equal(t, tc.want, *want.SourceRanges, "%v", tc.ranges)
 	}
 }
 
@@ -292,7 +292,7 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 			}
 			if len(tc.errs) == 0 {
 				require.NoError(t, err)
-				assert.Equal(t, tc.want, got.healthCheck)
+				assert.Equal(t, tc.want, *got.HealthCheck)
 			}
 		})
 	}
@@ -318,7 +318,7 @@ func TestTargetsAreTheNodesGiven(t *testing.T) {
 	// One that upstream does give is a target, whatever its labels.
 	want, err := newBalancerSpec(clusterID{}, service(), []*corev1.Node{excluded})
 	require.NoError(t, err)
-	assert.Equal(t, api.Targets{{InstanceID: "i-1"}}, want.targets)
+	assert.Equal(t, api.Targets{{InstanceID: "i-1"}}, *want.Targets)
 }
 
 // One error names everything that the cloud cannot do, before any call.
@@ -407,8 +407,8 @@ func TestDefaultAnnotations(t *testing.T) {
 			before := tc.svc.DeepCopy()
 			spec, err := l.desiredSpec(l.withDefaults(tc.svc), nil)
 			require.NoError(t, err)
-			assert.Equal(t, tc.check, spec.healthCheck.Protocol)
-			assert.Equal(t, tc.drain, spec.drainSeconds)
+			assert.Equal(t, tc.check, spec.HealthCheck.Protocol)
+			assert.Equal(t, tc.drain, *spec.DrainSeconds)
 			assert.Equal(t, before, tc.svc)
 		})
 	}

@@ -71,9 +71,9 @@ func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.Lo
 	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nodes(targets...))
 	require.NoError(t, err)
 	return &api.LoadBalancer{
-		ID: "lb-1", Project: ourProject, Name: want.name, Address: "127.30.64.1", State: state,
-		Listeners: want.listeners, Targets: want.targets, Tags: want.tags, SourceRanges: want.sourceRanges,
-		HealthCheck: &want.healthCheck,
+		ID: "lb-1", Project: ourProject, Name: want.Name, Address: "127.30.64.1", State: state,
+		Listeners: want.Listeners, Targets: *want.Targets, Tags: *want.Tags, SourceRanges: *want.SourceRanges,
+		HealthCheck: want.HealthCheck,
 	}
 }
 

@@ -33,7 +33,7 @@ func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
 		return u.stepsIfChanged()
 	}
 	if why := immutableDifferences(have, want); len(why) > 0 {
-		return []step{replaceStep{id: have.ID, version: have.Version, name: want.name, differences: why}}
+		return []step{replaceStep{id: have.ID, version: have.Version, name: want.Name, differences: why}}
 	}
 	u.compareTraffic(have, want)
 	u.compareOptions(have, want)
@@ -59,7 +59,7 @@ func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 	if !want.address.isHeldBy(have) {
 		why = append(why, fmt.Sprintf("address %s to %s", have.Address, want.address))
 	}
-	if want.scheme == api.SchemeInternal && have.AddressID != nil {
+	if *want.Scheme == api.SchemeInternal && have.AddressID != nil {
 		why = append(why, fmt.Sprintf("address %s is reserved, which an internal load balancer cannot use", have.Address))
 	}
 	return why
@@ -79,7 +79,7 @@ type createStep balancerSpec
 
 func (s createStep) String() string {
 	text := fmt.Sprintf("create load balancer %s with listeners %s and %d targets",
-		s.name, listenerList(s.listeners), len(s.targets))
+		s.Name, listenerList(s.Listeners), len(*s.Targets))
 	if s.address != (addressChoice{}) {
 		text += " at address " + s.address.String()
 	}
@@ -87,24 +87,13 @@ func (s createStep) String() string {
 }
 
 func (s createStep) apply(ctx context.Context, cloud core.Cloud) (*api.LoadBalancer, error) {
-	families := balancerSpec(s).ipFamilies()
-	lb := api.LoadBalancerCreate{
-		Name:                  s.name,
-		IPFamilies:            &families,
-		Scheme:                &s.scheme,
-		Algorithm:             &s.algorithm,
-		Listeners:             s.listeners,
-		Targets:               &s.targets,
-		SourceRanges:          &s.sourceRanges,
-		ClientAffinitySeconds: &s.clientAffinitySeconds,
-		IdleTimeoutSeconds:    &s.idleTimeoutSeconds,
-		DrainSeconds:          &s.drainSeconds,
-		HealthCheck:           &s.healthCheck,
-		Tags:                  &s.tags,
-		DeletionProtection:    s.deletionProtection,
+	lb := s.LoadBalancerCreate
+	lb.IPFamilies = &api.IPFamilies{api.IPv4} // Each balancer has an IPv4 address.
+	if s.ipv6 != ipv6NotWanted {
+		lb.IPFamilies = &api.IPFamilies{api.IPv4, api.IPv6}
 	}
-	if s.kind != api.KindProxy { // Releases of the cloud without kinds have proxies.
-		lb.Kind = &s.kind
+	if *s.Kind == api.KindProxy {
+		lb.Kind = nil // Releases of the cloud without kinds have proxies.
 	}
 	if s.address.id != "" {
 		lb.AddressID = &s.address.id
@@ -136,55 +125,54 @@ func (s *updateStep) addChange(format string, args ...any) {
 func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancerSpec) {
 	targets := slices.Clone(have.Targets)
 	sortTargets(targets)
-	if want.targets != nil && !slices.Equal(targets, want.targets) {
-		s.update.Targets = &want.targets
-		s.addChange("targets %d to %d", len(targets), len(want.targets))
+	if want.Targets != nil && !slices.Equal(targets, *want.Targets) {
+		s.update.Targets = want.Targets
+		s.addChange("targets %d to %d", len(targets), len(*want.Targets))
 	}
 }
 
 func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
-	if !slices.Equal(listeners, want.listeners) {
-		s.update.Listeners = &want.listeners
-		s.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
+	if !slices.Equal(listeners, want.Listeners) {
+		s.update.Listeners = &want.Listeners
+		s.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.Listeners))
 	}
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
-	if !slices.Equal(ranges, want.sourceRanges) {
-		s.update.SourceRanges = &want.sourceRanges
-		s.addChange("source ranges %s to %s", shortList(ranges), shortList(want.sourceRanges))
+	if !slices.Equal(ranges, *want.SourceRanges) {
+		s.update.SourceRanges = want.SourceRanges
+		s.addChange("source ranges %s to %s", shortList(ranges), shortList(*want.SourceRanges))
 	}
 	check := api.HealthCheck{Protocol: api.HealthCheckNone}
 	if have.HealthCheck != nil {
 		check = *have.HealthCheck
 	}
 	isKept := want.keepsNoHealthCheck && check.Protocol == api.HealthCheckNone && have.Tags[contract.TagHealthCheck] == ""
-	if check != want.healthCheck && !isKept {
-		s.update.HealthCheck = &want.healthCheck
-		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(want.healthCheck))
+	if check != *want.HealthCheck && !isKept {
+		s.update.HealthCheck = want.HealthCheck
+		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(*want.HealthCheck))
+	}
+}
+
+// compareOption adds a change if the balancer does not have what is wanted. format takes both.
+func compareOption[T comparable](s *updateStep, format string, have T, want *T, update **T) {
+	if have != *want {
+		*update = want
+		s.addChange(format, have, *want)
 	}
 }
 
 func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
-	if kind := cmp.Or(have.Kind, api.KindProxy); kind != want.kind {
-		s.update.Kind = &want.kind
-		s.addChange("kind %s to %s", kind, want.kind)
-	}
-	if scheme := cmp.Or(have.Scheme, api.SchemePublic); scheme != want.scheme {
-		s.update.Scheme = &want.scheme
-		s.addChange("scheme %s to %s", scheme, want.scheme)
-	}
-	if algorithm := cmp.Or(have.Algorithm, api.AlgorithmRoundRobin); algorithm != want.algorithm {
-		s.update.Algorithm = &want.algorithm
-		s.addChange("algorithm %s to %s", algorithm, want.algorithm)
-	}
-	s.compareSeconds("client affinity",
-		have.ClientAffinitySeconds, want.clientAffinitySeconds, &s.update.ClientAffinitySeconds)
-	s.compareSeconds("idle timeout",
-		have.IdleTimeoutSeconds, want.idleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
-	s.compareSeconds("drain",
-		have.DrainSeconds, want.drainSeconds, &s.update.DrainSeconds)
-	protection := want.deletionProtection
+	compareOption(s, "kind %s to %s", cmp.Or(have.Kind, api.KindProxy), want.Kind, &s.update.Kind)
+	compareOption(s, "scheme %s to %s", cmp.Or(have.Scheme, api.SchemePublic), want.Scheme, &s.update.Scheme)
+	compareOption(s, "algorithm %s to %s",
+		cmp.Or(have.Algorithm, api.AlgorithmRoundRobin), want.Algorithm, &s.update.Algorithm)
+	compareOption(s, "client affinity %d s to %d s",
+		have.ClientAffinitySeconds, want.ClientAffinitySeconds, &s.update.ClientAffinitySeconds)
+	compareOption(s, "idle timeout %d s to %d s",
+		have.IdleTimeoutSeconds, want.IdleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
+	compareOption(s, "drain %d s to %d s", have.DrainSeconds, want.DrainSeconds, &s.update.DrainSeconds)
+	protection := want.DeletionProtection
 	if protection == nil && have.Tags[contract.TagOnDelete] == string(annotations.Refuse) {
 		protection = new(false) // The Service asked for it before.
 	}
@@ -192,7 +180,7 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 		s.update.DeletionProtection = protection
 		s.addChange("deletion protection to %t", *protection)
 	}
-	s.compareTags(have.Tags, want.tags)
+	s.compareTags(have.Tags, *want.Tags)
 }
 
 // compareTags keeps other people's tags on our balancer. It removes tags that the Service no longer
@@ -211,13 +199,6 @@ func (s *updateStep) compareTags(have, want api.Tags) {
 	s.addChange("tags")
 	if before, now := have[contract.TagCluster], tags[contract.TagCluster]; before != now {
 		s.addChange("cluster %q to %q", before, now)
-	}
-}
-
-func (s *updateStep) compareSeconds(what string, have, want int, to **int) {
-	if have != want {
-		*to = &want
-		s.addChange("%s %d s to %d s", what, have, want)
 	}
 }
 

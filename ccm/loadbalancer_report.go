@@ -136,15 +136,11 @@ func honorRetryAfter(err error) error {
 	return err
 }
 
-// balancerStatus names the balancer's addresses of the families that the Service
+// statusOf names the balancer's addresses of the families that the Service
 // asks for, or the host name that stands for them. Traffic from inside the cluster must
 // go through a proxy, too (KEP-1860), unless the Service says otherwise. What a network
 // balancer passes on is for its own address, which kube-proxy must take for the Service's.
-func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
-	asked, err := annotations.Parse(svc.Annotations)
-	if err != nil {
-		asked = annotations.Values{} // desiredSpec reports what is wrong with them.
-	}
+func statusOf(svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	status := &corev1.LoadBalancerStatus{}
 	if asked.Hostname != "" {
 		status.Ingress = []corev1.LoadBalancerIngress{{Hostname: asked.Hostname}}
@@ -168,6 +164,12 @@ func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalan
 		}
 	}
 	return status
+}
+
+// balancerStatus is statusOf for whoever has not parsed the annotations.
+func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
+	asked, _ := annotations.Parse(svc.Annotations) // desiredSpec reports its error.
+	return statusOf(svc, asked, lb)
 }
 
 // reasonError is an error whose reason is known where it is made.

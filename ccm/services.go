@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
@@ -46,13 +48,8 @@ func isManagedUpstream(svc *corev1.Service) bool {
 // targetNodes are the Nodes that a Service's balancer has as its targets, as upstream's
 // service controller chooses them.
 func targetNodes(nodes cache.Indexer) []*corev1.Node {
-	var chosen []*corev1.Node
-	for _, obj := range nodes.List() {
-		if node, ok := obj.(*corev1.Node); ok && isTargetNode(node) {
-			chosen = append(chosen, node)
-		}
-	}
-	return chosen
+	all, _ := corelisters.NewNodeLister(nodes).List(labels.Everything()) // It reads memory, and cannot fail.
+	return slices.DeleteFunc(all, func(node *corev1.Node) bool { return !isTargetNode(node) })
 }
 
 // taintToBeDeleted is the cluster autoscaler's mark of a Node that it is about to remove.
@@ -106,11 +103,6 @@ func (s serviceIndex) getByUID(uid string) *corev1.Service {
 
 // listServices are all Services.
 func (s serviceIndex) listServices() []*corev1.Service {
-	var services []*corev1.Service
-	for _, obj := range s.List() {
-		if svc, ok := obj.(*corev1.Service); ok {
-			services = append(services, svc)
-		}
-	}
-	return services
+	all, _ := corelisters.NewServiceLister(s.Indexer).List(labels.Everything()) // It cannot fail.
+	return all
 }

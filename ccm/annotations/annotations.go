@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pmezard/go-difflib/difflib"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -61,7 +62,7 @@ const (
 )
 
 // Values are what the annotations of one Service say. A field is zero if its
-// annotation was not given.
+// annotation was not given, or is wrong.
 type Values struct {
 	Kind      api.LoadBalancerKind
 	Scheme    api.LoadBalancerScheme
@@ -81,6 +82,7 @@ type Values struct {
 	// NodeSelector chooses among the Nodes that may be targets; nil if it is not given, or wrong.
 	NodeSelector labels.Selector
 	given        map[string]string
+	wrong        map[string]error
 }
 
 // Given tells whether the annotation was there.
@@ -89,13 +91,12 @@ func (v Values) Given(name string) bool {
 	return given
 }
 
+// ErrorOf is nil if the annotation was not given, or has a value that it takes.
+func (v Values) ErrorOf(name string) error { return v.wrong[name] }
+
 // Error says what the annotation of that name is, and what it should be.
 func (v Values) Error(name, format string, args ...any) error {
-	return invalidValueError(name, v.given[name], fmt.Sprintf(format, args...))
-}
-
-func invalidValueError(name, value, want string) error {
-	return fmt.Errorf("annotation %s%s is %s; %s", Prefix, name, Quote(value), want)
+	return fmt.Errorf("annotation %s%s is %s; %s", Prefix, name, Quote(v.given[name]), fmt.Sprintf(format, args...))
 }
 
 // maxQuoted is how many bytes of a value are repeated in a message.
@@ -129,7 +130,7 @@ type Definition struct {
 // Parse reads those annotations of a Service that are ours. Its error names
 // everything that is wrong with them, without regard to the rest of the Service.
 func Parse(all map[string]string) (Values, error) {
-	v := Values{given: map[string]string{}}
+	v := Values{given: map[string]string{}, wrong: map[string]error{}}
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		name, ours := strings.CutPrefix(key, Prefix)
@@ -144,81 +145,69 @@ func Parse(all map[string]string) (Values, error) {
 			continue
 		}
 		v.given[name] = all[key]
-		if !Definitions[i].set(&v, all[key]) {
-			errs = append(errs, invalidValueError(name, all[key], "want "+Definitions[i].Want))
+		if parsed := v; Definitions[i].set(&parsed, all[key]) {
+			v = parsed
+		} else {
+			v.wrong[name] = v.Error(name, "want %s", Definitions[i].Want)
+			errs = append(errs, v.wrong[name])
 		}
 	}
-	return v, errors.Join(append(errs, v.conflictErrors()...)...)
+	return v, errors.Join(append(errs, v.conflictErrors())...)
+}
+
+// Reject gives an error for each of the named annotations that the Service has.
+func (v Values) Reject(why string, names ...string) error {
+	var errs []error
+	for _, name := range names {
+		if v.Given(name) {
+			errs = append(errs, v.Error(name, "%s", why))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // conflictErrors are the errors of annotations that exclude each other.
-func (v Values) conflictErrors() []error {
+func (v Values) conflictErrors() error {
 	var errs []error
-	if v.Scheme == api.SchemeInternal && v.Given(Address) {
-		errs = append(errs, v.Error(Address,
-			"an internal load balancer takes no reserved address: leave it out, or %s%s", Prefix, Scheme))
+	if v.Scheme == api.SchemeInternal {
+		errs = append(errs, v.Reject(
+			"an internal load balancer takes no reserved address: leave it out, or "+Prefix+Scheme, Address))
 	}
-	errs = append(errs, v.kindErrors()...)
+	errs = append(errs, v.kindErrors())
 	if p := v.HealthCheck.Protocol; p == api.HealthCheckTCP || p == api.HealthCheckNone {
-		for _, name := range []string{HealthCheckPath, HealthCheckCodes} {
-			if v.Given(name) {
-				errs = append(errs, v.Error(name, "it is for HTTP checks, and %s%s is %s", Prefix, HealthCheck, p))
-			}
-		}
+		why := fmt.Sprintf("it is for HTTP checks, and %s%s is %s", Prefix, HealthCheck, p)
+		errs = append(errs, v.Reject(why, HealthCheckPath, HealthCheckCodes))
 	}
-	return errs
+	return errors.Join(errs...)
 }
 
 // kindErrors are the errors of annotations for the other kind of balancers.
-func (v Values) kindErrors() []error {
-	var errs []error
-	refuse := func(name, why string) {
-		errs = append(errs, v.Error(name, "%s, as %s%s is %q: leave one of the two out", why, Prefix, Kind, v.Kind))
+func (v Values) kindErrors() error {
+	reject := func(why string, names ...string) error {
+		return v.Reject(fmt.Sprintf("%s, as %s%s is %q: leave one of the two out", why, Prefix, Kind, v.Kind), names...)
 	}
 	if v.Kind != api.KindNetwork {
 		if v.Algorithm == api.AlgorithmFlowHash {
-			refuse(Algorithm, "a proxy does not have it")
+			return reject("a proxy does not have it", Algorithm)
 		}
-		return errs
+		return nil
 	}
-	for _, name := range []string{ConnectionLimit, IdleTimeout, ProxyProtocol} {
-		if v.Given(name) {
-			refuse(name, "the load balancer only passes packets on")
-		}
+	errs := []error{
+		reject("the load balancer only passes packets on", ConnectionLimit, IdleTimeout, ProxyProtocol),
 	}
-	if v.Given(Algorithm) && v.Algorithm != api.AlgorithmFlowHash && v.Algorithm != api.AlgorithmSourceHash {
-		refuse(Algorithm, "the load balancer spreads by flow-hash or source-hash")
+	if v.Algorithm != api.AlgorithmFlowHash && v.Algorithm != api.AlgorithmSourceHash {
+		errs = append(errs, reject("the load balancer spreads by flow-hash or source-hash", Algorithm))
 	}
 	if v.IPMode == corev1.LoadBalancerIPModeProxy {
-		refuse(IPMode, "kube-proxy must take the packets for the Service's")
+		errs = append(errs, reject("kube-proxy must take the packets for the Service's", IPMode))
 	}
-	return errs
+	return errors.Join(errs...)
 }
 
-// nearestName is the defined name that differs from name by the fewest letters.
+// nearestName is the defined name that is most like name.
 func nearestName(name string) string {
-	return slices.MinFunc(Definitions, func(a, b Definition) int {
-		return cmp.Compare(levenshteinDistance(name, a.Name), levenshteinDistance(name, b.Name))
-	}).Name
-}
-
-// levenshteinDistance counts the letters to insert, delete or replace between a and b.
-func levenshteinDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	likeness := func(d Definition) float64 {
+		return difflib.NewMatcher(strings.Split(name, ""), strings.Split(d.Name, "")).Ratio()
 	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
+	return slices.MaxFunc(Definitions, func(a, b Definition) int { return cmp.Compare(likeness(a), likeness(b)) }).Name
 }

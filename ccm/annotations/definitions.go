@@ -205,19 +205,14 @@ func isURLPath(s string) bool {
 	return err == nil && printablePath.MatchString(s) && len(s) <= 1024
 }
 
+var statusRange = regexp.MustCompile(`^([2-5][0-9]{2})(?:-([2-5][0-9]{2}))?$`)
+
 // areStatusCodes tells whether s is a list of HTTP statuses and ranges, by the same
 // rule as the cloud's.
 func areStatusCodes(s string) bool {
-	status := func(s string) (n int, ok bool) { ok = parseNumber(&n, s, 200, 599) && len(s) == 3; return }
 	for part := range strings.SplitSeq(s, ",") {
-		from, to, isRange := strings.Cut(part, "-")
-		first, ok := status(from)
-		if isRange && ok {
-			var last int
-			last, ok = status(to)
-			ok = ok && first <= last
-		}
-		if !ok {
+		status := statusRange.FindStringSubmatch(part)
+		if status == nil || status[2] != "" && status[2] < status[1] {
 			return false
 		}
 	}

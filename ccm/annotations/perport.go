@@ -3,87 +3,63 @@ package annotations
 // Values that may differ by port: "1000,443=200,53/udp=50".
 
 import (
-	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// PerPort is a value for all ports, and others for some of them.
-type PerPort[T any] struct {
-	All   T
-	Ports []OfPort[T]
-}
+// PerPort are values by port ("443"), by port and protocol ("53/udp"), and one for all other ports ("").
+type PerPort[T any] map[string]T
 
-// OfPort is the value of one port: for both protocols, unless one is named.
-type OfPort[T any] struct {
-	Port     int
-	Protocol api.Protocol
-	Value    T
-}
+var portPattern = regexp.MustCompile(`^[1-9][0-9]{0,4}(/(tcp|udp))?$`)
 
-func (o OfPort[T]) isFor(l api.Listener) bool {
-	return o.Port == l.Port && (o.Protocol == "" || o.Protocol == l.Protocol)
-}
-
-func (o OfPort[T]) String() string {
-	if o.Protocol == "" {
-		return fmt.Sprint(o.Port)
-	}
-	return fmt.Sprintf("%d/%s", o.Port, o.Protocol)
+func portKeys(l api.Listener) []string {
+	port := strconv.Itoa(l.Port)
+	return []string{port + "/" + string(l.Protocol), port}
 }
 
 // For is the listener's value. A value for its port and protocol precedes one for its
 // port alone.
 func (p PerPort[T]) For(l api.Listener) T {
-	value := p.All
-	for _, o := range p.Ports {
-		if o.isFor(l) {
-			value = o.Value
-			if o.Protocol != "" {
-				break
-			}
+	for _, key := range portKeys(l) {
+		if value, ok := p[key]; ok {
+			return value
 		}
 	}
-	return value
+	return p[""]
 }
 
 // UnusedPorts are the ports with a value that none of the listeners has.
 func (p PerPort[T]) UnusedPorts(listeners []api.Listener) []string {
-	var idle []string
-	for _, o := range p.Ports {
-		if !slices.ContainsFunc(listeners, o.isFor) {
-			idle = append(idle, o.String())
+	unused := maps.Clone(p)
+	delete(unused, "")
+	for _, l := range listeners {
+		for _, key := range portKeys(l) {
+			delete(unused, key)
 		}
 	}
-	return idle
+	return slices.Sorted(maps.Keys(unused))
 }
 
 // parsePerPort reads a value for all ports, values by port, or both. parse reads one
 // value.
 func parsePerPort[T any](to *PerPort[T], s string, parse func(*T, string) bool) bool {
-	all := false
+	*to = PerPort[T]{}
 	for item := range strings.SplitSeq(s, ",") {
-		port, value, isPort := strings.Cut(strings.TrimSpace(item), "=")
+		port, text, isPort := strings.Cut(strings.TrimSpace(item), "=")
 		if !isPort {
-			if all || !parse(&to.All, port) {
-				return false
-			}
-			all = true
-			continue
+			port, text = "", port
 		}
-		var o OfPort[T]
-		n, protocol, named := strings.Cut(port, "/")
-		ok := parseNumber(&o.Port, n, 1, 65535) && parse(&o.Value, value) &&
-			(!named || parseEnum(&o.Protocol, protocol, api.ProtocolTCP, api.ProtocolUDP))
-		twice := slices.ContainsFunc(to.Ports, func(other OfPort[T]) bool {
-			return other.Port == o.Port && other.Protocol == o.Protocol
-		})
-		if !ok || twice {
+		_, twice := (*to)[port]
+		var value T
+		if twice || isPort && !portPattern.MatchString(port) || !parse(&value, text) {
 			return false
 		}
-		to.Ports = append(to.Ports, o)
+		(*to)[port] = value
 	}
 	return true
 }

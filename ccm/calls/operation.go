@@ -6,7 +6,6 @@ package calls
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -14,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 const (
@@ -21,62 +22,34 @@ const (
 	otherOperation = "other"
 )
 
-// resources are the collections of the cloud's API, with the name of one element.
+// resources are the collections of the cloud's API that a CCM uses, with the name of one element.
 var resources = map[string]string{
-	"addresses": "address", "instances": "instance", "instance-types": "instance-type",
-	"load-balancers": "load-balancer",
-	"networks":       "network", "operations": "operation", "projects": "project", "quotas": "quota",
-	"regions": "region",
-	"routes":  "route", "zones": "zone",
+	"addresses": "address", "instances": "instance", "load-balancers": "load-balancer", "routes": "route",
 }
 
 var verbs = map[string]string{
 	http.MethodGet: "get", http.MethodPatch: "update", http.MethodPut: "update", http.MethodDelete: "delete",
 }
 
-// Operation is the name of a call, such as list-instances, get-instance,
-// create-load-balancer, start-instance, get-load-balancer-stats. It is "other" for
-// what is no call of the cloud's API that a CCM could make.
+// Operation is the name of a call, such as list-instances, get-instance or create-load-balancer. It
+// is "other" for what is no call of the cloud's API that a CCM makes.
 func Operation(method, path string) string {
-	_, rest, ok := strings.Cut(path, "/v1/")
-	if !ok {
-		return otherOperation
-	}
-	switch rest {
-	case "events":
-		return streamEvents
-	case "project":
-		return "get-project"
-	}
-	parts := strings.Split(rest, "/")
-	one, ok := resources[parts[0]]
-	verb := verbs[method]
+	_, rest, _ := strings.Cut(path, "/v1/")
+	collection, id, hasID := strings.Cut(rest, "/")
+	one, verb := resources[collection], verbs[method]
 	switch {
-	case !ok || len(parts) > 3:
+	case rest == "events":
+		return streamEvents
+	case rest == "project":
+		return "get-project"
+	case one == "" || strings.Contains(id, "/"):
 		return otherOperation
-	case len(parts) == 1 && method == http.MethodGet:
-		return "list-" + parts[0]
-	case len(parts) == 1 && method == http.MethodPost:
+	case !hasID && method == http.MethodGet:
+		return "list-" + collection
+	case !hasID && method == http.MethodPost:
 		return "create-" + one
-	case len(parts) == 2 && verb != "":
+	case hasID && verb != "":
 		return verb + "-" + one
-	case len(parts) == 3:
-		return subresourceOperation(method, one, parts[2])
-	}
-	return otherOperation
-}
-
-// subresourceOperation names a call to a path below one resource.
-func subresourceOperation(method, one, name string) string {
-	switch name {
-	case "start", "stop", "reboot", "terminate", "attach", "detach":
-		if method == http.MethodPost {
-			return name + "-" + one
-		}
-	case "stats", "health", "quotas":
-		if method == http.MethodGet {
-			return "get-" + one + "-" + name
-		}
 	}
 	return otherOperation
 }
@@ -87,25 +60,23 @@ func codeOf(resp *http.Response, err error) string {
 		return strconv.Itoa(resp.StatusCode)
 	}
 	var (
-		timeout   net.Error
-		dns       *net.DNSError
-		authority x509.UnknownAuthorityError
-		verify    *tls.CertificateVerificationError
-		record    tls.RecordHeaderError
+		dns    *net.DNSError
+		verify *tls.CertificateVerificationError
+		record tls.RecordHeaderError
 	)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return "canceled"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case utilnet.IsTimeout(err):
 		return "timeout"
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case utilnet.IsConnectionRefused(err):
 		return "refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF),
+	case utilnet.IsConnectionReset(err), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF),
 		errors.Is(err, io.ErrUnexpectedEOF):
 		return "reset"
 	case errors.As(err, &dns):
 		return "dns"
-	case errors.As(err, &verify), errors.As(err, &authority), errors.As(err, &record):
+	case errors.As(err, &verify), errors.As(err, &record):
 		return "tls"
 	}
 	return "error"

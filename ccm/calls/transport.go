@@ -5,6 +5,7 @@ package calls
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,16 +85,16 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		countThrottle(by, "held-back")
 		return t.heldBackResponse(req, by, wait), nil
 	}
-	call := &sentCall{controller: Controller(req.Context()), operation: operation, began: time.Now()}
+	end := startCall(cmp.Or(Controller(req.Context()), "unknown"), operation)
 	resp, err := t.next.RoundTrip(req)
 	if err != nil {
-		call.end(codeOf(nil, err))
+		end(codeOf(nil, err))
 		return nil, err
 	}
-	if call.operation == streamEvents || resp.Body == nil || resp.Body == http.NoBody {
-		call.end(codeOf(resp, nil))
+	if operation == streamEvents || resp.Body == nil || resp.Body == http.NoBody {
+		end(codeOf(resp, nil))
 	} else {
-		resp.Body = &countedBody{ReadCloser: resp.Body, call: call, code: codeOf(resp, nil)}
+		resp.Body = &countedBody{ReadCloser: resp.Body, end: end, code: codeOf(resp, nil)}
 	}
 	if wait := retryAfterOf(resp); wait > 0 {
 		countThrottle(byCloud, "answered")
@@ -105,26 +106,24 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// sentCall is a call that was sent. It is counted once, when its answer was read to the end: an answer
-// whose body is late counts as a timeout.
-type sentCall struct {
-	controller, operation string
-	began                 time.Time
-	once                  sync.Once
-}
-
-// end counts the call, unless that was done.
-func (c *sentCall) end(code string) {
-	c.once.Do(func() {
-		countRequest(c.controller, c.operation, code)
-		observeDuration(c.operation, time.Since(c.began))
-	})
+// startCall returns what counts a call that was sent. It counts once, when the answer was read to the end:
+// an answer whose body is late counts as a timeout.
+func startCall(controller, operation string) (end func(code string)) {
+	began, once := time.Now(), new(sync.Once)
+	return func(code string) {
+		once.Do(func() {
+			requests.WithLabelValues(controller, operation, code).Inc()
+			if operation != streamEvents {
+				durations.WithLabelValues(operation).Observe(time.Since(began).Seconds())
+			}
+		})
+	}
 }
 
 // countedBody ends its call when it has been read, cannot be read, or is closed.
 type countedBody struct {
 	io.ReadCloser
-	call *sentCall
+	end  func(code string)
 	code string // of the answer's head
 }
 
@@ -132,15 +131,15 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case errors.Is(err, io.EOF):
-		b.call.end(b.code)
+		b.end(b.code)
 	case err != nil:
-		b.call.end(codeOf(nil, err))
+		b.end(codeOf(nil, err))
 	}
 	return n, err
 }
 
 func (b *countedBody) Close() error {
-	b.call.end(b.code)
+	b.end(b.code)
 	return b.ReadCloser.Close()
 }
 
@@ -229,13 +228,10 @@ func retryAfterOf(resp *http.Response) time.Duration {
 	if at, dateErr := http.ParseTime(header); dateErr == nil {
 		wait, err = time.Until(at), nil
 	}
-	switch {
-	case err == nil && wait > 0:
-		return min(wait, MaxRetryAfter)
-	case resp.StatusCode == http.StatusTooManyRequests:
+	if (err != nil || wait <= 0) && resp.StatusCode == http.StatusTooManyRequests {
 		return time.Second
 	}
-	return 0
+	return min(max(wait, 0), MaxRetryAfter)
 }
 
 // heldBackResponse is the answer to a call that was not sent. It has the form of the
@@ -249,14 +245,14 @@ func (t *transport) heldBackResponse(req *http.Request, by throttler, wait time.
 			t.opts.QPS, seconds,
 		)
 	}
+	title := http.StatusText(http.StatusTooManyRequests)
 	body, _ := json.Marshal(api.Problem{ // Of strings and numbers: it cannot fail.
-		Type: "about:blank", Title: http.StatusText(http.StatusTooManyRequests), Status: http.StatusTooManyRequests,
+		Type: "about:blank", Title: title, Status: http.StatusTooManyRequests,
 		Code: api.RateLimited, Detail: detail, RequestID: "none",
 	})
 	return &http.Response{
-		Status:     fmt.Sprintf("%d %s", http.StatusTooManyRequests, http.StatusText(http.StatusTooManyRequests)),
-		StatusCode: http.StatusTooManyRequests,
-		Proto:      "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Status: fmt.Sprintf("%d %s", http.StatusTooManyRequests, title), StatusCode: http.StatusTooManyRequests,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
 		Header: http.Header{
 			"Content-Type": {"application/problem+json"}, "Retry-After": {strconv.Itoa(seconds)},
 		},

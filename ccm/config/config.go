@@ -14,7 +14,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"slices"
+	"reflect"
 	"strings"
 	"time"
 
@@ -68,37 +68,11 @@ type NodeAddresses struct {
 	InternalRanges []string `json:"internalRanges,omitempty" env:"FAKECLOUD_NODE_ADDRESSES_INTERNAL_RANGES"`
 }
 
-func (n NodeAddresses) validate() (errs []*fieldError) {
-	wrong := collectErrors(&errs, "nodeAddresses")
-	switch strings.Join(n.Families, ",") {
-	case "ipv4,ipv6", "ipv6,ipv4", "ipv4", "ipv6":
-	default:
-		wrong("families", "%q: want ipv4, ipv6 or both, the preferred one first, e.g. [ipv4, ipv6]", n.Families)
-	}
-	for _, r := range n.InternalRanges {
-		if _, err := netip.ParsePrefix(r); err != nil {
-			wrong("internalRanges", "%q: want CIDRs, e.g. 10.0.0.0/16", r)
-		}
-	}
-	return errs
-}
-
 // LoadBalancer is about the balancers of all Services.
 type LoadBalancer struct {
 	// Defaults are annotations, without their prefix, for every Service that does not have them
 	// itself. One that is invalid for a Service is ignored there.
 	Defaults map[string]string `json:"defaults,omitempty" env:"FAKECLOUD_LOAD_BALANCER_DEFAULTS"`
-}
-
-func (l LoadBalancer) validate() []*fieldError {
-	given := map[string]string{}
-	for name, value := range l.Defaults {
-		given[annotations.Prefix+name] = value
-	}
-	if _, err := annotations.Parse(given); err != nil {
-		return []*fieldError{{"loadBalancer.defaults", fmt.Errorf("loadBalancer.defaults: %w", err)}}
-	}
-	return nil
 }
 
 // MassDeletion says how many Nodes may be deleted before the CCM stops: an error that makes
@@ -162,16 +136,15 @@ func Read(r io.Reader, getenv func(string) string) (Config, error) {
 			errs = append(errs, err)
 		}
 	}
-	bad := map[string]bool{}
-	for _, err := range fillFields(&c, given, getenv) {
-		errs = append(errs, err)
-		bad[err.path] = true
-	}
-	for _, err := range c.validate() {
-		if !bad[err.path] {
-			errs = append(errs, err)
+	unread := map[string]bool{}
+	fillStruct(reflect.ValueOf(&c).Elem(), "", given, getenv, func(path, format string, args ...any) {
+		errs, unread[path] = append(errs, fmt.Errorf(format, args...)), true
+	})
+	c.validate(func(path, format string, args ...any) {
+		if !unread[path] {
+			errs = append(errs, fmt.Errorf(path+format, args...))
 		}
-	}
+	})
 	if len(errs) > 0 {
 		return c, fmt.Errorf("cloud config: %w", errors.Join(errs...))
 	}
@@ -192,87 +165,92 @@ func parseYAML(data []byte) (given map[string]any, err error) {
 	return given, nil
 }
 
-// validate checks values. Their kinds have been checked by fillFields.
-func (c Config) validate() (errs []*fieldError) {
-	wrong := func(path, format string, args ...any) {
-		errs = append(errs, &fieldError{path, fmt.Errorf(format, args...)})
-	}
+// validate checks values. Their kinds have been checked by fillStruct. What wrong reports begins with
+// the field's path.
+func (c Config) validate(wrong reportFunc) {
 	if u, err := url.Parse(c.URL); c.URL == "" {
-		wrong("url", "url (or FAKECLOUD_URL) is missing")
+		wrong("url", " (or FAKECLOUD_URL) is missing")
 	} else if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		wrong("url", "url %q: want http://host:port or https://host:port", c.URL)
+		wrong("url", " %q: want http://host:port or https://host:port", c.URL)
 	}
 	if c.TokenFile == "" {
-		wrong("tokenFile", "tokenFile (or FAKECLOUD_TOKEN_FILE) is missing")
+		wrong("tokenFile", " (or FAKECLOUD_TOKEN_FILE) is missing")
 	} else if token, err := os.ReadFile(c.TokenFile); err != nil {
-		wrong("tokenFile", "tokenFile: %w", err)
+		wrong("tokenFile", ": %w", err)
 	} else if strings.TrimSpace(string(token)) == "" {
-		wrong("tokenFile", "tokenFile %s is empty: want a bearer token in it", c.TokenFile)
+		wrong("tokenFile", " %s is empty: want a bearer token in it", c.TokenFile)
 	}
 	if c.Project == "" {
-		wrong("project", "project (or FAKECLOUD_PROJECT) is missing")
+		wrong("project", " (or FAKECLOUD_PROJECT) is missing")
 	}
 	if c.CAFile != "" {
 		if _, err := os.ReadFile(c.CAFile); err != nil {
-			wrong("caFile", "caFile: %w", err)
+			wrong("caFile", ": %w", err)
 		}
 	}
 	if c.QPS < 0 {
-		wrong("qps", "qps %g: want calls a second, e.g. 250, or 0 for any number", c.QPS)
+		wrong("qps", " %g: want calls a second, e.g. 250, or 0 for any number", c.QPS)
 	}
 	if c.QPS > 0 && c.Burst < 1 {
-		wrong("burst", "burst %d: want 1 or more calls at once, e.g. 500", c.Burst)
+		wrong("burst", " %d: want 1 or more calls at once, e.g. 500", c.Burst)
 	}
-	return slices.Concat(errs,
-		c.MassDeletion.validate(), c.NodeLabels.validate(), c.NodeAddresses.validate(), c.LoadBalancer.validate())
+	c.MassDeletion.validate(wrong)
+	c.NodeLabels.validate(wrong)
+	c.NodeAddresses.validate(wrong)
+	given := map[string]string{}
+	for name, value := range c.LoadBalancer.Defaults {
+		given[annotations.Prefix+name] = value
+	}
+	if _, err := annotations.Parse(given); err != nil {
+		wrong("loadBalancer.defaults", ": %w", err)
+	}
 }
 
-// collectErrors returns what adds an error about a field of the section to errs.
-func collectErrors(errs *[]*fieldError, section string) func(name, format string, args ...any) {
-	return func(name, format string, args ...any) {
-		path := section + "." + name
-		*errs = append(*errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
-	}
-}
-
-func (m MassDeletion) validate() (errs []*fieldError) {
-	wrong := collectErrors(&errs, "massDeletion")
+func (m MassDeletion) validate(wrong reportFunc) {
 	if !(m.Share > 0 && m.Share <= 1) { // NaN is neither.
-		wrong("share", "%g: want a share of all Nodes above 0 and up to 1, e.g. 0.33", m.Share)
+		wrong("massDeletion.share", " %g: want a share of all Nodes above 0 and up to 1, e.g. 0.33", m.Share)
 	}
 	if m.Minimum < 0 {
-		wrong("minimum", "%d: want a number of Nodes of 0 or more, e.g. 1", m.Minimum)
+		wrong("massDeletion.minimum", " %d: want a number of Nodes of 0 or more, e.g. 1", m.Minimum)
 	}
 	if m.Window.Duration <= 0 {
-		wrong("window", "%s: want a duration over 0, e.g. 1h", m.Window.Duration)
+		wrong("massDeletion.window", " %s: want a duration over 0, e.g. 1h", m.Window.Duration)
 	}
 	if m.Hold.Duration <= 0 {
-		wrong("hold", "%s: want a duration over 0, e.g. 30m", m.Hold.Duration)
+		wrong("massDeletion.hold", " %s: want a duration over 0, e.g. 30m", m.Hold.Duration)
 	}
-	return errs
 }
 
-func (n NodeLabels) validate() (errs []*fieldError) {
-	wrong := collectErrors(&errs, "nodeLabels")
+func (n NodeLabels) validate(wrong reportFunc) {
 	name, slash := strings.CutSuffix(n.Prefix, "/")
 	switch {
 	case !slash || len(validation.IsDNS1123Subdomain(name)) > 0:
-		wrong("prefix", "%q: want a DNS name and a slash, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
+		wrong("nodeLabels.prefix", " %q: want a DNS name and a slash, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
 	// The kubelet and Kubernetes itself give these a meaning.
-	case name == "kubernetes.io" || strings.HasSuffix(name, ".kubernetes.io"),
-		name == "k8s.io" || strings.HasSuffix(name, ".k8s.io"):
-		wrong("prefix",
-			"%q: kubernetes.io/ and k8s.io/ are Kubernetes' own; want one of yours, e.g. tags.fakecloud.ccmlab.io/",
-			n.Prefix)
+	case strings.HasSuffix("."+name, ".kubernetes.io"), strings.HasSuffix("."+name, ".k8s.io"):
+		wrong("nodeLabels.prefix", " %q: kubernetes.io/ and k8s.io/ are Kubernetes' own; "+
+			"want one of yours, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
 	}
 	for _, tag := range n.Tags {
 		if msgs := validation.IsQualifiedName(tag); len(msgs) > 0 || strings.Contains(tag, "/") {
-			wrong("tags",
-				"%q: want keys of tags that can be the name of a label (letters, digits, '-', '_', '.'; 63 at most)",
-				tag)
+			wrong("nodeLabels.tags", " %q: want keys of tags that can be the name of a label "+
+				"(letters, digits, '-', '_', '.'; 63 at most)", tag)
 		}
 	}
-	return errs
+}
+
+func (n NodeAddresses) validate(wrong reportFunc) {
+	switch strings.Join(n.Families, ",") {
+	case "ipv4,ipv6", "ipv6,ipv4", "ipv4", "ipv6":
+	default:
+		wrong("nodeAddresses.families",
+			" %q: want ipv4, ipv6 or both, the preferred one first, e.g. [ipv4, ipv6]", n.Families)
+	}
+	for _, r := range n.InternalRanges {
+		if _, err := netip.ParsePrefix(r); err != nil {
+			wrong("nodeAddresses.internalRanges", " %q: want CIDRs, e.g. 10.0.0.0/16", r)
+		}
+	}
 }
 
 // Client builds the cloud client that this configuration describes. All its

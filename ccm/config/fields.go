@@ -17,14 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fieldError is what is wrong with one field.
-type fieldError struct {
-	path string
-	err  error
-}
-
-func (e *fieldError) Error() string { return e.err.Error() }
-func (e *fieldError) Unwrap() error { return e.err }
+// reportFunc reports what is wrong with the field of that path.
+type reportFunc func(path, format string, args ...any)
 
 // field is a leaf of Config.
 type field struct {
@@ -32,153 +26,119 @@ type field struct {
 	value     reflect.Value
 }
 
-// fillFields sets the fields of c from the file's content (given) and from the
-// environment.
-func fillFields(c *Config, given map[string]any, getenv func(string) string) (errs []*fieldError) {
-	return fillStruct(reflect.ValueOf(c).Elem(), "", given, getenv)
-}
-
+// fillStruct sets the fields of v from the file's content (given) and from the environment.
 func fillStruct(
-	v reflect.Value, prefix string, given map[string]any, getenv func(string) string,
-) (errs []*fieldError) {
+	v reflect.Value, prefix string, given map[string]any, getenv func(string) string, report reportFunc,
+) {
 	unknown := maps.Clone(given)
 	var names []string
-	for i := range v.NumField() {
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+	for declared, value := range v.Fields() {
+		name, _, _ := strings.Cut(declared.Tag.Get("json"), ",")
 		names = append(names, name)
-		f := field{path: prefix + name, env: v.Type().Field(i).Tag.Get("env"), value: v.Field(i)}
-		content, isSet := given[name]
+		f := field{path: prefix + name, env: declared.Tag.Get("env"), value: value}
+		content := given[name]
 		delete(unknown, name)
 		if f.env == "" {
 			below, ok := content.(map[string]any)
 			if content != nil && !ok {
-				errs = append(errs, &fieldError{f.path, fmt.Errorf(
-					"%s: want fields of its own below it, not %s", f.path, formatValue(content))})
+				report(f.path, "%s: want fields of its own below it, not %s", f.path, formatValue(content))
 			}
-			errs = append(errs, fillStruct(f.value, f.path+".", below, getenv)...)
+			fillStruct(f.value, f.path+".", below, getenv, report)
 			continue
 		}
-		if isSet && content != nil {
-			errs = appendErr(errs, f.setValue(content, f.path))
+		if content != nil {
+			f.setValue(content, f.path, report)
 		}
-		if value := getenv(f.env); value != "" {
-			errs = appendErr(errs, f.setValue(value, f.env))
+		if text := getenv(f.env); text != "" {
+			f.setValue(text, f.env, report)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
-		errs = append(errs, &fieldError{prefix + name, fmt.Errorf(
-			"unknown field %q: there are %s", prefix+name, strings.Join(names, ", "))})
+		report(prefix+name, "unknown field %q: there are %s", prefix+name, strings.Join(names, ", "))
 	}
-	return errs
-}
-
-func appendErr(errs []*fieldError, err *fieldError) []*fieldError {
-	if err == nil {
-		return errs
-	}
-	return append(errs, err)
 }
 
 // setValue sets the field to a value of the file or the environment. from is the name
 // that the value has there.
-func (f field) setValue(content any, from string) *fieldError {
-	wrong := func(want string) *fieldError {
-		return &fieldError{f.path, fmt.Errorf("%s: %s; want %s", from, formatValue(content), want)}
+func (f field) setValue(content any, from string, report reportFunc) {
+	if want, ok := parseValue(f.value.Addr().Interface(), content); !ok {
+		report(f.path, "%s: %s; want %s", from, formatValue(content), want)
 	}
-	if list, ok := f.value.Addr().Interface().(*[]string); ok {
-		items, ok := toStringList(content)
-		if !ok {
-			return wrong("a list of texts, e.g. [team, pool]; in the environment, team,pool")
-		}
-		*list = items
-		return nil
-	}
-	if pairs, ok := f.value.Addr().Interface().(*map[string]string); ok {
-		if *pairs, ok = toPairs(content); !ok {
-			return wrong("texts by name, e.g. {drain: 30s}; in the environment, drain=30s;health-check=tcp")
-		}
-		return nil
+}
+
+// parseValue sets what to points to. want describes the values that it takes.
+func parseValue(to, content any) (want string, ok bool) {
+	switch to := to.(type) {
+	case *[]string:
+		*to, ok = toStringList(content)
+		return "a list of texts, e.g. [team, pool]; in the environment, team,pool", ok
+	case *map[string]string:
+		*to, ok = toPairs(content)
+		return "texts by name, e.g. {drain: 30s}; in the environment, drain=30s;health-check=tcp", ok
 	}
 	switch content.(type) {
 	case map[string]any, []any:
-		return wrong("one value")
+		return "one value", false
 	}
-	s := fmt.Sprint(content)
-	var err error
-	switch to := f.value.Addr().Interface().(type) {
+	text, err := fmt.Sprint(content), error(nil)
+	switch to := to.(type) {
 	case *string:
-		*to = s
+		*to = text
 	case *bool:
-		if *to, err = strconv.ParseBool(s); err != nil {
-			return wrong("true or false")
-		}
+		want = "true or false"
+		*to, err = strconv.ParseBool(text)
 	case *int:
-		if *to, err = strconv.Atoi(s); err != nil {
-			return wrong("a whole number")
-		}
+		want = "a whole number"
+		*to, err = strconv.Atoi(text)
 	case *float64:
-		if *to, err = strconv.ParseFloat(s, 64); err != nil || math.IsInf(*to, 0) || math.IsNaN(*to) {
-			return wrong("a number")
-		}
+		want = "a number"
+		*to, err = strconv.ParseFloat(text, 64)
+		return want, err == nil && !math.IsInf(*to, 0) && !math.IsNaN(*to)
 	case *metav1.Duration:
-		if to.Duration, err = time.ParseDuration(s); err != nil {
-			return wrong("a duration with its unit, e.g. 30s or 1m30s")
-		}
-	default:
-		return wrong(fmt.Sprintf("nothing: no value of kind %T can be set", to))
+		want = "a duration with its unit, e.g. 30s or 1m30s"
+		to.Duration, err = time.ParseDuration(text)
 	}
-	return nil
+	return want, err == nil
 }
 
 func toStringList(content any) (items []string, ok bool) {
-	switch content := content.(type) {
-	case string:
-		for item := range strings.SplitSeq(content, ",") {
+	if text, isText := content.(string); isText {
+		for item := range strings.SplitSeq(text, ",") {
 			if item = strings.TrimSpace(item); item != "" {
 				items = append(items, item)
 			}
 		}
 		return items, true
-	case []any:
-		for _, item := range content {
-			s, ok := item.(string)
-			if !ok {
-				return nil, false
-			}
-			items = append(items, s)
-		}
-		return items, true
 	}
-	return nil, false
+	list, ok := content.([]any)
+	for _, item := range list {
+		text, isText := item.(string)
+		items, ok = append(items, text), ok && isText
+	}
+	return items, ok
 }
 
 // toPairs takes a list with semicolons, since values have commas.
 func toPairs(content any) (pairs map[string]string, ok bool) {
-	switch content := content.(type) {
-	case string:
-		pairs = map[string]string{}
-		for pair := range strings.SplitSeq(content, ";") {
-			name, value, ok := strings.Cut(pair, "=")
-			if !ok {
-				return nil, false
-			}
-			pairs[strings.TrimSpace(name)] = strings.TrimSpace(value)
+	given, ok := content.(map[string]any)
+	if text, isText := content.(string); isText {
+		given, ok = map[string]any{}, true
+		for pair := range strings.SplitSeq(text, ";") {
+			name, value, isPair := strings.Cut(pair, "=")
+			given[strings.TrimSpace(name)], ok = strings.TrimSpace(value), ok && isPair
 		}
-		return pairs, true
-	case map[string]any:
-		if len(content) > 0 {
+	}
+	for name, value := range given {
+		switch value.(type) {
+		case map[string]any, []any, nil:
+			return nil, false
+		}
+		if pairs == nil {
 			pairs = map[string]string{}
 		}
-		for name, value := range content {
-			switch value.(type) {
-			case map[string]any, []any, nil:
-				return nil, false
-			}
-			pairs[name] = fmt.Sprint(value)
-		}
-		return pairs, true
+		pairs[name] = fmt.Sprint(value)
 	}
-	return nil, false
+	return pairs, ok
 }
 
 // formatValue quotes a value roughly as it was written.
