@@ -177,6 +177,7 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		"http, often": {serviceWithAnnotations(
 			annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s",
 		), check("http", 10256, "/", "", 1, 1, 2, 2)},
+		"local": {ofLocalPolicy(service()), check("http", 31000, "/healthz", "", 1, 1, 1, 2)},
 		"local, patiently": {ofLocalPolicy(serviceWithAnnotations(
 			annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s",
 		)), check("http", 31000, "/healthz", "", 3, 1, 1, 5)},
