@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -123,6 +124,31 @@ func TestServiceWatchRepairs(t *testing.T) {
 			assert.Empty(t, w.takeEvents())
 		})
 	}
+}
+
+// Another failure than "not yet" is tried again with back-off.
+func TestServiceWatchRetriesRepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatchWorld(t, serviceWithAddress())
+		good := *built(t, api.LoadBalancerActive)
+		w.cloud.setBalancers(good)
+		w.run()
+		w.cloud.setBalancers()
+		called := 0
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			if called++; called < 4 {
+				return nil, errors.New("quota")
+			}
+			made := good
+			made.ID = "lb-2"
+			w.cloud.setBalancers(made)
+			return balancerStatus(svc, &made), nil
+		}
+		w.reportChange(cache.Change{LoadBalancer: &good, Kind: cache.Deleted})
+		advanceTime(time.Minute)
+		assert.Equal(t, 4, called)
+		assert.Len(t, w.takeEvents(), 1)
+	})
 }
 
 // syncAfterChange is a Service that was seen fulfilled, then changed, and looked at
