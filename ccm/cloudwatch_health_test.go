@@ -127,7 +127,7 @@ func (oneEvent) Follow(
 
 // An event that does not come to its end, and a list of routes that lasts for ever, make /healthz
 // fail, and so does the cache's end.
-func TestHealthOfInventoryAndRoutes(t *testing.T) {
+func TestHealthOfCacheAndRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		f := &fakeAPI{t: t, listRoutes: func(client.RouteFilter) ([]api.Route, error) {

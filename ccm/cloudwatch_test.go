@@ -2,7 +2,6 @@ package ccm
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -31,7 +30,6 @@ import (
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	"k8s.io/component-base/metrics/testutil"
 	controllermanager "k8s.io/controller-manager/app"
-	cmconfig "k8s.io/controller-manager/config"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -199,7 +197,7 @@ func countIncrements(t *testing.T, counter metrics.CounterMetric, fn func()) int
 }
 
 // What happens in the cloud and in the cluster becomes keys, and nothing else
-// is done on the inventory's time.
+// is done on the cache's time.
 func TestChangesBecomeKeys(t *testing.T) {
 	ended, named := node("fakecloud://i-1"), node("")
 	ended.Name, named.Name, named.UID = "other-name", "node-1", "u2"
@@ -246,39 +244,6 @@ func TestChangesBecomeKeys(t *testing.T) {
 	assert.Equal(t, []string{"01234567-89ab"}, keys(w.serviceWatch.queue))
 }
 
-// With the informers and workers of a real run: an instance ends while its Node
-// is Ready, the verdict is held back twice, and the Node goes all the same.
-func TestNodeWatchRetriesUntilThereIsAVerdict(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ready := node("fakecloud://i-1")
-		ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-		w := newWatchWorld(t, ready)
-		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		asked := 0
-		mayDeleteNode := w.mayDeleteNode
-		w.mayDeleteNode = func(ctx context.Context, node *corev1.Node) (string, error) {
-			why, err := mayDeleteNode(ctx, node)
-			if why == "" || err != nil {
-				return why, err
-			}
-			if asked++; asked < 3 {
-				return "", errors.New("held by the guard")
-			}
-			return why, nil
-		}
-		w.run()
-		assert.Zero(t, asked, "its instance runs")
-		one := instance(api.InstanceTerminated)
-		w.cloud.setInstances(one)
-		w.reportChange(cache.Change{Instance: &one})
-		advanceTime(4 * time.Second)
-		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
-		assert.True(t, apierrors.IsNotFound(err), "gone within 5 s: %v", err)
-		assert.Equal(t, 3, asked)
-		assert.Equal(t, []string{"Normal NodeRemoved Node is removed: instance i-1 (node-1) is terminated"}, w.takeEvents())
-	})
-}
-
 // The stream is broken: nobody tells of a change, and it is found all the same.
 func TestNodeWatchConvergesWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -312,41 +277,6 @@ func TestWatchesForgetDeletedObjects(t *testing.T) {
 		defer w.serviceWatch.mu.Unlock()
 		assert.Empty(t, w.drifts)
 	})
-}
-
-// The controller is there under its name and alias, on unless told otherwise.
-func TestCloudWatchIsAController(t *testing.T) {
-	for arg, want := range map[string]bool{
-		"":                                       true,
-		"--controllers=*":                        true,
-		"--controllers=-cloud-watch-controller":  false,
-		"--controllers=*,-cloud-watch":           false,
-		"--controllers=cloud-node-controller":    false,
-		"--controllers=cloud-watch":              true,
-		"--controllers=-cloud-node-controller,*": true,
-	} {
-		t.Run(arg, func(t *testing.T) {
-			opts, err := options.NewCloudControllerManagerOptions()
-			require.NoError(t, err)
-			names := app.ControllerNames(controllerConstructors())
-			require.Len(t, names, 5, "upstream's four and ours")
-			flags := new(cobra.Command).Flags()
-			sets := opts.Flags(names, nil, controllerAliases(), nil, nil)
-			for _, set := range sets.FlagSets {
-				flags.AddFlagSet(set)
-			}
-			if arg != "" {
-				require.NoError(t, flags.Parse([]string{arg}))
-			}
-			require.Empty(t, opts.Generic.Validate(names, nil, controllerAliases()))
-			var cfg cmconfig.GenericControllerManagerConfiguration
-			require.NoError(t, opts.Generic.ApplyTo(&cfg, names, nil, controllerAliases()))
-			assert.Equal(t, want, controllermanager.IsControllerEnabled(
-				"cloud-watch-controller", app.ControllersDisabledByDefault, cfg.Controllers,
-			))
-		})
-	}
-	assert.Len(t, app.DefaultInitFuncConstructors, 4, "upstream's own map is left as it was")
 }
 
 // startWith starts those controllers that the flag enables, as upstream's app does, and returns the
@@ -392,17 +322,18 @@ func TestJobsFollowTheFlagControllers(t *testing.T) {
 	const services, orphans = "the service watch", "the orphan sweeper"
 	all := []string{waiting, ended, services, orphans}
 	for flag, want := range map[string][]string{
-		"--controllers=*":                                   all,
-		"--controllers=*,-cloud-watch":                      nil,
-		"--controllers=*,-service-lb-controller":            {waiting, ended},
-		"--controllers=*,-service":                          {waiting, ended},
-		"--controllers=-cloud-node-lifecycle,*":             {waiting, services, orphans},
-		"--controllers=*,-cloud-node-controller":            {ended, services, orphans},
-		"--controllers=*,-cloud-node,-cloud-node-lifecycle": {services, orphans},
-		"--controllers=cloud-watch,cloud-node":              {waiting},
-		"--controllers=cloud-watch,service-lb-controller":   {services, orphans},
-		"--controllers=cloud-watch,route":                   nil,
-		"--controllers=*,-route":                            all,
+		"--controllers=cloud-watch-controller,cloud-node-controller": {waiting},
+		"--controllers=-cloud-watch-controller":                      nil,
+		"--controllers=cloud-node-controller":                        nil,
+		"--controllers=*":                                            all,
+		"--controllers=*,-cloud-watch":                               nil,
+		"--controllers=*,-service-lb-controller":                     {waiting, ended},
+		"--controllers=-cloud-node-lifecycle,*":                      {waiting, services, orphans},
+		"--controllers=*,-cloud-node-controller":                     {ended, services, orphans},
+		"--controllers=*,-cloud-node,-cloud-node-lifecycle":          {services, orphans},
+		"--controllers=cloud-watch,cloud-node":                       {waiting},
+		"--controllers=cloud-watch,service-lb-controller":            {services, orphans},
+		"--controllers=cloud-watch,route":                            nil,
 	} {
 		t.Run(flag, func(t *testing.T) { assert.ElementsMatch(t, want, startWith(t, flag)) })
 	}

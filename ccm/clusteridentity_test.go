@@ -17,8 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // failingKubeSystem is an API server that gives these errors for namespace kube-system, one
@@ -87,39 +85,4 @@ func TestClusterUIDReadEndsWithItsContext(t *testing.T) {
 		advanceTime(time.Hour)
 		assert.Equal(t, 1, *asked)
 	})
-}
-
-// What could not be done for want of the UID is done once it is known, without a restart.
-func TestUIDThatBecomesKnownIsUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t)
-		w.identity = testIdentity("")
-		w.cloud.setBalancers(*orphanedBalancer(t))
-		w.sweepOrphans(t.Context())
-		advanceTime(orphanMinAge)
-		w.sweepOrphans(t.Context()) // The reconciler fails on a deletion.
-
-		w.identity.setUID("cluster-uid")
-		deleted := 0
-		w.reconciler.deleted = func(*corev1.Service) error { deleted++; return nil }
-		w.sweepOrphans(t.Context())
-		advanceTime(orphanMinAge)
-		w.sweepOrphans(t.Context())
-		assert.Equal(t, 1, deleted)
-	})
-
-	have := built(t, api.LoadBalancerActive)
-	f := &fakeAPI{t: t, listBalancers: listReturns(*have)}
-	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-		have.Tags = *u.Tags
-		return have, nil
-	}
-	l := newLoadBalancers(f)
-	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	require.NoError(t, err)
-	assert.NotContains(t, have.Tags, "kubernetes-cluster-uid")
-	l.identity.setUID("cluster-uid")
-	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	require.NoError(t, err)
-	assert.Equal(t, "cluster-uid", have.Tags["kubernetes-cluster-uid"], "at the next sync")
 }

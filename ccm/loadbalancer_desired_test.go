@@ -34,16 +34,6 @@ func TestNewBalancerSpec(t *testing.T) {
 		want func(b *balancerSpec)
 	}{
 		"nothing more": {ask: func(*corev1.Service) {}},
-		"one port, both protocols": {
-			ask: func(svc *corev1.Service) {
-				svc.Spec.Ports[0] = corev1.ServicePort{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolUDP}
-			},
-			want: func(b *balancerSpec) {
-				b.Listeners = api.Listeners{
-					{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "udp", Port: 8080, TargetPort: 30080},
-				}
-			},
-		},
 		"PROXY protocol, which UDP has not": {
 			ask: func(svc *corev1.Service) {
 				svc.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v2"}
@@ -74,14 +64,6 @@ func TestNewBalancerSpec(t *testing.T) {
 			},
 			want: func(b *balancerSpec) { b.SourceRanges = &api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
 		},
-		"source ranges by annotation": {
-			ask: func(svc *corev1.Service) {
-				svc.Annotations = map[string]string{
-					corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 10.0.0.0/8",
-				}
-			},
-			want: func(b *balancerSpec) { b.SourceRanges = &api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
-		},
 		"a range of everyone": {
 			ask: func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "0.0.0.0/0"} },
 		},
@@ -97,18 +79,6 @@ func TestNewBalancerSpec(t *testing.T) {
 		"affinity without a timeout": {
 			ask:  func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
 			want: func(b *balancerSpec) { b.ClientAffinitySeconds = new(10800) },
-		},
-		"only nodes with a pod": {
-			ask: func(svc *corev1.Service) {
-				svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-				svc.Spec.HealthCheckNodePort = 31000
-			},
-			want: func(b *balancerSpec) {
-				b.HealthCheck = &api.HealthCheck{
-					Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 1, TimeoutSeconds: 1,
-					HealthyThreshold: 1, UnhealthyThreshold: 2,
-				}
-			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,137 +158,85 @@ func TestSourceRangesOfBothFamilies(t *testing.T) {
 }
 
 func TestHealthCheckByAnnotation(t *testing.T) {
-	local := func(svc *corev1.Service) *corev1.Service {
-		svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
-		return svc
-	}
-	udp := func(svc *corev1.Service) *corev1.Service {
-		svc.Spec.Ports = []corev1.ServicePort{{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}}
-		return svc
+	check := func(protocol api.HealthCheckProtocol, port int, path, codes string, numbers ...int) api.HealthCheck {
+		return api.HealthCheck{
+			Protocol: protocol, Port: port, Path: path, ExpectedCodes: codes, IntervalSeconds: numbers[0],
+			TimeoutSeconds: numbers[1], HealthyThreshold: numbers[2], UnhealthyThreshold: numbers[3],
+		}
 	}
 	for name, tc := range map[string]struct {
 		svc  *corev1.Service
 		want api.HealthCheck
-		errs []string
 	}{
-		"by default":               {svc: service(), want: askKubeProxy},
-		"by default, of UDP alone": {svc: udp(service()), want: askKubeProxy},
-		"by default, of another kube-proxy": {
-			svc: serviceWithAnnotations(
-				annotations.HealthCheckPort, "10257", annotations.HealthCheckCodes, "200,503",
-				annotations.HealthCheckInterval, "1s", annotations.HealthCheckHealthyThreshold, "3",
-			),
-			want: api.HealthCheck{
-				Protocol: "http", Port: 10257, Path: "/healthz", ExpectedCodes: "200,503",
-				IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 3, UnhealthyThreshold: 2,
-			},
-		},
-		"none": {
-			svc:  serviceWithAnnotations(annotations.HealthCheck, "none"),
-			want: api.HealthCheck{Protocol: "none"},
-		},
-		"tcp": {
-			svc: serviceWithAnnotations(annotations.HealthCheck, "tcp"),
-			want: api.HealthCheck{
-				Protocol: "tcp", Port: 30443, IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2,
-				UnhealthyThreshold: 2,
-			},
-		},
-		"http, often": {
-			svc: serviceWithAnnotations(
-				annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval,
-				"1s",
-			),
-			want: api.HealthCheck{
-				Protocol: "http", Port: 10256, Path: "/", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 2,
-				UnhealthyThreshold: 2,
-			},
-		},
-		"local, patiently": {
-			svc: local(serviceWithAnnotations(
-				annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s",
-			)),
-			want: api.HealthCheck{
-				Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 3, TimeoutSeconds: 1,
-				HealthyThreshold: 1, UnhealthyThreshold: 5,
-			},
-		},
-		"local and another": {
-			svc: local(serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22")),
-			errs: []string{
-				`health-check is "tcp"; externalTrafficPolicy Local`,
-				`health-check-port is "22"; externalTrafficPolicy Local`,
-			},
-		},
-		"none, with a port": {
-			svc: serviceWithAnnotations(
-				annotations.HealthCheck, "none", annotations.HealthCheckPort, "22",
-				annotations.HealthCheckTimeout, "1s", annotations.HealthCheckPath, "/",
-			),
-			errs: []string{
-				"health-check-port is \"22\"; fakecloud.ccmlab.io/health-check is none", "health-check-timeout is",
-				"health-check-path is \"/\"; it is for HTTP checks, and fakecloud.ccmlab.io/health-check is none",
-			},
-		},
-		"too patient": {
-			svc:  serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckTimeout, "6s"),
-			errs: []string{`timeout is "6s"; the interval is 5 s`},
-		},
-		"nobody to ask": {
-			svc:  udp(serviceWithAnnotations(annotations.HealthCheck, "tcp")),
-			errs: []string{"no TCP port to check"},
-		},
-		"ports that are not there": {
-			svc: udp(serviceWithAnnotations(
-				annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s",
-			)),
-			errs: []string{"no TCP port 53", "no port 54", "drain is \"9s\"; it is for TCP"},
-		},
-		"two addresses": {svc: func() *corev1.Service {
-			svc := serviceWithAnnotations(annotations.Address, "web")
-			svc.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.
-			return svc
-		}(), errs: []string{"loadBalancerIP \"127.30.64.9\" too"}},
-		"internal and chosen": {svc: func() *corev1.Service {
-			svc := serviceWithAnnotations(annotations.Scheme, "internal")
-			svc.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.
-			return svc
-		}(), errs: []string{"takes no reserved address"}},
+		"by default, of UDP alone": {ofUDP(service()), askKubeProxy},
+		"by default, of another kube-proxy": {serviceWithAnnotations(
+			annotations.HealthCheckPort, "10257", annotations.HealthCheckCodes, "200,503",
+			annotations.HealthCheckInterval, "1s", annotations.HealthCheckHealthyThreshold, "3",
+		), check("http", 10257, "/healthz", "200,503", 1, 1, 3, 2)},
+		"tcp": {serviceWithAnnotations(annotations.HealthCheck, "tcp"), check("tcp", 30443, "", "", 5, 2, 2, 2)},
+		"http, often": {serviceWithAnnotations(
+			annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s",
+		), check("http", 10256, "/", "", 1, 1, 2, 2)},
+		"local": {ofLocalPolicy(service()), check("http", 31000, "/healthz", "", 1, 1, 1, 2)},
+		"local, patiently": {ofLocalPolicy(serviceWithAnnotations(
+			annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s",
+		)), check("http", 31000, "/healthz", "", 3, 1, 1, 5)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := newBalancerSpec(clusterID{}, tc.svc, nil)
-			for _, want := range tc.errs {
-				assert.ErrorContains(t, err, want)
-			}
-			if len(tc.errs) == 0 {
-				require.NoError(t, err)
-				assert.Equal(t, tc.want, *got.HealthCheck)
-			}
-		})
+		got, err := newBalancerSpec(clusterID{}, tc.svc, nil)
+		require.NoError(t, err, name)
+		assert.Equal(t, tc.want, *got.HealthCheck, name)
 	}
 }
 
-// Upstream chooses the nodes (by the exclusion label among others). A target whose node
-// is not among them is taken out, and stays out.
-func TestTargetsAreTheNodesGiven(t *testing.T) {
-	excluded := node("fakecloud://i-1")
-	excluded.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
-	have := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
-	f := &fakeAPI{t: t, listBalancers: listReturns(*have)}
-	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-		assert.Equal(t, api.Targets{{InstanceID: "i-2"}}, *u.Targets)
-		have.Targets = *u.Targets
-		f.listBalancers, f.update = listReturns(*have), nil
-		return have, nil
+func ofLocalPolicy(svc *corev1.Service) *corev1.Service {
+	svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
+	return svc
+}
+
+func ofUDP(svc *corev1.Service) *corev1.Service {
+	svc.Spec.Ports = []corev1.ServicePort{{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}}
+	return svc
+}
+
+func TestAnnotationsThatDoNotGoTogether(t *testing.T) {
+	chosen := serviceWithAnnotations(annotations.Address, "web")
+	chosen.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.
+	internal := serviceWithAnnotations(annotations.Scheme, "internal")
+	internal.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // As above.
+	for name, tc := range map[string]struct {
+		svc  *corev1.Service
+		errs []string
+	}{
+		"local and another": {ofLocalPolicy(serviceWithAnnotations(
+			annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22",
+		)), []string{
+			`health-check is "tcp"; externalTrafficPolicy Local`, `health-check-port is "22"; externalTrafficPolicy Local`,
+		}},
+		"none, with a port": {serviceWithAnnotations(
+			annotations.HealthCheck, "none", annotations.HealthCheckPort, "22",
+			annotations.HealthCheckTimeout, "1s", annotations.HealthCheckPath, "/",
+		), []string{
+			`health-check-port is "22"; fakecloud.ccmlab.io/health-check is none`, "health-check-timeout is",
+			`health-check-path is "/"; it is for HTTP checks, and fakecloud.ccmlab.io/health-check is none`,
+		}},
+		"too patient": {
+			serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckTimeout, "6s"),
+			[]string{`timeout is "6s"; the interval is 5 s`},
+		},
+		"nobody to ask": {
+			ofUDP(serviceWithAnnotations(annotations.HealthCheck, "tcp")), []string{"no TCP port to check"},
+		},
+		"ports that are not there": {ofUDP(serviceWithAnnotations(
+			annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s",
+		)), []string{"no TCP port 53", "no port 54", `drain is "9s"; it is for TCP`}},
+		"two addresses":       {chosen, []string{`loadBalancerIP "127.30.64.9" too`}},
+		"internal and chosen": {internal, []string{"takes no reserved address"}},
+	} {
+		_, err := newBalancerSpec(clusterID{}, tc.svc, nil)
+		for _, want := range tc.errs {
+			assert.ErrorContains(t, err, want, name)
+		}
 	}
-	l := newLoadBalancers(f)
-	for range 2 {
-		require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2", "")))
-	}
-	// One that upstream does give is a target, whatever its labels.
-	want, err := newBalancerSpec(clusterID{}, service(), []*corev1.Node{excluded})
-	require.NoError(t, err)
-	assert.Equal(t, api.Targets{{InstanceID: "i-1"}}, *want.Targets)
 }
 
 // One error names everything that the cloud cannot do, before any call.
@@ -354,7 +272,7 @@ func TestLongValuesAreCutInErrors(t *testing.T) {
 	for i := range cap(ranges) {
 		ranges = append(ranges, fmt.Sprintf("10.%d.0.0/16", i))
 	}
-	tooMany, lastIsWrong, wrongAddress := service(), service(), serviceWithLoadBalancerIP(long)
+	tooMany, lastIsWrong := service(), service()
 	tooMany.Spec.LoadBalancerSourceRanges = ranges
 	lastIsWrong.Spec.LoadBalancerSourceRanges = append(slices.Clone(ranges), "here"+long)
 	byAnnotation := service()
@@ -363,7 +281,7 @@ func TestLongValuesAreCutInErrors(t *testing.T) {
 	}
 	services := map[string]*corev1.Service{
 		"too many source ranges": tooMany, "a wrong source range": lastIsWrong,
-		"a wrong source range in the annotation": byAnnotation, "a wrong address": wrongAddress,
+		"a wrong source range in the annotation": byAnnotation, "a wrong address": serviceWithLoadBalancerIP(long),
 		"too long a path for the cloud": serviceWithAnnotations(annotations.HealthCheckPath, "/"+long[:1000]),
 	}
 	for _, d := range annotations.Definitions {
@@ -371,11 +289,7 @@ func TestLongValuesAreCutInErrors(t *testing.T) {
 	}
 	for name, svc := range services {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
-			have := built(t, api.LoadBalancerActive)
-			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-				return []api.LoadBalancer{*have}, nil
-			}
+			f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
 			f.addresses = func() ([]api.ReservedAddress, error) { return nil, nil }
 			f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 				return nil, &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Detail: "want less"}}
@@ -390,27 +304,22 @@ func TestLongValuesAreCutInErrors(t *testing.T) {
 
 // The configuration's annotations count for a Service that does not have them and can have them.
 func TestDefaultAnnotations(t *testing.T) {
-	local := service()
-	local.Spec.ExternalTrafficPolicy, local.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30999
 	for name, tc := range map[string]struct {
 		svc   *corev1.Service
 		check api.HealthCheckProtocol
-		drain int
 	}{
-		"it says nothing":                {svc: service(), check: api.HealthCheckNone, drain: 30},
-		"it says otherwise":              {svc: serviceWithAnnotations(annotations.HealthCheck, "tcp"), check: api.HealthCheckTCP, drain: 30},
-		"where kube-proxy must be asked": {svc: local, check: api.HealthCheckHTTP, drain: 30},
+		"it says nothing":                {service(), api.HealthCheckNone},
+		"it says otherwise":              {serviceWithAnnotations(annotations.HealthCheck, "tcp"), api.HealthCheckTCP},
+		"where kube-proxy must be asked": {ofLocalPolicy(service()), api.HealthCheckHTTP},
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := newFakeBalancers(t).loadBalancers()
-			l.defaults = map[string]string{annotations.HealthCheck: "none", annotations.Drain: "30s"}
-			before := tc.svc.DeepCopy()
-			spec, err := l.desiredSpec(l.withDefaults(tc.svc), nil)
-			require.NoError(t, err)
-			assert.Equal(t, tc.check, spec.HealthCheck.Protocol)
-			assert.Equal(t, tc.drain, *spec.DrainSeconds)
-			assert.Equal(t, before, tc.svc)
-		})
+		l := newFakeBalancers(t).loadBalancers()
+		l.defaults = map[string]string{annotations.HealthCheck: "none", annotations.Drain: "30s"}
+		before := tc.svc.DeepCopy()
+		spec, err := l.desiredSpec(l.withDefaults(tc.svc), nil)
+		require.NoError(t, err, name)
+		assert.Equal(t, tc.check, spec.HealthCheck.Protocol, name)
+		assert.Equal(t, 30, *spec.DrainSeconds, name)
+		assert.Equal(t, before, tc.svc, name)
 	}
 }
 
@@ -424,8 +333,6 @@ func TestBalancerWithoutHealthCheckKeepsNone(t *testing.T) {
 	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nil)
 	require.NoError(t, err)
 	assert.NotEmpty(t, planSteps(asked, want), "its Service asked for that before")
-	local := service()
-	local.Spec.ExternalTrafficPolicy, local.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30999
 	for name, tc := range map[string]struct {
 		svc     *corev1.Service
 		changes bool
@@ -433,7 +340,7 @@ func TestBalancerWithoutHealthCheckKeepsNone(t *testing.T) {
 		"no word":               {svc: service()},
 		"asked for":             {svc: serviceWithAnnotations(annotations.HealthCheck, "http"), changes: true},
 		"asked for by interval": {svc: serviceWithAnnotations(annotations.HealthCheckInterval, "10s"), changes: true},
-		"of its own policy":     {svc: local, changes: true},
+		"of its own policy":     {svc: ofLocalPolicy(service()), changes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, err := newBalancerSpec(clusterID{name: clusterName}, tc.svc, nil)

@@ -14,7 +14,6 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // Whose a balancer is that carries the Service's UID: the cluster's UID decides, and the name
@@ -33,18 +32,16 @@ func TestBalancerOwnership(t *testing.T) {
 		"ours, under an earlier name": {
 			own: "k", cluster: "old", uid: "k", owned: true, sentWithOwned: api.Tags{contract.TagCluster: "lab"},
 		},
-		"ours, and the name is gone": {
-			own: "k", uid: "k", owned: true, sentWithOwned: api.Tags{contract.TagCluster: "lab"},
-		},
 		"ours, of before the UID was known": {
 			own: "k", cluster: "lab", owned: true, sentWithOwned: api.Tags{contract.TagClusterUID: "k"},
 		},
-		"a namesake's":                      {own: "k", cluster: "lab", uid: "other", text: "which is another cluster"},
-		"another cluster's":                 {own: "k", cluster: "old", uid: "other", text: "which is another cluster"},
+		"a namesake's": {
+			own: "k", cluster: "lab", uid: "other",
+			text: `in cluster "lab" (kubernetes-cluster-uid is "other"), which is another cluster`,
+		},
 		"another name's, without a UID":     {own: "k", cluster: "old", text: "set the tag kubernetes-cluster"},
 		"no cluster's":                      {own: "k", text: "set the tag kubernetes-cluster"},
 		"by name, with the UID still to be": {cluster: "lab", uid: "k", owned: true},
-		"by name, without any UID":          {cluster: "lab", owned: true},
 		"not to be told yet": {
 			cluster: "old", uid: "k", text: "whose UID is not known yet", retry: failedStateRetry,
 		},
@@ -124,9 +121,6 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 		"as ever":               {svc: web, called: "web", tag: "web"},
 		"renamed":               {svc: web, called: "web", names: [2]string{"old", ""}, tag: "web"},
 		"its name is another's": {svc: web, called: "web", names: [2]string{"old", "web"}, tag: "web"},
-		"chosen by its ID": {
-			svc: serviceWithAnnotations(annotations.Address, "a-1"), called: "web", tag: "a-1",
-		},
 		"chosen by its new name": {
 			svc: serviceWithAnnotations(annotations.Address, "new"), called: "web",
 			names: [2]string{"new", "web"}, asked: true, tag: "new",
@@ -136,15 +130,11 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 			svc: serviceWithAnnotations(annotations.Address, "x"), called: "web",
 			names: [2]string{"web", "x"}, asked: true, replaced: true,
 		},
-		"none is chosen any more":    {svc: service(), called: "web"},
 		"it is chosen by its IP now": {svc: byIP, called: "web"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := reservedBalancer(t, tc.called)
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
-			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-				return []api.LoadBalancer{*have}, nil
-			}
+			f := listing(t, have)
 			asked := false
 			f.addresses = func() ([]api.ReservedAddress, error) {
 				asked = true

@@ -40,10 +40,7 @@ func TestRefusedServiceFollowsItsNodes(t *testing.T) {
 	for name, svc := range refusedServices() {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
-			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-				return []api.LoadBalancer{*have}, nil
-			}
+			f := listing(t, have)
 			f.addresses = func() ([]api.ReservedAddress, error) { return nil, nil }
 			var sent []api.Targets
 			f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {

@@ -43,8 +43,6 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 	other.ID, other.Tags = "lb-2", api.Tags{}
 	twin := *built(t, api.LoadBalancerActive)
 	twin.ID = "lb-2"
-	foreign := *built(t, api.LoadBalancerActive)
-	foreign.Tags[contract.TagClusterUID] = "other"
 	held := api.ReservedAddress{
 		ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: &api.AddressHolder{Kind: "instance", ID: "i-9"},
 	}
@@ -54,31 +52,15 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 		reason, text string
 		retry        time.Duration
 	}{
-		"an annotation": {
-			svc:    serviceWithAnnotations(annotations.Scheme, "x"),
-			cloud:  func(*fakeBalancers) {},
-			reason: contract.ReasonInvalidService,
-			text:   `is "x"; want public or internal`,
-		},
 		"in error": {
 			cloud:  inError("the plane is down", ""),
-			reason: contract.ReasonLoadBalancerFailed,
-			text:   "the plane is down",
-			retry:  failedStateRetry,
-		},
-		"without a reason": {
-			cloud:  inError("", ""),
-			reason: contract.ReasonLoadBalancerFailed,
-			text:   "gives no reason",
-			retry:  failedStateRetry,
+			reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: failedStateRetry,
 		},
 		"a port": {
 			cloud: inError(
 				"cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen,
 			),
-			reason: contract.ReasonPortCannotBeBound,
-			text:   "permission denied",
-			retry:  failedStateRetry,
+			reason: contract.ReasonPortCannotBeBound, text: "permission denied", retry: failedStateRetry,
 		},
 		"a stranger's name": {
 			cloud: func(f *fakeBalancers) {
@@ -94,37 +76,20 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 			text:   "load balancer lb-2 has the name web-01234567 and is not this Service's (it has no tags of a Service)",
 		},
 		"no such address": {
-			svc:    serviceWithLoadBalancerIP("127.30.64.8"),
-			cloud:  reserved(held),
-			reason: contract.ReasonAddressNotAvailable,
-			text:   "no reserved address 127.30.64.8",
+			svc: serviceWithLoadBalancerIP("127.30.64.8"), cloud: reserved(held),
+			reason: contract.ReasonAddressNotAvailable, text: "no reserved address 127.30.64.8",
 		},
 		"address in use": {
-			svc:    serviceWithLoadBalancerIP("127.30.64.9"),
-			cloud:  reserved(held),
-			reason: contract.ReasonAddressNotAvailable,
-			text:   "in use by instance i-9",
-		},
-		"no such name": {
-			svc:    serviceWithAnnotations(annotations.Address, "a-2"),
-			cloud:  reserved(held),
-			reason: contract.ReasonAddressNotAvailable,
-			text:   "no reserved address a-2",
+			svc: serviceWithLoadBalancerIP("127.30.64.9"), cloud: reserved(held),
+			reason: contract.ReasonAddressNotAvailable, text: "in use by instance i-9",
 		},
 		"taken meanwhile": {
 			cloud:  refused(problem(409, api.AddressInUse, ourProject)),
-			reason: contract.ReasonAddressNotAvailable,
-			text:   "address-in-use",
+			reason: contract.ReasonAddressNotAvailable, text: "address-in-use",
 		},
 		"two of ours": {
 			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(*built(t, api.LoadBalancerActive), twin) },
-			reason: contract.ReasonLoadBalancerAmbiguous,
-			text:   "the CCM does not guess which is right",
-		},
-		"a namesake cluster": {
-			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(foreign) },
-			reason: contract.ReasonLoadBalancerAmbiguous,
-			text:   `in cluster "lab" (kubernetes-cluster-uid is "other"), which is another cluster`,
+			reason: contract.ReasonLoadBalancerAmbiguous, text: "the CCM does not guess which is right",
 		},
 		"throttled": {
 			cloud: func(f *fakeBalancers) {
@@ -167,15 +132,20 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 	}
 }
 
+// listing is a cloud that has that balancer, as it is when it is listed.
+func listing(t *testing.T, lb *api.LoadBalancer) *fakeBalancers {
+	f := newFakeBalancers(t)
+	f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+		return []api.LoadBalancer{*lb}, nil
+	}
+	return f
+}
+
 // An active balancer that refuses clients has an Event of its own, and another when it
 // refuses them again.
 func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 	lb := built(t, api.LoadBalancerActive)
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: func(
-		client.LoadBalancerFilter,
-	) ([]api.LoadBalancer, error) {
-		return []api.LoadBalancer{*lb}, nil
-	}}}
+	f := listing(t, lb)
 	l := f.loadBalancers()
 	ensure := func() []string {
 		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
@@ -200,11 +170,7 @@ func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 func TestBalancerWithoutTargetsIsReported(t *testing.T) {
 	lb := built(t, api.LoadBalancerActive)
 	lb.Targets = nil
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: func(
-		client.LoadBalancerFilter,
-	) ([]api.LoadBalancer, error) {
-		return []api.LoadBalancer{*lb}, nil
-	}}}
+	f := listing(t, lb)
 	l := f.loadBalancers()
 	ensure := func(nodes ...*corev1.Node) []string {
 		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes)
@@ -257,19 +223,17 @@ func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 func TestBalancerStatusFamilies(t *testing.T) {
 	v6 := "fd00:30::1"
 	lb := &api.LoadBalancer{Address: "127.30.64.1", IPv6Address: &v6}
-	for _, tc := range []struct {
-		asks []corev1.IPFamily
-		want []string
-	}{
+	for _, tc := range []struct{ asks, want []string }{
 		{nil, []string{"127.30.64.1"}},
-		{[]corev1.IPFamily{"IPv4"}, []string{"127.30.64.1"}},
-		{[]corev1.IPFamily{"IPv6"}, []string{v6}},
-		{[]corev1.IPFamily{"IPv6", "IPv4"}, []string{v6, "127.30.64.1"}},
+		{[]string{"IPv4"}, []string{"127.30.64.1"}},
+		{[]string{"IPv6", "IPv4"}, []string{v6, "127.30.64.1"}},
 	} {
-		var got []string
-		for _, in := range balancerStatus(serviceWithFamilies("", tc.asks...), lb).Ingress {
+		svc, got := service(), []string(nil)
+		for _, family := range tc.asks {
+			svc.Spec.IPFamilies = append(svc.Spec.IPFamilies, corev1.IPFamily(family))
+		}
+		for _, in := range balancerStatus(svc, lb).Ingress {
 			got = append(got, in.IP)
-			assert.Equal(t, corev1.LoadBalancerIPModeProxy, *in.IPMode)
 		}
 		assert.Equal(t, tc.want, got)
 	}

@@ -119,12 +119,12 @@ func (c *routeTable) DeleteRoute(_ context.Context, id string) error {
 	return nil
 }
 
-// change edits a route behind the controller's back.
-func (c *routeTable) change(name string, edit func(*api.Route)) {
+// edit changes a route behind the controller's back.
+func (c *routeTable) edit(name string, change func(*api.Route)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Name == name })
-	edit(&c.routes[i])
+	change(&c.routes[i])
 	c.routes[i].Version++
 }
 
@@ -132,14 +132,6 @@ func (c *routeTable) setRefusal(kind string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refuse = map[string]error{kind: err}
-}
-
-// removeByHand deletes a route behind the controller's back.
-func (c *routeTable) removeByHand(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Name == name })
-	c.routes = slices.Delete(c.routes, i, i+1)
 }
 
 // takeCalls are the changes that were asked for since it was called last, within one period.
@@ -170,25 +162,16 @@ func newRouteWorld(t *testing.T, cloud *routeTable, identity *clusterIdentity, n
 	return w
 }
 
-// withRouteController runs test with a controller of such a cluster and cloud. The range of the
-// cluster's pods is 10.244.0.0/16, with fd00:10:244::/56 for a second family.
-func withRouteController(t *testing.T, nodes []*corev1.Node, routes []api.Route, test func(w *routeWorld)) {
-	withAndWithoutWatch(t, func(t *testing.T) {
-		w := newRouteWorld(t, newRouteTable(t, slices.Clone(routes)...), testIdentity(clusterUID), nodes...)
-		defer w.start()()
-		test(w)
-	})
-}
-
-// withAndWithoutWatch runs test in a bubble with the feature gate off, and on.
-func withAndWithoutWatch(t *testing.T, test func(t *testing.T)) {
+// withAndWithoutWatch runs test in a bubble with the feature gate off, and on. The range of the cluster's pods is
+// 10.244.0.0/16, with fd00:10:244::/56 for a second family.
+func withAndWithoutWatch(t *testing.T, name string, test func(t *testing.T)) {
 	// The second of upstream's handlers of errors waits until its newest error, of the real time,
 	// is a millisecond ago; in a bubble that takes decades.
 	handlers := utilruntime.ErrorHandlers
 	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 	utilruntime.ErrorHandlers = handlers[:1]
 	for _, on := range []bool{false, true} {
-		t.Run(fmt.Sprint("watch-based: ", on), func(t *testing.T) {
+		t.Run(fmt.Sprint(name, " watch-based: ", on), func(t *testing.T) {
 			featuregatetesting.SetFeatureGateDuringTest(
 				t, utilfeature.DefaultFeatureGate, features.CloudControllerManagerWatchBasedRoutesReconciliation, on,
 			)
@@ -266,84 +249,42 @@ func routedNode(name, instance string, ranges ...string) *corev1.Node {
 	return n
 }
 
+// What is missing comes, what is left behind goes, and what is others' stays. What changes in the cloud alone is found
+// at the next resync, also where nothing is remembered of the cloud, and where the controller starts long after its
+// informer, as with leader migration.
 func TestWithUpstreamsRouteController(t *testing.T) {
-	nodes := []*corev1.Node{routedNode("node-1", "i-1", "10.244.1.0/24"), routedNode("node-2", "i-2", "10.244.2.0/24")}
-	others := []api.Route{
-		{
-			ID: "r-person", Project: ourProject, Name: "mine", Destination: "10.244.9.0/24", InstanceID: "i-1",
-			State: api.RouteActive,
-			Tags:  api.Tags{contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID},
-		},
-		{
-			ID: "r-blue", Project: ourProject, Name: "blue", Destination: "10.244.8.0/24", InstanceID: "i-1",
-			State: api.RouteActive, Tags: api.Tags{contract.TagCluster: "blue", contract.TagNode: "node-1"},
-		},
-		{
-			ID: "r-left", Project: ourProject, Name: "left-behind", Destination: "10.244.7.0/24", InstanceID: "i-7",
-			State: api.RouteBlackhole, Tags: api.Tags{
-				contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-7",
-			},
-		},
+	other := func(n int, change func(*api.Route)) api.Route {
+		return route(change, func(r *api.Route) {
+			r.ID, r.Name = fmt.Sprint("r-", n), fmt.Sprint("other-", n)
+			r.Destination = fmt.Sprintf("10.244.%d.0/24", n)
+		})
 	}
-	route1, route2 := "node-1-10.244.1.0-24", "node-2-10.244.2.0-24"
-	create1, create2 := "create "+route1+" to i-1", "create "+route2+" to i-2"
-	withRouteController(t, nodes, others, func(w *routeWorld) {
-		t := w.t
-		assert.ElementsMatch(
-			t, []string{create1, create2, "delete left-behind"}, w.cloud.takeCalls(),
-			"what is missing comes, what is left behind goes, what is others' stays",
-		)
-		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-2"))
+	others := []api.Route{
+		other(9, untagged(contract.TagNode)), other(8, tagged(contract.TagClusterUID, "uid-blue")),
+		other(7, func(r *api.Route) { // of the cluster under an earlier name
+			r.Tags[contract.TagNode], r.Tags[contract.TagCluster] = "left-behind", "before"
+		}),
+	}
+	name := route().Name
+	create := "create " + name + " to i-1"
+	for situation, set := range map[string]func(w *routeWorld){
+		"as ever":       func(*routeWorld) {},
+		"without cache": func(w *routeWorld) { w.uncached = true },
+		"started late":  func(w *routeWorld) { w.late = true },
+	} {
+		withAndWithoutWatch(t, situation, func(t *testing.T) {
+			cloud := newRouteTable(t, slices.Clone(others)...)
+			w := newRouteWorld(t, cloud, testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
+			set(w)
+			defer w.start()()
+			assert.ElementsMatch(t, []string{create, "delete other-7"}, cloud.takeCalls())
+			assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
 
-		w.cloud.removeByHand(route1)
-		assert.Equal(t, []string{create1}, w.cloud.takeCalls(), "deleted by hand, it comes back")
-
-		w.cloud.change(route1, func(r *api.Route) { r.State = api.RouteBlackhole })
-		assert.Empty(t, w.cloud.takeCalls(), "a stopped instance's route is left in peace")
-
-		w.cloud.change(route2, func(r *api.Route) { r.InstanceID = "i-old" })
-		assert.Equal(
-			t, []string{"delete " + route2, create2}, w.cloud.takeCalls(),
-			"a route that leads elsewhere is replaced, the old one going first",
-		)
-
-		w.cloud.setRefusal("create", problem(409, api.QuotaExceeded, ourProject))
-		w.cloud.removeByHand(route1)
-		assert.Equal(t, []string{create1}, w.cloud.takeCalls())
-		assert.Equal(t, "True NoRouteCreated", w.networkUnavailable("node-1"))
-		w.cloud.setRefusal("create", nil)
-		assert.Equal(t, []string{create1}, w.cloud.takeCalls(), "what was refused is tried again")
-		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
-
-		require.NoError(t, w.kube.CoreV1().Nodes().Delete(t.Context(), "node-2", metav1.DeleteOptions{}))
-		assert.Equal(t, []string{"delete " + route2}, w.cloud.takeCalls(), "and with the node its route goes")
-	})
-}
-
-// Where nothing is remembered of the cloud, nothing tells what changes there either.
-func TestRoutesWithoutCache(t *testing.T) {
-	withAndWithoutWatch(t, func(t *testing.T) {
-		name := "node-1-10.244.1.0-24"
-		w := newRouteWorld(t, newRouteTable(t), testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
-		w.uncached = true
-		defer w.start()()
-		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
-		w.cloud.removeByHand(name)
-		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
-	})
-}
-
-// With leader migration the controller may start long after its informer.
-func TestRoutesThatStartLate(t *testing.T) {
-	withAndWithoutWatch(t, func(t *testing.T) {
-		name := "node-1-10.244.1.0-24"
-		w := newRouteWorld(t, newRouteTable(t), testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
-		w.late = true
-		defer w.start()()
-		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
-		w.cloud.removeByHand(name)
-		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
-	})
+			cloud.edit(name, func(r *api.Route) { r.InstanceID = "i-old" })
+			assert.Equal(t, []string{"delete " + name, create}, cloud.takeCalls(), "the old one goes first")
+			assert.Empty(t, cloud.takeCalls())
+		})
+	}
 }
 
 // A Node of another cloud, and one that nobody initializes, get neither a route nor the condition that
@@ -357,63 +298,51 @@ func TestNodesThatRoutesLeaveAlone(t *testing.T) {
 	strayed := route(tagged(contract.TagNode, "foreign"), func(r *api.Route) {
 		r.ID, r.Name, r.Destination, r.InstanceID = "r-2", "foreign-10.244.2.0-24", "10.244.2.0/24", "i-2"
 	})
-	nodes := []*corev1.Node{foreign, bare, waiting, routed}
-	withRouteController(t, nodes, []api.Route{route(), strayed}, func(w *routeWorld) {
-		assert.Equal(w.t, []string{"delete " + strayed.Name}, w.cloud.takeCalls(), "nothing of ours leads to other clouds")
+	withAndWithoutWatch(t, "", func(t *testing.T) {
+		cloud := newRouteTable(t, route(), strayed)
+		w := newRouteWorld(t, cloud, testIdentity(clusterUID), foreign, bare, waiting, routed)
+		defer w.start()()
+		assert.Equal(t, []string{"delete " + strayed.Name}, cloud.takeCalls(), "nothing of ours leads to other clouds")
 		for name, want := range map[string]string{
 			"foreign": "none", "bare": "none", "waiting": "True NoRouteCreated", "node-1": "False RouteCreated",
 		} {
-			assert.Equal(w.t, want, w.networkUnavailable(name), name)
+			assert.Equal(t, want, w.networkUnavailable(name), name)
 		}
-		events, err := w.kube.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
-		require.NoError(w.t, err)
+		events, err := w.kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
 		for _, ev := range events.Items {
-			assert.Equal(w.t, "waiting", ev.InvolvedObject.Name, "%s %s", ev.Reason, ev.Message)
+			assert.Equal(t, "waiting", ev.InvolvedObject.Name, "%s %s", ev.Reason, ev.Message)
 		}
 		// The last route goes, and with it the reason to see its Node.
-		w.cloud.removeByHand(route().Name)
-		assert.Empty(w.t, w.cloud.takeCalls())
-		assert.Equal(w.t, "False RouteCreated", w.networkUnavailable("node-1"))
+		require.NoError(t, cloud.DeleteRoute(t.Context(), "r-1"))
+		assert.Len(t, cloud.takeCalls(), 1)
+		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
 
 		// As soon as it is initialized it is a Node like any other.
-		initialized := routedNode("bare", "i-3", "10.244.3.0/24")
-		_, err = w.kube.CoreV1().Nodes().Update(w.t.Context(), initialized, metav1.UpdateOptions{})
-		require.NoError(w.t, err)
-		assert.Equal(w.t, []string{"create bare-10.244.3.0-24 to i-3"}, w.cloud.takeCalls())
-		assert.Equal(w.t, "False RouteCreated", w.networkUnavailable("bare"))
-	})
-}
-
-// Two clusters of one name in one project leave each other's routes alone, whichever of them
-// looks first.
-func TestTwoClustersOfOneNameHaveTheirOwnRoutes(t *testing.T) {
-	withAndWithoutWatch(t, func(t *testing.T) {
-		cloud := newRouteTable(t)
-		one := newRouteWorld(t, cloud, testIdentity("uid-1"), routedNode("node-1", "i-1", "10.244.1.0/24"))
-		two := newRouteWorld(t, cloud, testIdentity("uid-2"), routedNode("node-2", "i-2", "10.244.2.0/24"))
-		defer one.start()()
-		assert.Equal(t, []string{"create node-1-10.244.1.0-24 to i-1"}, cloud.takeCalls())
-		defer two.start()()
-		assert.Equal(t, []string{"create node-2-10.244.2.0-24 to i-2"}, cloud.takeCalls())
-		assert.Empty(t, cloud.takeCalls())
-		require.NoError(t, one.kube.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
-		assert.Equal(t, []string{"delete node-1-10.244.1.0-24"}, cloud.takeCalls())
+		_, err = w.kube.CoreV1().Nodes().
+			Update(t.Context(), routedNode("bare", "i-3", "10.244.3.0/24"), metav1.UpdateOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, []string{"create bare-10.244.3.0-24 to i-3"}, cloud.takeCalls())
+		assert.Equal(t, "False RouteCreated", w.networkUnavailable("bare"))
 	})
 }
 
 // A route from before they had the cluster's UID is taken over when it is in the way of the same one,
-// if not at once then later. What another cluster of that name has, or had, stays as it is.
+// if not at once then later. What another cluster of that name has, or had, stays as it is. As long as it is not
+// known which cluster this is, nothing is done.
 func TestUntaggedRoutesAreTakenOver(t *testing.T) {
 	old := route(untagged(contract.TagClusterUID))
 	ofOthers := route(untagged(contract.TagClusterUID), tagged(contract.TagNode, "node-9"), func(r *api.Route) {
 		r.ID, r.Name, r.Destination, r.InstanceID = "r-9", "node-9-10.244.9.0-24", "10.244.9.0/24", "i-9"
 	})
 	attempt := []string{"create " + old.Name + " to i-1", "tag " + old.Name}
-	withAndWithoutWatch(t, func(t *testing.T) {
+	withAndWithoutWatch(t, "", func(t *testing.T) {
 		cloud := newRouteTable(t, old, ofOthers)
-		w := newRouteWorld(t, cloud, testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
+		w := newRouteWorld(t, cloud, testIdentity(""), routedNode("node-1", "i-1", "10.244.1.0/24"))
 		cloud.setRefusal("tag", problem(503, api.Internal, ourProject))
 		stop := w.start()
+		assert.Empty(t, cloud.takeCalls())
+		w.identity.setUID(clusterUID)
 		assert.Equal(t, attempt, cloud.takeCalls()[:2])
 		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
 		cloud.setRefusal("tag", nil)
@@ -422,62 +351,5 @@ func TestUntaggedRoutesAreTakenOver(t *testing.T) {
 		stop()
 		assert.Equal(t, route().Tags, cloud.routes[0].Tags)
 		assert.Equal(t, ofOthers, cloud.routes[1])
-	})
-}
-
-// As long as it is not known which cluster this is, no route is made and none deleted.
-func TestNoRoutesWithoutTheClustersUID(t *testing.T) {
-	withAndWithoutWatch(t, func(t *testing.T) {
-		gone := route(func(r *api.Route) { r.Tags[contract.TagNode], r.Destination = "node-7", "10.244.7.0/24" })
-		cloud := newRouteTable(t, gone)
-		w := newRouteWorld(t, cloud, testIdentity(""), routedNode("node-1", "i-1", "10.244.1.0/24"))
-		defer w.start()()
-		assert.Empty(t, cloud.takeCalls())
-		w.identity.setUID(clusterUID)
-		assert.ElementsMatch(
-			t, []string{"create node-1-10.244.1.0-24 to i-1", "delete " + gone.Name}, cloud.takeCalls(),
-		)
-	})
-}
-
-// A cluster with another name than before has its routes all the same.
-func TestRoutesOfARenamedCluster(t *testing.T) {
-	before := route(tagged(contract.TagCluster, "before"))
-	node := routedNode("node-1", "i-1", "10.244.1.0/24")
-	withRouteController(t, []*corev1.Node{node}, []api.Route{before}, func(w *routeWorld) {
-		assert.Empty(w.t, w.cloud.takeCalls())
-		require.NoError(w.t, w.kube.CoreV1().Nodes().Delete(w.t.Context(), "node-1", metav1.DeleteOptions{}))
-		assert.Equal(w.t, []string{"delete " + before.Name}, w.cloud.takeCalls())
-	})
-}
-
-// A Node that registers again for another instance gets its provider ID later. Nothing that
-// upstream looks at changes then.
-func TestRouteOfANodeThatIsAnotherInstance(t *testing.T) {
-	late := routedNode("node-1", "i-new", "10.244.1.0/24")
-	late.Spec.ProviderID = ""
-	old := route(func(r *api.Route) { r.InstanceID = "i-old" })
-	withRouteController(t, []*corev1.Node{late}, []api.Route{old}, func(w *routeWorld) {
-		assert.Empty(w.t, w.cloud.takeCalls(), "nobody knows yet")
-		initialized := routedNode("node-1", "i-new", "10.244.1.0/24")
-		_, err := w.kube.CoreV1().Nodes().Update(w.t.Context(), initialized, metav1.UpdateOptions{})
-		require.NoError(w.t, err)
-		assert.Equal(w.t, []string{"delete " + old.Name, "create " + old.Name + " to i-new"}, w.cloud.takeCalls())
-	})
-}
-
-// The IPv6 range, which the cloud cannot route, does not keep the Node from being used.
-func TestRoutesOfTwoFamilies(t *testing.T) {
-	dual := routedNode("node-1", "i-1", "10.244.1.0/24", "fd00:10:244:1::/64")
-	six := routedNode("node-2", "i-2", "fd00:10:244:2::/64")
-	withRouteController(t, []*corev1.Node{dual, six}, nil, func(w *routeWorld) {
-		assert.Equal(w.t, []string{"create node-1-10.244.1.0-24 to i-1"}, w.cloud.takeCalls())
-		assert.Equal(w.t, "False RouteCreated", w.networkUnavailable("node-1"))
-		assert.Equal(w.t, "True NoRouteCreated", w.networkUnavailable("node-2"))
-		events, err := w.kube.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
-		require.NoError(w.t, err)
-		for _, ev := range events.Items {
-			assert.NotEqual(w.t, "node-1", ev.InvolvedObject.Name, "%s %s", ev.Reason, ev.Message)
-		}
 	})
 }

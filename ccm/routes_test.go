@@ -2,11 +2,10 @@ package ccm
 
 import (
 	"errors"
-	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,8 +98,6 @@ func TestListRoutes(t *testing.T) {
 		"one of a person":               {have: []api.Route{route(untagged(contract.TagNode))}},
 		"the filter was not understood": {have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))}},
 		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
-		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
-			fail: "the answer is not used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := newRoutes(t, &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
@@ -118,15 +115,6 @@ func TestListRoutes(t *testing.T) {
 	}
 }
 
-func TestEmptyRoutesOfAnotherProject(t *testing.T) {
-	r := newRoutes(t, &fakeAPI{t: t, listRoutes: hasRoutes(), project: func() (*api.Project, error) {
-		return &api.Project{ID: "p-other", Name: "other"}, nil
-	}})
-	_, err := r.ListRoutes(t.Context(), clusterName)
-	require.ErrorContains(t, err, "configured for")
-	require.ErrorContains(t, r.DeleteRoute(t.Context(), clusterName, wanted()), "configured for")
-}
-
 func TestCreateRoute(t *testing.T) {
 	refused := func(code api.ProblemCode) func(api.RouteCreate) (*api.Route, error) {
 		return func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, code, ourProject) }
@@ -139,10 +127,10 @@ func TestCreateRoute(t *testing.T) {
 		"the way is free":          {create: func(api.RouteCreate) (*api.Route, error) { return &api.Route{}, nil }},
 		"it is there":              {create: refused(api.RouteConflict), have: []api.Route{route()}},
 		"it is there, by its name": {create: refused(api.NameTaken), have: []api.Route{route()}},
-		"it leads to the node's old instance": {create: refused(api.RouteConflict), have: []api.Route{
-			route(func(r *api.Route) { r.InstanceID = "i-0" }),
+		"it leads to the node's old instance": {
+			create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.InstanceID = "i-0" })},
+			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0), which belongs to this cluster's node node-1 and is deleted first",
 		},
-			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0), which belongs to this cluster's node node-1 and is deleted first"},
 		"it leads to another node": {
 			create: refused(api.RouteConflict), have: []api.Route{route(tagged(contract.TagNode, "node-9"))},
 			fail: "this cluster's node node-9 and is deleted first",
@@ -173,15 +161,9 @@ func TestCreateRoute(t *testing.T) {
 		"the instance has ended": {
 			create: refused(api.UnknownInstance), fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance",
 		},
-		"the cloud is down": {create: func(api.RouteCreate) (*api.Route, error) {
-			return nil, errors.New("boom")
-		}, fail: "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
-				i := instance(api.InstanceRunning)
-				return &i, nil
-			}}
+			f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
 			f.createRoute = func(r api.RouteCreate) (*api.Route, error) {
 				assert.Equal(t, api.RouteCreate{
 					Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
@@ -218,29 +200,10 @@ func TestRouteNames(t *testing.T) {
 
 // No route is asked for unless it is known where it should lead.
 func TestCreateRouteToNowhere(t *testing.T) {
-	strange := instance(api.InstanceRunning)
-	strange.Project = "p-other"
-	ended := instance(api.InstanceTerminated)
-	for name, tc := range map[string]struct {
-		found *api.Instance
-		err   error
-		fail  string
-	}{
-		"its instance has ended":    {found: &ended, fail: "i-1 (node-1) is terminated"},
-		"of another project":        {found: &strange, fail: "not ours"},
-		"404 of another project":    {err: problem(404, api.NotFound, "p-other"), fail: "not ours"},
-		"the cloud does not answer": {err: errors.New("boom"), fail: "boom"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
-				return tc.found, tc.err
-			}}
-			assert.ErrorContains(t, newRoutes(t, f, node("fakecloud://i-1")).
-				CreateRoute(t.Context(), clusterName, "", wanted()), tc.fail)
-		})
-	}
-	assert.ErrorContains(t, newRoutes(t, &fakeAPI{t: t}).
-		CreateRoute(t.Context(), clusterName, "", wanted()), "not found")
+	f := &fakeAPI{t: t, getInstance: inState(api.InstanceTerminated)}
+	require.ErrorContains(t, newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "", wanted()),
+		"i-1 (node-1) is terminated")
+	require.ErrorContains(t, newRoutes(t, f).CreateRoute(t.Context(), clusterName, "", wanted()), "not found")
 }
 
 func TestDeleteRoute(t *testing.T) {
@@ -255,10 +218,6 @@ func TestDeleteRoute(t *testing.T) {
 		"not there": {},
 		"gone meanwhile": {
 			have: []api.Route{route()}, remove: problem(404, api.NotFound, ourProject), want: []string{"r-1"},
-		},
-		"404 of a stranger": {
-			have: []api.Route{route()}, remove: problem(404, api.NotFound, "p-other"), want: []string{"r-1"},
-			fail: "not ours",
 		},
 		"refused": {
 			have: []api.Route{route()}, remove: errors.New("boom"), want: []string{"r-1"},
@@ -285,51 +244,39 @@ func TestDeleteRoute(t *testing.T) {
 }
 
 // Why a Node has no route is told once per cause, and of each of its ranges.
-func TestRouteEvents(t *testing.T) { synctest.Test(t, testRouteEvents) }
-
-func testRouteEvents(t *testing.T) {
-	refusal := problem(409, api.RouteConflict, ourProject)
-	way := []api.Route{route(func(r *api.Route) { r.ID, r.Name, r.Tags = "r-9", "x", nil })}
-	f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
-	f.createRoute = func(api.RouteCreate) (*api.Route, error) { r := route(); return &r, refusal }
-	f.listRoutes = func(client.RouteFilter) ([]api.Route, error) { return way, nil }
-	r := newRoutes(t, f, node(byID))
-	recorder := record.NewFakeRecorder(9)
-	r.explain.setRecorder(recorder)
-	second := wanted()
-	second.DestinationCIDR = "10.244.2.0/24"
-	expect := func(want ...string) {
-		t.Helper()
-		for range 3 {
-			_ = r.CreateRoute(t.Context(), clusterName, "", wanted())
+func TestRouteEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
+		r := newRoutes(t, f, node(byID))
+		recorder := record.NewFakeRecorder(9)
+		r.explain.setRecorder(recorder)
+		second := wanted()
+		second.DestinationCIDR = "10.244.2.0/24"
+		expect := func(route *cloudprovider.Route, refusal error, want ...string) {
+			t.Helper()
+			f.createRoute = func(api.RouteCreate) (*api.Route, error) { return &api.Route{}, refusal }
+			for range 3 {
+				_ = r.CreateRoute(t.Context(), clusterName, "", route)
+			}
+			require.Len(t, recorder.Events, len(want))
+			for _, w := range want {
+				assert.Contains(t, <-recorder.Events, w)
+			}
 		}
-		require.Len(t, recorder.Events, len(want))
-		for _, w := range want {
-			assert.Contains(t, <-recorder.Events, w)
+		conflict, full := problem(409, api.RouteConflict, ourProject), problem(409, api.QuotaExceeded, ourProject)
+		for _, id := range []string{"r-9", "r-10"} {
+			f.listRoutes = hasRoutes(route(func(r *api.Route) { r.ID, r.Name, r.Tags = id, "x", nil }))
+			expect(wanted(), conflict, "Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to "+
+				"instance i-1: it conflicts with route "+id+" (x, 10.244.1.0/24 to instance i-1), which belongs to no node "+
+				"of a cluster; delete it if nobody needs it; the route is created")
+			time.Sleep(routeListMaxAge)
 		}
-	}
-	expect("Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: it conflicts with route r-9 (x, 10.244.1.0/24 to instance i-1), which belongs to no node of a cluster; delete it if nobody needs it; the route is created")
-	way = []api.Route{way[0]}
-	way[0].ID = "r-10"
-	time.Sleep(routeListMaxAge)
-	expect(
-		"RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: it conflicts with route r-10",
-	)
-	refusal = problem(409, api.QuotaExceeded, ourProject)
-	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
-	assert.Contains(t, <-recorder.Events, "Warning QuotaExceeded Route 10.244.2.0/24 is missing")
-	expect(
-		"Warning QuotaExceeded Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: quota-exceeded",
-	)
-	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
-	expect()
-	refusal = problem(429, api.RateLimited, ourProject)
-	expect("Warning CloudThrottled")
-	refusal = nil
-	expect()
-	assert.False(t, r.explain.hasUnresolved(node(byID), topicRoute+" 10.244.1.0/24"))
-	refusal = problem(409, api.QuotaExceeded, ourProject)
-	expect("Warning QuotaExceeded")
+		expect(second, full, "Warning QuotaExceeded Route 10.244.2.0/24 is missing")
+		expect(wanted(), full, "Warning QuotaExceeded Route 10.244.1.0/24 is missing: routing 10.244.1.0/24")
+		expect(second, full)
+		expect(wanted(), nil)
+		expect(wanted(), full, "Warning QuotaExceeded")
+	})
 }
 
 // What the cloud cannot route is told as that, once and without a call. A Node that has another
@@ -373,18 +320,7 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 // is seen at one look, and a second later at another.
 func TestManyRefusalsOneLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		have, nodes, lists := []api.Route{}, []*corev1.Node{}, 0
-		var asks []*cloudprovider.Route
-		for n := range 100 {
-			name, cidr := fmt.Sprintf("node-%d", n), fmt.Sprintf("10.244.%d.0/24", n)
-			ask := &cloudprovider.Route{TargetNode: types.NodeName(name), DestinationCIDR: cidr}
-			asks, nodes = append(asks, ask), append(nodes, node(byID))
-			nodes[n].Name = name
-			have = append(have, route(func(r *api.Route) {
-				r.ID, r.Name, r.Destination, r.Tags[contract.TagNode] = fmt.Sprintf("r-%d", n), routeName(ask), cidr, name
-			}))
-		}
-		listErr := errors.New("boom")
+		lists, have, listErr := 0, []api.Route{route()}, errors.New("boom")
 		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
 		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
 			return nil, problem(409, api.RouteConflict, ourProject)
@@ -394,22 +330,26 @@ func TestManyRefusalsOneLook(t *testing.T) {
 			lists++ // One at a time.
 			return have, listErr
 		}
-		r := newRoutes(t, f, nodes...)
-		createAll := func() (failed int) {
+		r := newRoutes(t, f, node(byID))
+		createMany := func() int {
 			lists = 0
-			errs := make([]error, len(asks))
+			var failed atomic.Int32
 			var creates sync.WaitGroup
-			for i, ask := range asks {
-				creates.Go(func() { errs[i] = r.CreateRoute(t.Context(), clusterName, "", ask) })
+			for range 100 {
+				creates.Go(func() {
+					if r.CreateRoute(t.Context(), clusterName, "", wanted()) != nil {
+						failed.Add(1)
+					}
+				})
 			}
 			creates.Wait()
 			time.Sleep(routeListMaxAge)
-			return len(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+			return int(failed.Load())
 		}
-		assert.Equal(t, []int{100, 1}, []int{createAll(), lists})
+		assert.Equal(t, []int{100, 1}, []int{createMany(), lists})
 		listErr = nil
-		assert.Equal(t, []int{0, 1}, []int{createAll(), lists})
-		have = have[:50]
-		assert.Equal(t, []int{50, 1}, []int{createAll(), lists}, "what is not there is not taken to be there for ever")
+		assert.Equal(t, []int{0, 1}, []int{createMany(), lists})
+		have = nil
+		assert.Equal(t, []int{100, 1}, []int{createMany(), lists}, "what is not there is not taken to be there for ever")
 	})
 }

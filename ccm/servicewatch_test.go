@@ -1,7 +1,6 @@
 package ccm
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -34,11 +33,8 @@ func serviceWithAddress() *corev1.Service {
 // provisioning, then active.
 func (w *watchWorld) ensureInTwoSteps(lb api.LoadBalancer) (called *int) {
 	called = new(int)
-	w.reconciler.ensure = func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		*called++
-		assert.Equal(w.t, "web", svc.Name)
-		assert.Len(w.t, nodes, 1, "as upstream chooses them")
-		w.t.Logf("%s: reconcile %d", time.Now().Format(time.TimeOnly), *called)
 		if *called == 1 {
 			lb.State = api.LoadBalancerProvisioning
 			w.cloud.setBalancers(lb)
@@ -64,57 +60,48 @@ func (w *watchWorld) ensureAtOnce(lb api.LoadBalancer) (called *int) {
 
 // What is done out of band is undone, once, and told once.
 func TestServiceWatchRepairs(t *testing.T) {
+	const created = "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"
 	for name, tc := range map[string]struct {
-		change func(lb *api.LoadBalancer) bool // false: deleted
+		change func(lb *api.LoadBalancer) // nil if it is deleted
 		event  string
-		// moves: the new balancer has an address of its own.
-		moves bool
+		moves  bool // The new balancer has an address of its own.
 	}{
-		"deleted": {change: func(*api.LoadBalancer) bool { return false }, moves: true,
-			event: "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"},
-		"deleted, the address drawn again": {change: func(*api.LoadBalancer) bool { return false },
-			event: "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"},
-		"targets taken out": {change: func(lb *api.LoadBalancer) bool { lb.Targets = nil; return true },
-			event: "update load balancer lb-1: targets 0 to 1"},
-		"a listener bent": {change: func(lb *api.LoadBalancer) bool {
+		"deleted": {event: created, moves: true},
+		"tagged with another's UID": {change: func(lb *api.LoadBalancer) {
+			lb.Tags[contract.TagServiceUID] = "nobody"
+		}, event: created},
+		"a listener bent": {change: func(lb *api.LoadBalancer) {
 			lb.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
-			return true
 		}, event: "update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
-			excluded := node("fakecloud://i-2")
-			excluded.Name, excluded.Labels = "node-2", map[string]string{corev1.LabelNodeExcludeBalancers: ""}
-			w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"), excluded)
-			w.cloud.instances = []api.Instance{
-				instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning},
-			}
-			good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-			w.cloud.setBalancers(good)
+			w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
+			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+			again := built(t, api.LoadBalancerActive, "fakecloud://i-1")
+			changed := built(t, api.LoadBalancerActive, "fakecloud://i-1")
+			w.cloud.setBalancers(*again)
 			w.run() // and nothing is called: the balancer is as it should be
 
-			changed := good
-			there := tc.change(&changed)
-			again := good
-			if there {
-				w.cloud.setBalancers(changed)
+			kind := cache.Changed
+			if tc.change != nil {
+				tc.change(changed)
+				w.cloud.setBalancers(*changed)
 			} else {
+				kind = cache.Deleted
 				w.cloud.setBalancers()
+			}
+			if tc.event == created {
 				again.ID = "lb-2"
 			}
 			if tc.moves {
 				again.Address = "127.30.64.9"
 			}
-			called := w.ensureInTwoSteps(again)
+			called := w.ensureInTwoSteps(*again)
 			repairs := countIncrements(t, balancerRepairs, func() {
-				kind := cache.Changed
-				if !there {
-					kind = cache.Deleted
-				}
-				w.reportChange(cache.Change{Kind: kind, LoadBalancer: &changed})
+				w.reportChange(cache.Change{Kind: kind, LoadBalancer: changed})
 				advanceTime(10 * time.Second)
 			})
 			assert.Equal(t, 1, repairs)
-			assert.Equal(t, 2, *called, "until it is active, and no more")
 			assert.Equal(t, []string{
 				"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
 					tc.event,
@@ -124,15 +111,8 @@ func TestServiceWatchRepairs(t *testing.T) {
 				assert.Empty(t, writes)
 			} else {
 				require.Len(t, writes, 1)
-				patch, ok := writes[0].(k8stesting.PatchAction)
-				require.True(t, ok, "%+v", writes[0])
-				assert.Equal(t, "status", patch.GetSubresource())
-				var got map[string]map[string]any
-				require.NoError(t, json.Unmarshal(patch.GetPatch(), &got))
-				assert.Equal(
-					t, map[string]any{"uid": "01234567-89ab"}, got["metadata"],
-					"nothing of the user's, and no other Service of that name",
-				)
+				assert.Contains(t, string(writes[0].(k8stesting.PatchAction).GetPatch()),
+					`{"metadata":{"uid":"01234567-89ab"},`, "nothing of the user's, and no other Service of that name")
 			}
 			svc, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 			require.NoError(t, err)
@@ -140,33 +120,10 @@ func TestServiceWatchRepairs(t *testing.T) {
 			assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
 
 			advanceTime(time.Hour)
-			assert.Equal(t, 2, *called, "nothing differs, nothing is asked")
+			assert.Equal(t, 2, *called, "until it is active, and no more")
 			assert.Empty(t, w.takeEvents())
 		})
 	}
-}
-
-// What was changed before the watch has seen it fulfilled was fulfilled all the same:
-// upstream's controller saw that, or there would be no address.
-func TestServiceWatchRepairsWhatUpstreamEnsured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
-		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		upstream := newFakeBalancers(t, good).loadBalancers()
-		_, err := upstream.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
-		require.NoError(t, err)
-		w.serviceWatch.balancers = upstream
-		bent := good
-		bent.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
-		w.cloud.setBalancers(bent)
-		called := w.ensureInTwoSteps(good)
-		w.run()
-		advanceTime(10 * time.Second)
-		assert.Equal(t, 2, *called)
-		assert.Equal(t, []string{"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
-			"update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"}, w.takeEvents())
-	})
 }
 
 // Another failure than "not yet" is tried again with back-off.
@@ -212,27 +169,14 @@ func showHostname(s *corev1.Service) {
 	s.Status.LoadBalancer = *balancerStatus(s, &api.LoadBalancer{Address: "127.30.64.1"})
 }
 
-// What the status of a Service should name that asks for what cannot be is not known: whatever it names
-// is no difference.
-func TestInvalidServiceKeepsItsHostname(t *testing.T) {
-	svc := serviceWithAddress()
-	showHostname(svc)
-	svc.Annotations[annotations.Prefix+annotations.ProxyProtocol] = "v9"
-	_, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
-	require.Error(t, err)
-	assert.Empty(t, describeDifference(svc, []api.LoadBalancer{*built(t, api.LoadBalancerActive)}, targetsSpec(svc, nil)))
-}
-
 // What is not the watch's business: the reconciler fails on any call.
 func TestServiceWatchLeavesServicesAlone(t *testing.T) {
-	class, now := "other", metav1.Now()
+	now := metav1.Now()
 	for name, tc := range map[string]struct {
 		svc func(svc *corev1.Service)
 		// change is the end of the balancer, unless said.
 		change func(t *testing.T, w *watchWorld, svc *corev1.Service)
 	}{
-		"of another type":                  {svc: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }},
-		"of a class":                       {svc: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }},
 		"being deleted":                    {svc: func(s *corev1.Service) { s.DeletionTimestamp = &now }},
 		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }},
 		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
@@ -240,7 +184,6 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 			require.NoError(t, w.services.Update(s))
 			w.cloud.setBalancers()
 		}},
-		"as it should be": {change: func(*testing.T, *watchWorld, *corev1.Service) {}},
 		"that the user changed": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			s.Spec.Ports = s.Spec.Ports[:1]
 			require.NoError(t, w.services.Update(s))
@@ -262,11 +205,6 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 		"with two balancers": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
 			w.cloud.setBalancers(*built(t, api.LoadBalancerActive), *built(t, api.LoadBalancerActive))
 		}},
-		"whose balancer somebody tagged": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
-			tagged := built(t, api.LoadBalancerActive)
-			tagged.Tags["team"] = "blue"
-			w.cloud.setBalancers(*tagged)
-		}},
 		"deleted a moment ago": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			require.NoError(t, w.api.CoreV1().Services(s.Namespace).Delete(t.Context(), s.Name, metav1.DeleteOptions{}))
 			w.cloud.setBalancers()
@@ -276,10 +214,6 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 			another.UID = "another"
 			_, err := w.api.CoreV1().Services(s.Namespace).Update(t.Context(), another, metav1.UpdateOptions{})
 			require.NoError(t, err)
-			w.cloud.setBalancers()
-		}},
-		"gone": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
-			require.NoError(t, w.services.Delete(s))
 			w.cloud.setBalancers()
 		}},
 	} {
@@ -305,32 +239,9 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 	}
 }
 
-// What was never seen as it should be is upstream's: its controller looks at
-// each Service when it starts. But a Service with an address had a balancer, and
-// one that was deleted as soon as it was there comes back too.
-func TestServiceWatchNeverFulfilled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
-		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		other := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		other.Listeners[0].TargetPort++
-		w.cloud.setBalancers(other)
-		w.syncAfterChange(func() {})
-		assert.Empty(t, w.takeEvents())
-
-		w.cloud.setBalancers()
-		called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-		w.run()
-		w.reportChange(cache.Change{LoadBalancer: &other, Kind: cache.Deleted})
-		advanceTime(time.Minute)
-		assert.Positive(t, *called)
-		require.Len(t, w.takeEvents(), 1)
-	})
-}
-
-// The inventory says nothing of what may be out of date. That is no reason to
+// The cache says nothing of what may be out of date. That is no reason to
 // ask the cloud for each balancer, unless it told something of one.
-func TestServiceWatchBalancerNotInInventory(t *testing.T) {
+func TestServiceWatchBalancerNotInCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t, serviceWithAddress())
 		good := *built(t, api.LoadBalancerActive)
@@ -343,8 +254,7 @@ func TestServiceWatchBalancerNotInInventory(t *testing.T) {
 		w.cloud.setUnknown(false)
 		called := w.ensureAtOnce(good) // It was there all the time.
 		repairs := countIncrements(t, balancerRepairs, func() {
-			w.reportChange(cache.Change{Kind: cache.Relisted})
-			advanceTime(time.Minute)
+			advanceTime(allServicesPeriod + time.Minute) // Nobody tells.
 		})
 		assert.Equal(t, 1, *called)
 		assert.Zero(t, repairs)
@@ -371,129 +281,77 @@ func TestServiceWatchGivesUpImpossibleDifference(t *testing.T) {
 	})
 }
 
-// addNodeOf has a Node in the informer, whose instance has that ID.
-func (w *watchWorld) addNodeOf(instance string) {
-	n := node("fakecloud://" + instance)
-	n.Name = "node-of-" + instance
-	require.NoError(w.t, w.nodes.Add(n))
-}
-
 // Nodes come one after the other, and upstream is slow: what it has written on
 // its way to the newest node set was changed by nobody else. What somebody else
 // does meanwhile is found all the same.
 func TestServiceWatchWhileNodesJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const one, two, three = "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"
 		svc := serviceWithAddress()
 		w := newWatchWorld(t, svc)
-		sync := func() { require.NoError(t, w.syncService(t.Context(), string(svc.UID))) }
-		w.addNodeOf("i-1")
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-		sync()
-		w.addNodeOf("i-2")
-		w.addNodeOf("i-3")
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2"))
-		w.serviceWatch.balancers.recordSettings(string(svc.UID), &w.cloud.LoadBalancers()[0]) // Upstream wrote it.
-		for range 10 {                                                                        // The reconciler fails on any call.
-			sync()
-			advanceTime(outOfBandDelay)
+		addNode := func(id string) {
+			n := node(id)
+			n.Name = "node-of-" + id
+			require.NoError(t, w.nodes.Add(n))
 		}
-		bent := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
+		syncFor := func(rounds int) {
+			for range rounds {
+				require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
+				advanceTime(outOfBandDelay)
+			}
+		}
+		addNode(one)
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, one))
+		syncFor(1)
+		addNode(two)
+		addNode(three)
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, one, two))
+		w.serviceWatch.balancers.recordSettings(string(svc.UID), &w.cloud.LoadBalancers()[0]) // Upstream wrote it.
+		syncFor(10)                                                                           // The reconciler fails on any call.
+		bent := built(t, api.LoadBalancerActive, one, two)
 		bent.Listeners[0].TargetPort++
 		w.cloud.setBalancers(*bent)
-		called := w.ensureAtOnce(
-			*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"),
-		)
-		for range 3 {
-			sync()
-			advanceTime(outOfBandDelay)
-		}
+		called := w.ensureAtOnce(*built(t, api.LoadBalancerActive, one, two, three))
+		syncFor(3)
 		assert.Equal(t, 1, *called)
 		assert.Len(t, w.takeEvents(), 1)
 	})
 }
 
 // A difference that upstream's controller should be at, and which lasts, is
-// bridged; that is no repair.
+// bridged; that is no repair. This one was never seen as it should be.
 func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
-	for name, tc := range map[string]struct {
-		seenBefore bool
-		change     func(lb *api.LoadBalancer)
-	}{
-		"the wish changed": {seenBefore: true, change: func(lb *api.LoadBalancer) {
-			lb.Listeners = lb.Listeners[:1]
-		}},
-		"never seen as it should be": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort++ }},
-	} {
-		runInBubble(t, name, func(t *testing.T) {
-			svc := serviceWithAddress()
-			if tc.seenBefore {
-				svc.Spec.Ports = svc.Spec.Ports[:1]
-			}
-			w := newWatchWorld(t, svc)
-			differs := built(t, api.LoadBalancerActive)
-			tc.change(differs)
-			w.cloud.setBalancers(*differs)
-			called := w.ensureAtOnce(*built(t, api.LoadBalancerActive))
-			w.run()
-			if tc.seenBefore {
-				_, err := w.api.CoreV1().Services("default").
-					Update(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
-				require.NoError(t, err)
-			}
-			advanceTime(overdueDelay - 2*time.Second)
-			assert.Zero(t, *called)
-			repairs := countIncrements(t, balancerRepairs, func() { advanceTime(time.Hour) })
-			assert.Equal(t, 1, *called)
-			assert.Zero(t, repairs)
-			assert.Empty(t, w.takeEvents())
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatchWorld(t, serviceWithAddress())
+		differs := built(t, api.LoadBalancerActive)
+		differs.Listeners[0].TargetPort++
+		w.cloud.setBalancers(*differs)
+		called := w.ensureAtOnce(*built(t, api.LoadBalancerActive))
+		w.run()
+		advanceTime(overdueDelay - 2*time.Second)
+		assert.Zero(t, *called)
+		repairs := countIncrements(t, balancerRepairs, func() { advanceTime(time.Hour) })
+		assert.Equal(t, 1, *called)
+		assert.Zero(t, repairs)
+		assert.Empty(t, w.takeEvents())
+	})
 }
 
 // A balancer is deleted before the informer has the address that upstream wrote.
 func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
-	for name, told := range map[string]cache.Change{
-		"told of": {
-			LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}},
-			Kind:         cache.Deleted,
-		},
-		"listed anew":   {Kind: cache.Relisted},
-		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "nobody"}}},
-	} {
-		runInBubble(t, name, func(t *testing.T) {
-			early := serviceWithAddress()
-			early.Status = corev1.ServiceStatus{}
-			w := newWatchWorld(t, early, node("fakecloud://i-1"))
-			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-			w.run()
-			w.reportChange(told)
-			advanceTime(time.Second)
-			called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-			_, err := w.api.CoreV1().Services("default").
-				UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
-			require.NoError(t, err)
-			advanceTime(overdueDelay + 10*time.Second)
-			assert.Positive(t, *called)
-			assert.Len(t, w.takeEvents(), 1)
-		})
-	}
-}
-
-// Somebody gave the balancer another Service's UID: it is missed.
-func TestServiceWatchBalancerTaggedWithOtherUID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
-		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		early := serviceWithAddress()
+		early.Status = corev1.ServiceStatus{}
+		w := newWatchWorld(t, early)
 		w.run()
-		lost := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		lost.Tags[contract.TagServiceUID] = "nobody"
-		w.cloud.setBalancers(lost)
-		again := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		again.ID = "lb-2"
-		w.ensureInTwoSteps(again)
-		w.reportChange(cache.Change{LoadBalancer: &lost})
+		w.reportChange(cache.Change{LoadBalancer: built(t, api.LoadBalancerActive), Kind: cache.Deleted})
+		advanceTime(time.Second)
+		called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive))
+		_, err := w.api.CoreV1().Services("default").
+			UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
+		require.NoError(t, err)
 		advanceTime(10 * time.Second)
+		assert.Positive(t, *called)
 		assert.Len(t, w.takeEvents(), 1)
 	})
 }
@@ -577,12 +435,8 @@ func TestNodeSelector(t *testing.T) {
 // as ever, and the finalizer, without which the Service could go and leave its balancer.
 func TestServiceWatchRestoresTheService(t *testing.T) {
 	for name, wipe := range map[string]func(svc *corev1.Service){
-		"the status": func(svc *corev1.Service) { svc.Status = corev1.ServiceStatus{} },
 		"another address": func(svc *corev1.Service) {
 			svc.Status.LoadBalancer.Ingress[0].IP = "192.0.2.9"
-		},
-		"an address too many": func(svc *corev1.Service) {
-			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: "192.0.2.9"})
 		},
 		"the IP mode": func(svc *corev1.Service) {
 			svc.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPModeVIP)
@@ -623,21 +477,4 @@ func TestServiceWatchRestoresTheService(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A Service that was seen to have all gets it back even if nothing of it is left.
-func TestServiceWatchRestoresStatusAndBalancer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress())
-		good := *built(t, api.LoadBalancerActive)
-		w.cloud.setBalancers(good)
-		w.run()
-		require.NoError(t, w.api.Tracker().
-			Update(corev1.SchemeGroupVersion.WithResource("services"), serviceWithoutAddress(), "default"))
-		w.cloud.setBalancers()
-		w.ensureAtOnce(good)
-		w.reportChange(cache.Change{Kind: cache.Deleted, LoadBalancer: &good})
-		advanceTime(10 * time.Second)
-		assert.Len(t, w.cloud.LoadBalancers(), 1)
-	})
 }

@@ -51,6 +51,19 @@ func newWaitingWorld(t *testing.T, services int, reason string) (w *watchWorld, 
 	return w, tries, up
 }
 
+// limitRoom has each try fail for that reason for which there is no room.
+func (w *watchWorld) limitRoom(reason string, tries *atomic.Int32) (room *atomic.Int32) {
+	room = &atomic.Int32{}
+	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+		if tries.Add(1); room.Add(-1) < 0 {
+			return nil, newReasonError(reason, "not now")
+		}
+		w.explain.markResolved(svc, topicLoadBalancer)
+		return &serviceWithAddress().Status.LoadBalancer, nil
+	}
+	return room
+}
+
 // countAddresses counts the Services that have an address.
 func (w *watchWorld) countAddresses() (n int) {
 	all, err := w.api.CoreV1().Services("default").List(w.t.Context(), metav1.ListOptions{})
@@ -62,7 +75,7 @@ func (w *watchWorld) countAddresses() (n int) {
 }
 
 // The cloud is down for longer than upstream's patience: it is tried ever more rarely, and at once
-// when it is well again, by which time the inventory can list it.
+// when it is well again, by which time the cache can list it.
 func TestWaitingServicesAfterOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
@@ -79,29 +92,16 @@ func TestWaitingServicesAfterOutage(t *testing.T) {
 	})
 }
 
-// Nobody says that a cloud that can be listed is well again.
-func TestWaitingServicesAreRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, _, up := newWaitingWorld(t, 1, contract.ReasonCloudUnavailable)
-		w.run()
-		advanceTime(time.Hour)
-		up.Store(1)
-		advanceTime(probePeriod + time.Second)
-		assert.Equal(t, 1, w.countAddresses())
-	})
-}
-
-// One of many Services that wait for the cloud gets an answer: all others are tried at that moment,
-// though their pauses are long.
+// Nobody says that a cloud that can be listed is well again. One of many Services that wait for it is tried now and
+// then; when that gets an answer all others are tried, though their pauses are long.
 func TestOneAnswerWakesAllThatWaitForTheCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
 		w.run()
 		advanceTime(time.Hour)
 		up.Store(1)
-		w.serviceWatch.queue.Add("uid-007") // as the next probe would
-		synctest.Wait()
-		assert.Equal(t, 50, w.countAddresses(), "the clock has not moved")
+		advanceTime(probePeriod + time.Second)
+		assert.Equal(t, 50, w.countAddresses())
 		before := tries.Load()
 		advanceTime(time.Hour)
 		assert.Equal(t, before, tries.Load())
@@ -117,14 +117,7 @@ func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
 	for _, reason := range scarcityReasons {
 		synctest.Test(t, func(t *testing.T) {
 			w, tries, _ := newWaitingWorld(t, 50, reason)
-			var room atomic.Int32
-			w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-				if tries.Add(1); room.Add(-1) < 0 {
-					return nil, newReasonError(reason, "not now")
-				}
-				w.explain.markResolved(svc, topicLoadBalancer)
-				return &serviceWithAddress().Status.LoadBalancer, nil
-			}
+			room := w.limitRoom(reason, tries)
 			w.run()
 			advanceTime(time.Hour)
 			assert.Zero(t, tries.Load(), "it was 50*240")
@@ -174,14 +167,7 @@ func TestFewAnswersWakeFewServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiting = 50
 		w, tries, _ := newWaitingWorld(t, waiting, contract.ReasonCloudThrottled)
-		var room atomic.Int32
-		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-			if tries.Add(1); room.Add(-1) < 0 {
-				return nil, newReasonError(contract.ReasonCloudThrottled, "not now")
-			}
-			w.explain.markResolved(svc, topicLoadBalancer)
-			return &serviceWithAddress().Status.LoadBalancer, nil
-		}
+		room := w.limitRoom(contract.ReasonCloudThrottled, tries)
 		w.run()
 		advanceTime(time.Hour)
 		for n := int32(1); n <= 5; n++ {
@@ -233,10 +219,6 @@ func TestDeletionWaitsForTheCloud(t *testing.T) {
 		change cache.Change
 		svc    func(svc *corev1.Service)
 	}{
-		"it answers again": {
-			reason: contract.ReasonCloudUnavailable, change: cache.Change{Kind: cache.Recovered},
-			svc: func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
-		},
 		"the protection is lifted": {
 			reason: contract.ReasonLoadBalancerProtected,
 			change: cache.Change{LoadBalancer: built(t, api.LoadBalancerActive)},
@@ -271,18 +253,9 @@ func TestDeletionWaitsForTheCloud(t *testing.T) {
 	}
 }
 
-// A Service that was deleted, which the informer has not seen, gets no balancer.
-func TestExplanationOfDeletedService(t *testing.T) {
-	w := newWatchWorld(t, serviceWithAddress())
-	require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	w.cloud.setBalancers(*built(t, api.LoadBalancerError)) // It is EnsureLoadBalancer's to explain.
-	require.NoError(t, w.syncService(t.Context(), "01234567-89ab"), "and the reconciler fails on any call")
-}
-
 // Whose address is upstream's to get, or nobody's: the reconciler fails on any
 // call.
 func TestWaitingServicesLeftAlone(t *testing.T) {
-	class := "other"
 	for name, tc := range map[string]struct {
 		cause  string
 		change func(svc *corev1.Service)
@@ -290,9 +263,6 @@ func TestWaitingServicesLeftAlone(t *testing.T) {
 	}{
 		"no trouble told":     {},
 		"the Service's fault": {cause: contract.ReasonInvalidService},
-		"of a class": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
-			s.Spec.LoadBalancerClass = &class
-		}},
 		"without a finalizer": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
 			s.Finalizers = nil
 		}},
@@ -301,9 +271,6 @@ func TestWaitingServicesLeftAlone(t *testing.T) {
 		}},
 		"upstream was quicker": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
 			s.Status = serviceWithAddress().Status
-		}},
-		"no longer wants one": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
-			s.Spec.Type = corev1.ServiceTypeClusterIP
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,5 +1,3 @@
-// These tests answer: what is sent, when, and what is told of it?
-
 package calls
 
 import (
@@ -21,7 +19,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -29,7 +27,7 @@ import (
 
 // fakeCloud notes when calls came.
 type fakeCloud struct {
-	answer func(*http.Request) (*http.Response, error)
+	answer func(*http.Request) (*http.Response, error) // an instance, unless it is set
 
 	mu sync.Mutex
 	at []time.Time
@@ -40,15 +38,9 @@ func (f *fakeCloud) RoundTrip(req *http.Request) (*http.Response, error) {
 	f.at = append(f.at, time.Now())
 	f.mu.Unlock()
 	if f.answer == nil {
-		return says(req, http.StatusOK, "", `{"items":[]}`), nil
+		return says(req, http.StatusOK, "", wholeInstance()), nil
 	}
 	return f.answer(req)
-}
-
-func (f *fakeCloud) calls() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.at)
 }
 
 func says(req *http.Request, status int, retryAfter, body string) *http.Response {
@@ -61,6 +53,16 @@ func says(req *http.Request, status int, retryAfter, body string) *http.Response
 	return resp
 }
 
+func wholeInstance() string {
+	body, _ := json.Marshal(api.Instance{Addresses: []api.Address{}, Tags: api.Tags{}, Identities: map[string]string{}})
+	return string(body)
+}
+
+// refuse has the cloud answer each call so.
+func (f *fakeCloud) refuse(status int, retryAfter string) {
+	f.answer = func(req *http.Request) (*http.Response, error) { return says(req, status, retryAfter, ""), nil }
+}
+
 func clientOf(t *testing.T, cloud http.RoundTripper, o Options) *client.Client {
 	t.Helper()
 	token := filepath.Join(t.TempDir(), "token")
@@ -70,88 +72,34 @@ func clientOf(t *testing.T, cloud http.RoundTripper, o Options) *client.Client {
 	return c
 }
 
-// value is a counter's on /metrics, over all series that have these labels.
-func value(t *testing.T, name string, labels map[string]string) (sum float64) {
+// grew tells by how much a value has grown since grew was called.
+func grew[N float64 | uint64](t *testing.T, value func() (N, error)) func() N {
 	t.Helper()
-	families, err := legacyregistry.DefaultGatherer.Gather()
+	before, err := value()
 	require.NoError(t, err)
-	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-	series:
-		for _, m := range family.GetMetric() {
-			have := map[string]string{}
-			for _, l := range m.GetLabel() {
-				have[l.GetName()] = l.GetValue()
-			}
-			for k, v := range labels {
-				if have[k] != v {
-					continue series
-				}
-			}
-			sum += m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
+	return func() N {
+		after, err := value()
+		require.NoError(t, err)
+		return after - before
 	}
-	return sum
-}
-
-// grew tells how much a counter has grown since it was made.
-func grew(t *testing.T, name string, labels map[string]string) func() float64 {
-	t.Helper()
-	before := value(t, name, labels)
-	return func() float64 { return value(t, name, labels) - before }
 }
 
 func throttlesOf(t *testing.T, by, how string) func() float64 {
-	return grew(t, "fakecloud_ccm_cloud_throttles_total", map[string]string{"by": by, "how": how})
+	return grew(t, func() (float64, error) {
+		return testutil.GetCounterMetricValue(throttles.WithLabelValues(by, how))
+	})
 }
 
-func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
-	for name, tc := range map[string]struct {
-		status int
-		header string
-		wait   time.Duration
-	}{
-		"429 with seconds":         {http.StatusTooManyRequests, "30", 30 * time.Second},
-		"503 with seconds":         {http.StatusServiceUnavailable, "5", 5 * time.Second},
-		"a Retry-After of a year":  {http.StatusTooManyRequests, "31536000", time.Minute},
-		"429 with a date":          {http.StatusTooManyRequests, "date", 20 * time.Second},
-		"one with a fractional 1s": {http.StatusTooManyRequests, "1.5", 1500 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				header := tc.header
-				if header == "date" {
-					header = time.Now().Add(tc.wait).UTC().Format(http.TimeFormat)
-				}
-				throttling := true
-				cloud := &fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
-					if throttling {
-						return says(req, tc.status, header, ""), nil
-					}
-					return says(req, http.StatusOK, "", wholeInstance()), nil
-				}}
-				rt := Wrap(Options{})(cloud)
-				heldBack, answered := throttlesOf(t, "cloud", "held-back"), throttlesOf(t, "cloud", "answered")
-				first := send(t, rt)
-				assert.Equal(t, tc.status, first.status)
-				throttling = false
+func requestsOf(t *testing.T, controller, operation, code string) func() float64 {
+	return grew(t, func() (float64, error) {
+		return testutil.GetCounterMetricValue(requests.WithLabelValues(controller, operation, code))
+	})
+}
 
-				began := time.Now()
-				second := send(t, rt)
-				assert.Equal(t, http.StatusTooManyRequests, second.status)
-				assert.Equal(t, 1, cloud.calls(), "the second was not sent")
-				assert.Zero(t, time.Since(began), "and nobody waited")
-				assert.Equal(t, 1., heldBack())
-				assert.Equal(t, 1., answered())
-
-				time.Sleep(tc.wait)
-				assert.Equal(t, http.StatusOK, send(t, rt).status)
-				assert.Equal(t, 2, cloud.calls())
-			})
-		})
-	}
+func durationsOf(t *testing.T, operation string) func() uint64 {
+	return grew(t, func() (uint64, error) {
+		return testutil.GetHistogramMetricCount(durations.WithLabelValues(operation))
+	})
 }
 
 type answer struct {
@@ -159,11 +107,12 @@ type answer struct {
 	retryAfter string
 }
 
-func send(t *testing.T, rt http.RoundTripper) answer {
+// send asks for something that begins with /v1/, for ten seconds at most.
+func send(t *testing.T, rt http.RoundTripper, path string) answer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://cloud.invalid/v1/instances/i-1", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://cloud.invalid/v1/"+path, nil)
 	require.NoError(t, err)
 	resp, err := rt.RoundTrip(req)
 	require.NoError(t, err)
@@ -171,48 +120,73 @@ func send(t *testing.T, rt http.RoundTripper) answer {
 	return answer{resp.StatusCode, resp.Header.Get("Retry-After")}
 }
 
+// A 429 is of all calls, and a 503 of its operation.
+func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status int
+		header string
+		wait   time.Duration
+	}{
+		"429 with seconds":          {http.StatusTooManyRequests, "30", 30 * time.Second},
+		"503 with seconds":          {http.StatusServiceUnavailable, "5", 5 * time.Second},
+		"503 that asks for nothing": {http.StatusServiceUnavailable, "", 0},
+		"a Retry-After of a year":   {http.StatusTooManyRequests, "31536000", time.Minute},
+		"429 with a date":           {http.StatusTooManyRequests, "date", 20 * time.Second},
+		"one with a fractional 1s":  {http.StatusTooManyRequests, "1.5", 1500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if tc.header == "date" {
+					tc.header = time.Now().Add(tc.wait).UTC().Format(http.TimeFormat)
+				}
+				cloud := &fakeCloud{}
+				cloud.refuse(tc.status, tc.header)
+				rt := Wrap(Options{})(cloud)
+				heldBack, answered := throttlesOf(t, "cloud", "held-back"), throttlesOf(t, "cloud", "answered")
+				assert.Equal(t, tc.status, send(t, rt, "instances/i-1").status)
+				cloud.answer = nil
+				if tc.wait > 0 {
+					began := time.Now()
+					assert.Equal(t, http.StatusTooManyRequests, send(t, rt, "instances/i-1").status)
+					assert.Len(t, cloud.at, 1, "the second was not sent")
+					assert.Zero(t, time.Since(began), "and nobody waited")
+					assert.Equal(t, 1., heldBack())
+					assert.Equal(t, 1., answered())
+					isOfAll := tc.status == http.StatusTooManyRequests
+					assert.Equal(t, isOfAll, send(t, rt, "routes").status == http.StatusTooManyRequests)
+				}
+				time.Sleep(tc.wait)
+				assert.Equal(t, http.StatusOK, send(t, rt, "instances/i-1").status)
+			})
+		})
+	}
+}
+
 // What callers get for a call that was not sent is the cloud's own problem.
 func TestHeldBackIsTheCloudsOwnProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cloud := &fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
-			return says(req, http.StatusTooManyRequests, "30", ""), nil
-		}}
+		cloud := &fakeCloud{}
+		cloud.refuse(http.StatusTooManyRequests, "30")
 		c := clientOf(t, cloud, Options{QPS: 100, Burst: 10})
 		_, err := c.GetInstance(t.Context(), "i-1")
 		require.Error(t, err)
 		time.Sleep(9500 * time.Millisecond)
-		for name, call := range map[string]func() error{
-			"a read": func() error { _, err := c.ListInstances(t.Context(), client.InstanceFilter{}); return err },
-			"a change": func() error {
-				_, err := c.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{})
-				return err
-			},
-			"the stream": func() error { return c.Watch(t.Context(), 0, true, nil) },
-		} {
-			err := call()
-			var refused *client.Error
-			require.ErrorAs(t, err, &refused, name)
-			assert.Equal(t, 21*time.Second, refused.RetryAfter, name)
-			assert.True(t, client.HasCode(err, api.RateLimited), name)
-			assert.ErrorContains(t, err, "the cloud's Retry-After lasts for another 21 s", name)
-		}
-		assert.Equal(t, 1, cloud.calls())
+		_, err = c.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{})
+		var refused *client.Error
+		require.ErrorAs(t, err, &refused)
+		assert.Equal(t, 21*time.Second, refused.RetryAfter)
+		assert.True(t, client.HasCode(err, api.RateLimited))
+		assert.ErrorContains(t, err, "the cloud's Retry-After lasts for another 21 s")
+		assert.Len(t, cloud.at, 1)
 	})
-}
-
-func wholeInstance() string {
-	body, _ := json.Marshal(api.Instance{Addresses: []api.Address{}, Tags: api.Tags{}, Identities: map[string]string{}})
-	return string(body)
 }
 
 func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
 		cloud.answer = func(req *http.Request) (*http.Response, error) {
-			if cloud.calls() == 1 {
-				return says(req, http.StatusTooManyRequests, "", ""), nil // That is a second.
-			}
-			return says(req, http.StatusOK, "", wholeInstance()), nil
+			cloud.answer = nil
+			return says(req, http.StatusTooManyRequests, "", ""), nil // That is a second.
 		}
 		c := clientOf(t, cloud, Options{})
 		delayed := throttlesOf(t, "cloud", "delayed")
@@ -224,46 +198,13 @@ func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A 503 is of its operation: the others are sent.
-func TestStayAwayOf503IsOfItsOperation(t *testing.T) {
-	for status, sent := range map[int]bool{http.StatusServiceUnavailable: true, http.StatusTooManyRequests: false} {
-		synctest.Test(t, func(t *testing.T) {
-			cloud := &fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
-				if req.URL.Path == "/v1/instances/i-1" {
-					return says(req, status, "30", ""), nil
-				}
-				return says(req, http.StatusOK, "", `{"items":[]}`), nil
-			}}
-			c := clientOf(t, cloud, Options{})
-			_, err := c.GetInstance(t.Context(), "i-1")
-			require.Error(t, err)
-			_, err = c.ListInstances(t.Context(), client.InstanceFilter{})
-			assert.Equal(t, sent, err == nil, "%d: %v", status, err)
-		})
-	}
-}
-
-// A 503 that asks for nothing closes nothing.
-func TestPlain503(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cloud := &fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
-			return says(req, http.StatusServiceUnavailable, "", ""), nil
-		}}
-		rt := Wrap(Options{})(cloud)
-		send(t, rt)
-		send(t, rt)
-		assert.Equal(t, 2, cloud.calls())
-	})
-}
-
 func TestOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cloud := &fakeCloud{}
-		rt := Wrap(Options{QPS: 10, Burst: 5})(cloud)
+		rt := Wrap(Options{QPS: 10, Burst: 5})(&fakeCloud{})
 		delayed, byCloud := throttlesOf(t, "client", "delayed"), throttlesOf(t, "cloud", "delayed")
 		began := time.Now()
 		for range 25 {
-			send(t, rt)
+			send(t, rt, "routes")
 		}
 		assert.Equal(t, 2*time.Second, time.Since(began), "5 at once, then 10 a second")
 		assert.Equal(t, 20., delayed())
@@ -277,37 +218,30 @@ func TestOwnLimitKeepsWithinTheCallsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
 		rt := Wrap(Options{QPS: 0.1, Burst: 1})(cloud)
-		heldBack := throttlesOf(t, "client", "held-back")
-		assert.Equal(t, http.StatusOK, send(t, rt).status)
+		heldBack, began := throttlesOf(t, "client", "held-back"), time.Now()
+		assert.Equal(t, http.StatusOK, send(t, rt, "routes").status)
 		for range 100 { // 10 s to wait, 10 s of time.
-			began := time.Now()
-			resp := send(t, rt)
-			assert.Equal(t, answer{http.StatusTooManyRequests, "10"}, resp)
-			assert.Zero(t, time.Since(began))
+			assert.Equal(t, answer{http.StatusTooManyRequests, "10"}, send(t, rt, "routes"))
 		}
+		assert.Zero(t, time.Since(began))
 		assert.Equal(t, 100., heldBack())
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, http.StatusOK, send(t, rt).status)
-		assert.Equal(t, 2, cloud.calls())
+		assert.Equal(t, http.StatusOK, send(t, rt, "routes").status)
+		assert.Len(t, cloud.at, 2)
 	})
 }
 
 func TestACallThatIsGivenUpStopsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
-		rt := Wrap(Options{QPS: 0.1, Burst: 1})(cloud)
-		send(t, rt)
+		c := clientOf(t, cloud, Options{QPS: 0.1, Burst: 1})
+		_, err := c.GetInstance(t.Context(), "i-1")
+		require.NoError(t, err)
 		givenUp := throttlesOf(t, "client", "given-up")
 		ctx, cancel := context.WithCancel(t.Context())
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://cloud.invalid/v1/routes", nil)
-		require.NoError(t, err)
 		time.AfterFunc(time.Second, cancel)
-		resp, err := rt.RoundTrip(req)
-		if resp != nil {
-			_ = resp.Body.Close()
-		}
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, 1, cloud.calls())
+		require.ErrorIs(t, c.Watch(ctx, 0, false, nil), context.Canceled) // The stream has no end by itself.
+		assert.Len(t, cloud.at, 1)
 		assert.Equal(t, 1., givenUp())
 	})
 }
@@ -315,52 +249,32 @@ func TestACallThatIsGivenUpStopsWaiting(t *testing.T) {
 func TestWhatIsCounted(t *testing.T) {
 	cloud := &fakeCloud{}
 	c := clientOf(t, cloud, Options{})
-	asked := func(controller, operation, code string) func() float64 {
-		return grew(
-			t, "fakecloud_ccm_cloud_requests_total",
-			map[string]string{"controller": controller, "operation": operation, "code": code},
-		)
-	}
-	took := func(operation string) func() float64 {
-		return grew(t, "fakecloud_ccm_cloud_request_duration_seconds", map[string]string{"operation": operation})
-	}
-
-	listed, listTook := asked("unknown", "list-instances", "200"), took("list-instances")
-	_, err := c.ListInstances(t.Context(), client.InstanceFilter{Name: "a"})
+	got, getTook := requestsOf(t, "unknown", "get-instance", "200"), durationsOf(t, "get-instance")
+	_, err := c.GetInstance(t.Context(), "i-1")
 	require.NoError(t, err)
-	assert.Equal(t, 1., listed())
-	assert.Equal(t, 1., listTook())
+	assert.Equal(t, 1., got())
+	assert.EqualValues(t, 1, getTook())
 
-	streamed, streamTook := asked("inventory", "stream-events", "200"), took("stream-events")
-	cloud.answer = func(req *http.Request) (*http.Response, error) { return says(req, http.StatusOK, "", ""), nil }
+	streamed, streamTook := requestsOf(t, Inventory, "stream-events", "200"), durationsOf(t, "stream-events")
+	cloud.refuse(http.StatusOK, "")
 	require.NoError(t, c.Watch(For(t.Context(), Inventory), 0, false, nil))
 	assert.Equal(t, 1., streamed())
 	assert.Zero(t, streamTook())
 
-	cloud.answer = func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED }
-	refused, refusedTook := asked(ServiceLB, "delete-load-balancer", "refused"), took("delete-load-balancer")
-	_, err = c.DeleteLoadBalancer(For(t.Context(), ServiceLB), "lb-1")
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	assert.Equal(t, 1., refused())
-	assert.Equal(t, 1., refusedTook())
-
-	// Calls that time out, before the head of their answer or after it, and one that is cancelled.
-	for code, answer := range map[string]func(*http.Request) (*http.Response, error){
-		"timeout": func(*http.Request) (*http.Response, error) { return nil, context.DeadlineExceeded },
-		"reset": func(req *http.Request) (*http.Response, error) {
-			resp := says(req, http.StatusOK, "", "")
-			resp.Body = io.NopCloser(iotest.ErrReader(syscall.ECONNRESET))
-			return resp, nil
-		},
-		"canceled": func(req *http.Request) (*http.Response, error) {
-			resp := says(req, http.StatusOK, "", "")
-			resp.Body = io.NopCloser(iotest.ErrReader(context.Canceled))
-			return resp, nil
-		},
+	// Calls that fail before the head of their answer, and after it.
+	for code, failure := range map[string]struct{ head, body error }{
+		"refused":  {head: syscall.ECONNREFUSED},
+		"timeout":  {head: context.DeadlineExceeded},
+		"reset":    {body: syscall.ECONNRESET},
+		"canceled": {body: context.Canceled},
 	} {
-		cloud.answer = answer
-		failed, failedTook := asked(ServiceLB, "delete-load-balancer", code), took("delete-load-balancer")
-		succeeded := asked(ServiceLB, "delete-load-balancer", "200")
+		cloud.answer = func(req *http.Request) (*http.Response, error) {
+			resp := says(req, http.StatusOK, "", "")
+			resp.Body = io.NopCloser(iotest.ErrReader(failure.body))
+			return resp, failure.head
+		}
+		failed, failedTook := requestsOf(t, ServiceLB, "delete-load-balancer", code), durationsOf(t, "delete-load-balancer")
+		succeeded := requestsOf(t, ServiceLB, "delete-load-balancer", "200")
 		_, err = c.DeleteLoadBalancer(For(t.Context(), ServiceLB), "lb-1")
 		require.Error(t, err)
 		assert.Positive(t, failed(), code)
@@ -368,7 +282,9 @@ func TestWhatIsCounted(t *testing.T) {
 		assert.Zero(t, succeeded(), code)
 	}
 
-	hits := grew(t, "fakecloud_ccm_cache_questions_total", map[string]string{"resource": "instance", "result": "hit"})
+	hits := grew(t, func() (float64, error) {
+		return testutil.GetCounterMetricValue(cacheQuestions.WithLabelValues("instance", "hit"))
+	})
 	CacheQuestion("instance", "hit")
 	assert.Equal(t, 1., hits())
 }
