@@ -42,7 +42,7 @@ const (
 	// list that is staler than that could show it again as it once was.
 	versionsKept = time.Hour
 	// eventsAhead is how many events may come while a list is made, before the stream has to wait.
-	eventsAhead = 10_000
+	eventsAhead = 1000
 )
 
 // facts are what the cache needs to know of a resource of any kind.
@@ -79,7 +79,7 @@ func (o *object[T]) change(k ChangeKind) Change {
 	return c
 }
 
-// kind is what is remembered of one kind of resource. Its reflector calls ListAnew and Watch, and then Add,
+// kind is what is remembered of one kind of resource. Its reflector calls listAnew and watchSinceList, and then Add,
 // Update, Delete and Replace with what they return. The memory's mu guards the fields that change.
 type kind[T any] struct {
 	*memory
