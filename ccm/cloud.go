@@ -77,7 +77,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	limits := guard.Limits{Share: mass.Share, Minimum: mass.Minimum, Window: mass.Window.Duration, Hold: mass.Hold.Duration}
 	instances := &instances{
 		api: api, identity: identity, explain: explain,
-		labels: nodeLabels(cfg.NodeLabels), addresses: newNodeAddressRules(cfg.NodeAddresses),
+		labels: cfg.NodeLabels, addresses: newNodeAddressRules(cfg.NodeAddresses),
 		guard: guard.New(guardedNodes, limits, clock.RealClock{}, explain),
 	}
 	return &cloud{
