@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -35,6 +34,7 @@ type cloud struct {
 	memory        *cache.Cloud                // nil without a cache
 	memoryHealth  *jobHealth
 	instances     *instances
+	guarded       *guard.Instances // instances, of which not too many may be gone at a time
 	loadBalancers *loadBalancers
 	routes        *routes
 	orphanGuard   *guard.Budget // of load balancers without a Service
@@ -78,13 +78,13 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	instances := &instances{
 		api: api, identity: identity, explain: explain,
 		labels: cfg.NodeLabels, addresses: newNodeAddressRules(cfg.NodeAddresses),
-		guard: guard.New(guardedNodes, limits, clock.RealClock{}, explain),
 	}
 	return &cloud{
 		checkToken:   definite.CheckToken,
 		memory:       memory,
 		memoryHealth: memoryHealth,
 		instances:    instances,
+		guarded:      guard.Limit(instances, limits, explain),
 		loadBalancers: &loadBalancers{
 			api: api, explain: explain, identity: identity, defaults: cfg.LoadBalancer.Defaults,
 		},
@@ -92,7 +92,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 			api: api, identity: identity, instances: instances, explain: explain,
 			health: newJobHealth("the route controller"),
 		},
-		orphanGuard: guard.New(guardedOrphans, limits, clock.RealClock{}, explain),
+		orphanGuard: guard.New(guardedOrphans, limits, explain),
 		explain:     explain,
 		identity:    identity,
 	}, nil
@@ -114,7 +114,7 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	ctx, cancel := context.WithCancel(context.Background())
 	c.identity.start(ctx, builder.ClientOrDie("fakecloud-cluster"))
 	configMaps := builder.ClientOrDie("fakecloud-guard").CoreV1().ConfigMaps(contract.GuardNamespace)
-	for _, budget := range []*guard.Budget{c.instances.guard, c.orphanGuard} {
+	for _, budget := range []*guard.Budget{c.guarded.Budget, c.orphanGuard} {
 		budget.Keep(configMaps)
 		go budget.Run(ctx)
 	}
@@ -147,8 +147,8 @@ func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
 func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 	core := informers.Core().V1()
 	nodes := core.Nodes().Lister()
-	c.routes.nodes, c.instances.nodes = nodes, nodes
-	c.instances.guard.Watch(c.instances.listNodeUIDs, core.Nodes().Informer().HasSynced)
+	c.routes.nodes = nodes
+	c.guarded.Follow(nodes, core.Nodes().Informer().HasSynced)
 	if err := requestRouteResync(core.Nodes().Informer()); err != nil {
 		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
 	}
@@ -162,7 +162,7 @@ func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 }
 
 func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.loadBalancers, true }
-func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool)   { return c.instances, true }
+func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool)   { return c.guarded, true }
 func (c *cloud) Routes() (cloudprovider.Routes, bool)             { return c.routes, true }
 func (c *cloud) ProviderName() string                             { return contract.ProviderName }
 

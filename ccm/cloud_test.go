@@ -30,7 +30,7 @@ func newTestCloud(f *fakeAPI) *cloud {
 	i := newInstances(f)
 	return &cloud{
 		checkToken: definite(f, "lab").CheckToken,
-		instances:  i, explain: i.explain, memoryHealth: newJobHealth("cache"), loadBalancers: &loadBalancers{},
+		instances:  i, guarded: limited(i), explain: i.explain, memoryHealth: newJobHealth("cache"), loadBalancers: &loadBalancers{},
 		routes: &routes{health: newJobHealth("routes")}, identity: testIdentity(""),
 		orphanGuard: newTestGuard(guardedOrphans, func() sets.Set[types.UID] { return nil }, i.explain),
 	}
@@ -90,7 +90,7 @@ func TestTwoLeasesShareOneCloud(t *testing.T) {
 			leases.Go(func() {
 				c.Initialize(builder, stop)
 				c.SetInformers(shared)
-				_, err := c.instances.nodes.Get("node-1") // What its controllers do next.
+				_, err := c.routes.nodes.Get("node-1") // What its controllers do next.
 				assert.True(t, apierrors.IsNotFound(err))
 			})
 		}

@@ -110,7 +110,7 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	i.identity, i.explain = testIdentity("cluster-uid"), w.explain
 	w.nodeWatch = &nodeWatch{
 		prompting: true, removing: true, kube: kube, explain: w.explain,
-		mayDeleteNode: i.mayDeleteNode, findInstance: i.findInstance,
+		mayDeleteNode: limited(i).MayDelete, findInstance: i.FindInstance,
 		nodes: w.nodes, queue: newKeyQueue("nodes", minNodeRetry, maxNodeRetry), prompts: map[types.UID]prompt{},
 	}
 	reconciler := &serviceReconciler{cluster: clusterName, kube: kube, balancers: w.reconciler}

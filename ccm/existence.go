@@ -24,45 +24,37 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// verdict is what is known of the instance of a Node. Exactly one field is set.
-type verdict struct {
-	instance   *api.Instance // it exists
-	goneReason string        // it is gone, and why that is certain
-	err        error         // nothing is known
-}
+// goneError is why it is certain that an instance is gone. It is a cloudprovider.InstanceNotFound.
+type goneError string
 
-// existingInstance is the instance, or an error. The error wraps
-// cloudprovider.InstanceNotFound exactly when the instance is gone.
-func (v verdict) existingInstance() (*api.Instance, error) {
-	if v.goneReason != "" {
-		return nil, fmt.Errorf("%s: %w", v.goneReason, cloudprovider.InstanceNotFound)
-	}
-	return v.instance, v.err
-}
+func (e goneError) Error() string { return string(e) }
 
-// checkExistence is the verdict on the Node's instance.
-func (i *instances) checkExistence(ctx context.Context, node *corev1.Node) verdict {
+// Is makes it a cloudprovider.InstanceNotFound.
+func (e goneError) Is(target error) bool { return target == cloudprovider.InstanceNotFound }
+
+// checkExistence returns the Node's instance. A goneError means that it is gone, any other that nothing is known.
+func (i *instances) checkExistence(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
 	if node.Spec.ProviderID == "" {
 		return i.checkExistenceByName(ctx, node)
 	}
 	id, err := parseProviderID(node.Spec.ProviderID)
 	if err != nil {
-		return verdict{err: err}
+		return nil, err
 	}
 	return i.checkExistenceByID(ctx, id)
 }
 
-func (i *instances) checkExistenceByID(ctx context.Context, id string) verdict {
+func (i *instances) checkExistenceByID(ctx context.Context, id string) (*api.Instance, error) {
 	instance, err := i.api.GetInstance(ctx, id)
 	switch {
 	case client.IsNotFound(err):
-		return verdict{goneReason: "the cloud has no instance " + id}
+		return nil, goneError("the cloud has no instance " + id)
 	case err != nil:
-		return verdict{err: err}
+		return nil, err
 	case isEnded(instance.State):
-		return verdict{goneReason: fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State)}
+		return nil, goneError(fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State))
 	}
-	return verdict{instance: instance}
+	return instance, nil
 }
 
 // errNoSuchName does not mean that the instance is gone: an empty list may be broken or
@@ -70,19 +62,19 @@ func (i *instances) checkExistenceByID(ctx context.Context, id string) verdict {
 var errNoSuchName = errors.New("no instance has that name")
 
 // checkExistenceByName is checkExistence for a Node that has no provider ID yet.
-func (i *instances) checkExistenceByName(ctx context.Context, node *corev1.Node) verdict {
+func (i *instances) checkExistenceByName(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
 	all, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: node.Name})
 	if err != nil {
-		return verdict{err: err}
+		return nil, err
 	}
-	v, last := i.chooseByName(node.Name, all)
+	instance, last, err := i.chooseByName(node.Name, all)
 	switch {
 	case last == nil:
-		return v
+		return instance, err
 	case !existedBeforeEnd(node, last):
 		// The Node is of another instance, and a list that does not show that is stale.
-		return verdict{err: fmt.Errorf("%w: %q; only %s had it, which ended before the Node registered",
-			errNoSuchName, node.Name, last.ID)}
+		return nil, fmt.Errorf("%w: %q; only %s had it, which ended before the Node registered",
+			errNoSuchName, node.Name, last.ID)
 	}
 	return i.checkExistenceByID(ctx, last.ID)
 }
@@ -94,11 +86,11 @@ func existedBeforeEnd(node *corev1.Node, ended *api.Instance) bool {
 	return node.CreationTimestamp.Add(time.Second).Before(ended.UpdatedAt)
 }
 
-// chooseByName is the verdict on the instances of that name. If all of them have ended there
-// is none, and last is the one that ended last. The tag of the cluster decides, where an instance
+// chooseByName chooses among the instances of that name. If all of them have ended it chooses
+// none, and last is the one that ended last. The tag of the cluster decides, where an instance
 // has one: other clusters of the project have Nodes of that name, too, and what is adopted is
 // adopted for good, as a provider ID never changes.
-func (i *instances) chooseByName(name string, all []api.Instance) (v verdict, last *api.Instance) {
+func (i *instances) chooseByName(name string, all []api.Instance) (chosen, last *api.Instance, err error) {
 	var tagged, untagged, others, gone []api.Instance
 	for _, instance := range all {
 		if !strings.EqualFold(instance.Name, name) { // A kubelet registers its host name in lower case.
@@ -121,18 +113,18 @@ func (i *instances) chooseByName(name string, all []api.Instance) (v verdict, la
 	}
 	switch {
 	case len(live) == 1:
-		return verdict{instance: &live[0]}, nil
+		return &live[0], nil, nil
 	case len(live) > 1:
-		return verdict{err: newAmbiguousError(name, live)}, nil
+		return nil, nil, newAmbiguousError(name, live)
 	case len(gone) == 0:
 		if len(others) > 0 {
-			return verdict{err: fmt.Errorf("%w in this cluster: %q is %s, which has the tag %s=%s", errNoSuchName,
-				name, others[0].ID, contract.TagCluster, others[0].Tags[contract.TagCluster])}, nil
+			return nil, nil, fmt.Errorf("%w in this cluster: %q is %s, which has the tag %s=%s", errNoSuchName,
+				name, others[0].ID, contract.TagCluster, others[0].Tags[contract.TagCluster])
 		}
-		return verdict{err: fmt.Errorf("%w: %q", errNoSuchName, name)}, nil
+		return nil, nil, fmt.Errorf("%w: %q", errNoSuchName, name)
 	}
 	ended := slices.MaxFunc(gone, func(a, b api.Instance) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
-	return verdict{}, &ended
+	return nil, &ended, nil
 }
 
 // isEnded tells whether an instance is gone for a cluster. An instance that is still

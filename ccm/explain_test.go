@@ -24,7 +24,6 @@ import (
 
 // The exact reason of each error, however deep it is wrapped.
 func TestCauseOf(t *testing.T) {
-	_, ended := verdict{goneReason: "it ended"}.existingInstance()
 	_, foreign := parseProviderID("aws:///eu/i-1")
 	swapped := definite(&fakeAPI{t: t, project: othersToken}, "lab")
 	_, otherProject := definite(&fakeAPI{
@@ -36,7 +35,7 @@ func TestCauseOf(t *testing.T) {
 		err  error
 		want cause
 	}{
-		"an ended instance":                 {ended, cause{reason: "InstanceNotFound"}},
+		"an ended instance":                 {goneError("it ended"), cause{reason: "InstanceNotFound"}},
 		"gone":                              {cloudprovider.InstanceNotFound, cause{reason: "InstanceNotFound"}},
 		"no instance of that name":          {errNoSuchName, cause{reason: "InstanceNotFound"}},
 		"two of that name":                  {ids, cause{"InstanceAmbiguous", "i-1 i-2"}},

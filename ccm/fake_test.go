@@ -12,10 +12,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/utils/clock"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	kcache "k8s.io/client-go/tools/cache"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -159,10 +161,22 @@ func instance(state api.InstanceState) api.Instance {
 
 // newTestGuard is a budget that is kept in an API server of its own.
 func newTestGuard(kind guard.Kind, list func() sets.Set[types.UID], explain *explainer) *guard.Budget {
-	b := guard.New(kind, oneThird, clock.RealClock{}, explain)
+	b := guard.New(kind, oneThird, explain)
 	b.Keep(fake.NewClientset().CoreV1().ConfigMaps(contract.GuardNamespace))
 	b.Watch(list, func() bool { return true })
 	return b
+}
+
+// limited puts a budget of Nodes, kept in an API server of its own, around the instances.
+func limited(i *instances, nodes ...*corev1.Node) *guard.Instances {
+	indexer := kcache.NewIndexer(kcache.MetaNamespaceKeyFunc, kcache.Indexers{})
+	for _, n := range nodes {
+		_ = indexer.Add(n) // An indexer never fails.
+	}
+	guarded := guard.Limit(i, oneThird, i.explain)
+	guarded.Keep(fake.NewClientset().CoreV1().ConfigMaps(contract.GuardNamespace))
+	guarded.Follow(corelisters.NewNodeLister(indexer), func() bool { return true })
+	return guarded
 }
 
 // oneThird is the configuration's default.

@@ -96,7 +96,7 @@ func (w *incompleteWorld) newProvider(t *testing.T, cached bool) *cloud {
 	}, clusterName)
 	require.NoError(t, err)
 	c.identity.setUID("k-1")
-	c.routes.nodes, c.instances.nodes = w.nodes, w.nodes
+	c.routes.nodes = w.nodes
 	return c
 }
 

@@ -3,31 +3,25 @@ package ccm
 // The node controller calls InstanceMetadata to initialise a Node, and again every few
 // minutes for its addresses. The node lifecycle controller calls InstanceExists and
 // InstanceShutdown for Nodes that are not Ready, and deletes the Node when the first is
-// false. existence.go decides what is certain, and package guard how many Nodes may go at a time.
+// false. existence.go decides what is certain. Package guard limits how many Nodes may go at a time.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
-	nodeutil "k8s.io/component-helpers/node/util"
-	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
-	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -35,111 +29,39 @@ import (
 type instances struct {
 	api       core.Cloud
 	identity  *clusterIdentity
-	guard     *guard.Budget          // of Nodes
-	nodes     corelisters.NodeLister // set before the controllers start
 	explain   *explainer
 	labels    nodeLabels
 	addresses nodeAddressRules
 }
 
-// guardedNodes are what the guard of Nodes guards.
-var guardedNodes = guard.Kind{
-	Key: "state.json", Confirmation: contract.AnnotationConfirmMassDeletion, One: "Node", Many: "Nodes",
-	Finding: "were reported gone",
-	Remedy:  "If the instances still exist, repair the cloud, and the Nodes stay",
-}
-
 var _ cloudprovider.InstancesV2 = (*instances)(nil)
 
-// InstanceExists is false only if the cloud said, for our project, that the instance does
-// not exist or has ended, and not too many Nodes end at once. A stopped instance exists. For
-// a Node without a provider ID, a list without its name proves nothing: its ended instance
-// must be seen.
+// InstanceExists is false only if the cloud said, for our project, that the instance does not exist or has
+// ended. A stopped instance exists. For a Node without a provider ID, a list without its name proves nothing:
+// its ended instance must be seen.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	goneReason, err := i.mayDeleteNode(calls.For(ctx, calls.CloudNodeLifecycle), node)
-	if err != nil {
+	_, err := i.FindInstance(ctx, node)
+	switch {
+	case errors.Is(err, cloudprovider.InstanceNotFound):
+		return false, nil
+	case err != nil:
 		return false, fmt.Errorf("checking whether the instance of node %s exists: %w", node.Name, err)
 	}
-	return goneReason == "", nil
+	return true, nil
 }
 
-// mayDeleteNode is why the Node may be deleted: its instance is gone for certain, and the mass-deletion guard
-// allows it. It is "" if the instance exists. An error keeps the Node; an api.RetryError says when to check
-// again.
-func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (goneReason string, err error) {
-	if err := i.guard.CheckHeld(node.UID); err != nil {
-		return "", err
+// FindInstance is the Node's instance. The error wraps cloudprovider.InstanceNotFound exactly when it is gone.
+func (i *instances) FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
+	instance, err := i.checkExistence(calls.For(ctx, calls.CloudNodeLifecycle), node)
+	if err == nil {
+		i.explain.explainInstanceState(node, instance)
 	}
-	v := i.checkExistence(ctx, node)
-	switch {
-	case v.instance != nil:
-		i.recordExists(node, v.instance)
-		return "", nil
-	case v.goneReason == "":
-		return "", v.err
-	case isBeingRemoved(node):
-		return v.goneReason, nil
-	}
-	if err := i.checkNotReplaced(node); err != nil {
-		return "", err
-	}
-	err = i.guard.Admit(ctx, guard.Candidate{
-		UID: node.UID, Object: node, Why: v.goneReason, InUse: isReady(node),
-	})
-	if err != nil {
-		return "", err
-	}
-	return v.goneReason, nil
-}
-
-// findInstance is the Node's instance.
-func (i *instances) findInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	return i.checkExistence(ctx, node).existingInstance()
-}
-
-// isBeingRemoved tells whether the Node is removed from within the cluster, whatever the cloud says.
-func isBeingRemoved(node *corev1.Node) bool {
-	return node.DeletionTimestamp != nil ||
-		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted })
-}
-
-// checkNotReplaced fails if another Node has the name by now. Upstream lists Nodes at the start of a
-// round and deletes by name, so it could delete the Node of a new instance that registered since.
-func (i *instances) checkNotReplaced(node *corev1.Node) error {
-	now, err := i.nodes.Get(node.Name)
-	if err == nil && now.UID != node.UID {
-		return fmt.Errorf("node %s has registered again since this check began", node.Name)
-	}
-	return nil
-}
-
-// listNodeUIDs are the UIDs of all Nodes.
-func (i *instances) listNodeUIDs() sets.Set[types.UID] {
-	uids := sets.New[types.UID]()
-	all, err := i.nodes.List(labels.Everything())
-	if err != nil {
-		klog.ErrorS(err, "Listing Nodes") // A lister that reads memory gives none.
-	}
-	for _, node := range all {
-		uids.Insert(node.UID)
-	}
-	return uids
-}
-
-func isReady(node *corev1.Node) bool {
-	_, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
-	return ready != nil && ready.Status == corev1.ConditionTrue
-}
-
-// recordExists tells the guard and the explainer that a Node's instance exists.
-func (i *instances) recordExists(node *corev1.Node, instance *api.Instance) {
-	i.guard.RecordExists(node.UID, node)
-	i.explain.explainInstanceState(node, instance)
+	return instance, err
 }
 
 // InstanceShutdown is true for an instance that is stopped. One that is still stopping may serve.
 func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
-	instance, err := i.findInstance(calls.For(ctx, calls.CloudNodeLifecycle), node)
+	instance, err := i.FindInstance(ctx, node)
 	if err != nil {
 		return false, fmt.Errorf("checking whether the instance of node %s is shut down: %w", node.Name, err)
 	}
@@ -159,11 +81,10 @@ func (i *instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*c
 
 // buildMetadata finds the Node's instance, and checks what it would write on the Node.
 func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	instance, err := i.findInstance(ctx, node)
+	instance, err := i.FindInstance(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	i.recordExists(node, instance)
 	addresses := i.addresses.nodeAddresses(instance, node.Name)
 	// Upstream writes what it is given, and would take the Node's address from it.
 	if !slices.ContainsFunc(addresses, isInternalAddress) {

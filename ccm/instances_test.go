@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -35,17 +32,11 @@ func node(providerID string) *corev1.Node {
 	return n
 }
 
-// newInstances knows of no Nodes.
 func newInstances(f *fakeAPI) *instances {
-	explain := newExplainer()
-	i := &instances{
-		api: definite(f, "lab"), identity: testIdentity("cluster-uid"),
-		explain:   explain,
+	return &instances{
+		api: definite(f, "lab"), identity: testIdentity("cluster-uid"), explain: newExplainer(),
 		addresses: newNodeAddressRules(config.Default().NodeAddresses),
-		nodes:     corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 	}
-	i.guard = newTestGuard(guardedNodes, i.listNodeUIDs, explain)
-	return i
 }
 
 func TestInstanceMetadata(t *testing.T) {
@@ -227,58 +218,4 @@ func TestAddressesAreValid(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A Node that somebody removes, the autoscaler or a person, costs no budget and is not held.
-func TestNodesThatAreBeingRemovedGo(t *testing.T) {
-	for name, remove := range map[string]func(n *corev1.Node){
-		"deleted":    func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
-		"autoscaler": func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: taintToBeDeleted}} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			i := newInstances(&fakeAPI{t: t, getInstance: failsWith(problem(404, api.NotFound, ourProject))})
-			for _, uid := range []types.UID{"u1", "u2"} {
-				n := node(byID)
-				n.UID = uid
-				remove(n)
-				there, err := i.InstanceExists(t.Context(), n)
-				require.NoError(t, err)
-				assert.False(t, there)
-			}
-		})
-	}
-}
-
-// A Node that has registered anew does not go because the one before it may.
-func TestReplacedNodeStays(t *testing.T) {
-	i := newInstances(&fakeAPI{t: t, getInstance: failsWith(problem(404, api.NotFound, ourProject))})
-	now := node("")
-	now.UID = "another"
-	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	require.NoError(t, indexer.Add(now))
-	i.nodes = corelisters.NewNodeLister(indexer)
-	there, err := i.InstanceExists(t.Context(), node(byID))
-	require.ErrorContains(t, err, "node node-1 has registered again since")
-	assert.False(t, there)
-}
-
-// While a Node is held the cloud is not asked about it, and Events say what holds it.
-func TestHeldNode(t *testing.T) {
-	asked := 0
-	i := newInstances(&fakeAPI{t: t, getInstance: func(id string) (*api.Instance, error) {
-		asked++
-		return nil, problem(404, api.NotFound, ourProject)
-	}})
-	recorder := record.NewFakeRecorder(10)
-	i.explain.setRecorder(recorder)
-	for n, want := range []string{"", "kept until", "kept until", "kept until"} {
-		of := node(byID)
-		of.UID = types.UID(fmt.Sprint("u", min(n, 1))) // One that goes, and one that is asked about thrice.
-		_, err := i.InstanceExists(t.Context(), of)
-		assertError(t, err, want)
-	}
-	assert.Equal(t, 2, asked)
-	assert.Contains(t, <-recorder.Events, "Warning MassDeletionStopped Mass deletion stopped (trip 1): more than 1 of 1 Nodes")
-	assert.Contains(t, <-recorder.Events, "Warning MassDeletionHeld Node is not deleted: the cloud has no instance i-1")
-	assert.Empty(t, recorder.Events)
 }

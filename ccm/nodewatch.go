@@ -101,8 +101,8 @@ func newNodeWatch(c *cloud, kube kubernetes.Interface, queue string) *nodeWatch 
 	return &nodeWatch{
 		kube:          kube,
 		explain:       c.explain,
-		mayDeleteNode: c.instances.mayDeleteNode,
-		findInstance:  c.instances.findInstance,
+		mayDeleteNode: c.guarded.MayDelete,
+		findInstance:  c.instances.FindInstance,
 		queue:         newKeyQueue("cloud_watch_"+queue, minNodeRetry, maxNodeRetry),
 		prompts:       map[types.UID]prompt{},
 	}

@@ -219,7 +219,7 @@ func (w *routeWorld) start() func() {
 
 func (w *routeWorld) newCloud() *cloud {
 	i := newInstances(w.cloud.fakeAPI)
-	c := &cloud{instances: i, explain: i.explain, routes: &routes{
+	c := &cloud{instances: i, guarded: limited(i), explain: i.explain, routes: &routes{
 		api: definite(w.cloud, "lab"), identity: w.identity, instances: i, explain: i.explain,
 		health: newJobHealth("routes"),
 	}}

@@ -176,7 +176,7 @@ func (e notSupportedError) cause() cause { return cause{reason: contract.ReasonR
 // createRoute makes a route. One that is already as it should be will do: the list that lacked
 // it may have been stale.
 func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *cloudprovider.Route) error {
-	instance, err := r.instances.findInstance(ctx, node)
+	instance, err := r.instances.FindInstance(ctx, node)
 	if err != nil {
 		return fmt.Errorf("finding the instance for route %s: %w", route.DestinationCIDR, err)
 	}

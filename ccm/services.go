@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	servicecontroller "k8s.io/cloud-provider/controllers/service"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 )
@@ -52,9 +53,6 @@ func targetNodes(nodes cache.Indexer) []*corev1.Node {
 	return slices.DeleteFunc(all, func(node *corev1.Node) bool { return !isTargetNode(node) })
 }
 
-// taintToBeDeleted is the cluster autoscaler's mark of a Node that it is about to remove.
-const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
-
 // isTargetNode is stableNodeSetPredicates of upstream's controllers/service/controller.go:
 // not being deleted, not excluded by label, not about to be removed. Whether the Node is
 // Ready is for the health check to find out (KEP-3458).
@@ -67,7 +65,7 @@ func isTargetNode(node *corev1.Node) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted })
+	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == servicecontroller.ToBeDeletedTaint })
 }
 
 // serviceIndex finds the Services that an informer knows by their UID.

@@ -107,9 +107,9 @@ type Budget struct {
 }
 
 // New makes a budget. Call Watch and Run before the controllers start.
-func New(kind Kind, limits Limits, clock clock.PassiveClock, events Events) *Budget {
+func New(kind Kind, limits Limits, events Events) *Budget {
 	b := &Budget{
-		kind: kind, limits: limits, clock: clock, events: events,
+		kind: kind, limits: limits, clock: clock.RealClock{}, events: events,
 		allowed: sets.New[types.UID](), held: map[types.UID]time.Time{},
 	}
 	b.updateMetrics()

@@ -133,7 +133,8 @@ func uid(n int) types.UID { return types.UID(fmt.Sprintf("%04d", n)) }
 // restart has another process lead, which knows what the record has.
 func (h *herd) restart() {
 	kind := Kind{Key: "nodes", Confirmation: "raise", One: "Node", Many: "Nodes", Finding: "were reported gone"}
-	h.b = New(kind, oneThird, h.clock, h.told)
+	h.b = New(kind, oneThird, h.told)
+	h.b.clock = h.clock
 	h.b.Keep(h.record)
 	h.b.Watch(h.there.Clone, func() bool { return true })
 }
@@ -411,7 +412,8 @@ func TestOtherBudget(t *testing.T) {
 	h := newHerd(t, 30)
 	h.end(0, 1, true)
 	h.round()
-	other := New(Kind{Key: "orphans", One: "load balancer"}, oneThird, h.clock, h.told)
+	other := New(Kind{Key: "orphans", One: "load balancer"}, oneThird, h.told)
+	other.clock = h.clock
 	other.Keep(h.record)
 	other.Watch(h.there.Clone, func() bool { return true })
 	require.NoError(t, other.Admit(t.Context(), Candidate{UID: "lb-1"}))

@@ -1,0 +1,136 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	cloudprovider "k8s.io/cloud-provider"
+	servicecontroller "k8s.io/cloud-provider/controllers/service"
+	nodeutil "k8s.io/component-helpers/node/util"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// ofNodes are what a budget of Nodes is for.
+var ofNodes = Kind{
+	Key: "state.json", Confirmation: contract.AnnotationConfirmMassDeletion, One: "Node", Many: "Nodes",
+	Finding: "were reported gone",
+	Remedy:  "If the instances still exist, repair the cloud, and the Nodes stay",
+}
+
+// Finder answers upstream's questions about instances, and finds the one of a Node.
+type Finder interface {
+	cloudprovider.InstancesV2
+	// FindInstance fails with a cloudprovider.InstanceNotFound, which says why that is certain, exactly if
+	// the Node's instance is gone.
+	FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error)
+}
+
+// Instances answers as a Finder does, but keeps Nodes while too many are gone at once.
+type Instances struct {
+	Finder
+	*Budget
+	nodes corelisters.NodeLister
+}
+
+var _ cloudprovider.InstancesV2 = (*Instances)(nil)
+
+// Limit puts the budget of Nodes around what finds their instances. Call Follow before the controllers start.
+func Limit(inner Finder, limits Limits, events Events) *Instances {
+	return &Instances{Finder: inner, Budget: New(ofNodes, limits, events)}
+}
+
+// Follow sets what lists the Nodes, and what tells whether that is complete.
+func (i *Instances) Follow(nodes corelisters.NodeLister, synced cache.InformerSynced) {
+	i.nodes = nodes
+	i.Watch(i.listUIDs, synced)
+}
+
+// listUIDs are the UIDs of all Nodes.
+func (i *Instances) listUIDs() sets.Set[types.UID] {
+	uids := sets.New[types.UID]()
+	all, err := i.nodes.List(labels.Everything())
+	if err != nil {
+		klog.ErrorS(err, "Listing Nodes") // A lister that reads memory gives none.
+	}
+	for _, node := range all {
+		uids.Insert(node.UID)
+	}
+	return uids
+}
+
+// InstanceExists is false only if the Node may be deleted.
+func (i *Instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
+	goneReason, err := i.MayDelete(ctx, node)
+	if err != nil {
+		return false, fmt.Errorf("checking whether the instance of node %s exists: %w", node.Name, err)
+	}
+	return goneReason == "", nil
+}
+
+// InstanceMetadata notes that the Node's instance exists.
+func (i *Instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
+	metadata, err := i.Finder.InstanceMetadata(ctx, node)
+	if err == nil {
+		i.RecordExists(node.UID, node)
+	}
+	return metadata, err
+}
+
+// MayDelete is why the Node may be deleted: its instance is gone for certain, and the budget allows it. It is
+// "" if the instance exists. An error keeps the Node; an api.RetryError says when to check again.
+func (i *Instances) MayDelete(ctx context.Context, node *corev1.Node) (goneReason string, err error) {
+	if err := i.CheckHeld(node.UID); err != nil {
+		return "", err
+	}
+	_, err = i.FindInstance(ctx, node)
+	switch {
+	case err == nil:
+		i.RecordExists(node.UID, node)
+		return "", nil
+	case !errors.Is(err, cloudprovider.InstanceNotFound):
+		return "", err
+	case isBeingRemoved(node):
+		return err.Error(), nil
+	}
+	if err := i.checkNotReplaced(node); err != nil {
+		return "", err
+	}
+	why := err.Error()
+	if err := i.Admit(ctx, Candidate{UID: node.UID, Object: node, Why: why, InUse: isReady(node)}); err != nil {
+		return "", err
+	}
+	return why, nil
+}
+
+// isBeingRemoved tells whether the Node is removed from within the cluster, whatever the cloud says.
+func isBeingRemoved(node *corev1.Node) bool {
+	return node.DeletionTimestamp != nil || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == servicecontroller.ToBeDeletedTaint
+	})
+}
+
+// checkNotReplaced fails if another Node has the name by now. Upstream lists Nodes at the start of a
+// round and deletes by name, so it could delete the Node of a new instance that registered since.
+func (i *Instances) checkNotReplaced(node *corev1.Node) error {
+	now, err := i.nodes.Get(node.Name)
+	if err == nil && now.UID != node.UID {
+		return fmt.Errorf("node %s has registered again since this check began", node.Name)
+	}
+	return nil
+}
+
+func isReady(node *corev1.Node) bool {
+	_, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}
