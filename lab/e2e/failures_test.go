@@ -129,10 +129,16 @@ func TestControlPlaneThatDiesAndIsMended(t *testing.T) {
 	)
 	f.real("kube-controller-manager")
 
-	cmd := f.command("up", "--quiet")
+	var out []byte
 	var said strings.Builder
-	cmd.Stderr = &said
-	out, err := cmd.Output()
+	var err error
+	for taken := true; taken; taken = strings.Contains(said.String(), "cannot come back to its addresses") {
+		require.NoError(t, f.moveIn().Close()) // A lab of another home may have moved in.
+		said.Reset()
+		cmd := f.command("up", "--quiet")
+		cmd.Stderr = &said
+		out, err = cmd.Output()
+	}
 	require.NoError(t, err, said.String())
 	assert.Empty(t, string(out)+said.String(), "quiet, and nothing is wrong")
 	assert.NoFileExists(t, filepath.Join(f.kube, "kubectl"))
