@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
 	cpconfig "k8s.io/cloud-provider/config"
+	"k8s.io/cloud-provider/names"
 	"k8s.io/cloud-provider/options"
 	cliflag "k8s.io/component-base/cli/flag"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
@@ -23,9 +25,11 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	ccmversion "github.com/ccmlab/ccmlab/ccm/version"
+	"github.com/ccmlab/ccmlab/ccm/watch"
 )
 
 // NewCommand is the ccm's command line: k8s.io/cloud-provider's app with this provider in
@@ -171,3 +175,19 @@ func openCloud(configFile, cluster string) (*cloud, error) {
 }
 
 func binaryVersion() string { return ccmversion.Get().Version }
+
+// controllerConstructors are those of upstream's controllers and of the cloud watch, by the names that --controllers
+// takes.
+func controllerConstructors() map[string]app.ControllerInitFuncConstructor {
+	all := maps.Clone(app.DefaultInitFuncConstructors)
+	all[names.NodeRouteController] = withRoutedNodes(all[names.NodeRouteController])
+	watch.AddControllers(all)
+	return all
+}
+
+// controllerAliases are the short names that --controllers takes too.
+func controllerAliases() map[string]string {
+	aliases := names.CCMControllerAliases()
+	aliases["cloud-watch"] = calls.CloudWatch
+	return aliases
+}

@@ -1,8 +1,6 @@
-// Package ccm is the cloud provider "fakecloud" for Kubernetes: what k8s.io/cloud-provider's
-// controllers call to learn about instances and to have load balancers built. Every method
-// observes, compares, acts and returns; waiting is left to the controllers' retries. The
-// package knows the cloud by fakecloud/client alone. Begin with NewCommand for the program,
-// and with cloud for the interfaces that it implements; README.md says who calls them when.
+// Package ccm is the cloud provider "fakecloud" for Kubernetes, and the program around it. What it answers to
+// k8s.io/cloud-provider's controllers is in package core; each other package is a ring around that, which newCloud puts
+// on by a line. Begin with newCloud; README.md says who calls what when.
 package ccm
 
 import (
@@ -12,7 +10,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
@@ -25,22 +22,23 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
+	"github.com/ccmlab/ccmlab/ccm/events"
 	"github.com/ccmlab/ccmlab/ccm/guard"
+	"github.com/ccmlab/ccmlab/ccm/identity"
+	"github.com/ccmlab/ccmlab/ccm/watch"
 )
 
-// cloud is the provider.
+// cloud is the provider: the model in package core, and the rings around it.
 type cloud struct {
-	checkToken    func(context.Context) error // fails unless the token belongs to our project
-	memory        *cache.Cloud                // nil without a cache
-	memoryHealth  *jobHealth
-	instances     *instances
-	guarded       *guard.Instances // instances, of which not too many may be gone at a time
-	loadBalancers *loadBalancers
-	routes        *routes
-	orphanGuard   *guard.Budget // of load balancers without a Service
-	explain       *explainer
-	identity      *clusterIdentity
-	watch         cloudWatch
+	cluster  *core.Cluster
+	identity *identity.Identity
+	doubt    *doubt.Cloud
+	memory   *cache.Cloud // nil without a cache, as is watch
+	watch    *watch.Watch
+	nodes    *guard.Instances // limits how many Nodes may go
+	orphans  *guard.Budget    // limits how many balancers without a Service may go
+	events   *events.Explainer
+	provider core.Provider
 
 	initialized, informersSet sync.Once
 }
@@ -50,52 +48,52 @@ var (
 	_ cloudprovider.InformerUser = (*cloud)(nil)
 )
 
-// newCloud is the provider for the cluster of that name, which upstream tells a provider
-// only when it asks for a balancer or a route.
+// newCloud is the provider for the cluster of that name, which upstream tells a provider only when it asks for a
+// balancer or a route. Each ring is put on by a line.
 func newCloud(cfg config.Config, cluster string) (*cloud, error) {
-	source, err := cfg.Client("ccm/" + binaryVersion())
+	client, err := cfg.Client("ccm/"+binaryVersion(), calls.Wrap(calls.Options{QPS: cfg.QPS, Burst: cfg.Burst}))
 	if err != nil {
 		return nil, err
 	}
-	memoryHealth := newJobHealth("the cache")
-	definite := doubt.Reject(eventRounds{source, memoryHealth}, cfg.Project, cfg.Token)
-	explain := newExplainer()
-	identity := newClusterIdentity(cluster)
-	var api core.Cloud = definite
-	var memory *cache.Cloud
+	c := &cloud{cluster: core.NewCluster(cluster), events: events.New()}
+	c.identity = identity.Read(c.cluster)
+	c.doubt = doubt.Reject(client, cfg.Project, cfg.Token)
+	c.orphans = guard.New(watch.GuardedOrphans, guardLimits(cfg), c.events)
+
+	var cloud core.Cloud = c.doubt
 	if cfg.Cache {
-		memory = cache.New(definite, cache.Options{
-			ClusterFilters: identity.tagFilters,
-			InCluster:      identity.mayOwn,
-			ServiceTag:     contract.TagServiceUID,
-			Observe:        calls.CacheQuestion,
-		})
-		identity.onUIDKnown = memory.RelistCluster
-		api = memory
+		c.watch = watch.New(watch.Options{Cluster: c.cluster, Events: c.events, Orphans: c.orphans})
+		c.memory = newMemory(c.watch.Source(c.doubt), c.cluster)
+		cloud = c.watch.Note(c.memory)
 	}
+	provider := core.New(cloud, c.cluster, core.Options{
+		Labels: cfg.NodeLabels, Addresses: cfg.NodeAddresses, Defaults: cfg.LoadBalancer.Defaults,
+	})
+	c.nodes = guard.Limit(provider.Instances, guardLimits(cfg), c.events)
+	provider.Instances = c.nodes
+	provider = c.events.Explain(provider)
+	if c.watch != nil {
+		provider = c.watch.Follow(provider, c.memory)
+	}
+	c.provider = calls.Charge(provider)
+	return c, nil
+}
+
+// newMemory makes a cache of what the cluster has in the cloud.
+func newMemory(source cache.Source, cluster *core.Cluster) *cache.Cloud {
+	memory := cache.New(source, cache.Options{
+		ClusterFilters: cluster.TagFilters,
+		InCluster:      cluster.MayOwn,
+		ServiceTag:     contract.TagServiceUID,
+		Observe:        calls.CacheQuestion,
+	})
+	cluster.OnUIDKnown(memory.RelistCluster)
+	return memory
+}
+
+func guardLimits(cfg config.Config) guard.Limits {
 	mass := cfg.MassDeletion
-	limits := guard.Limits{Share: mass.Share, Minimum: mass.Minimum, Window: mass.Window.Duration, Hold: mass.Hold.Duration}
-	instances := &instances{
-		api: api, identity: identity, explain: explain,
-		labels: cfg.NodeLabels, addresses: newNodeAddressRules(cfg.NodeAddresses),
-	}
-	return &cloud{
-		checkToken:   definite.CheckToken,
-		memory:       memory,
-		memoryHealth: memoryHealth,
-		instances:    instances,
-		guarded:      guard.Limit(instances, limits, explain),
-		loadBalancers: &loadBalancers{
-			api: api, explain: explain, identity: identity, defaults: cfg.LoadBalancer.Defaults,
-		},
-		routes: &routes{
-			api: api, identity: identity, instances: instances, explain: explain,
-			health: newJobHealth("the route controller"),
-		},
-		orphanGuard: guard.New(guardedOrphans, limits, explain),
-		explain:     explain,
-		identity:    identity,
-	}, nil
+	return guard.Limits{Share: mass.Share, Minimum: mass.Minimum, Window: mass.Window.Duration, Hold: mass.Hold.Duration}
 }
 
 // Initialize is called by the framework when this process leads. With leader migration it is called for
@@ -109,20 +107,17 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{
 		Interface: builder.ClientOrDie("fakecloud-events").CoreV1().Events(""),
 	})
-	c.explain.setRecorder(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
+	c.events.SetRecorder(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
 
 	ctx, cancel := context.WithCancel(context.Background())
-	c.identity.start(ctx, builder.ClientOrDie("fakecloud-cluster"))
+	c.identity.Start(ctx, builder.ClientOrDie("fakecloud-cluster"))
 	configMaps := builder.ClientOrDie("fakecloud-guard").CoreV1().ConfigMaps(contract.GuardNamespace)
-	for _, budget := range []*guard.Budget{c.guarded.Budget, c.orphanGuard} {
+	for _, budget := range []*guard.Budget{c.nodes.Budget, c.orphans} {
 		budget.Keep(configMaps)
 		go budget.Run(ctx)
 	}
-	if c.memory != nil {
-		go func() {
-			defer c.memoryHealth.end()
-			c.memory.Run(calls.For(ctx, calls.Inventory))
-		}()
+	if c.watch != nil {
+		go c.watch.Run(ctx)
 	}
 	go func() {
 		<-stop
@@ -132,7 +127,7 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	// Report a wrong token or project at the start. It is no reason to exit or to delay the
 	// controllers: the cloud may be down just now, and every call checks again.
 	go func() {
-		if err := c.checkToken(ctx); err != nil && ctx.Err() == nil {
+		if err := c.doubt.CheckToken(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "The cloud cannot be used yet; every call checks again")
 		}
 	}()
@@ -145,26 +140,27 @@ func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
 }
 
 func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
-	core := informers.Core().V1()
-	nodes := core.Nodes().Lister()
-	c.routes.nodes = nodes
-	c.guarded.Follow(nodes, core.Nodes().Informer().HasSynced)
-	if err := requestRouteResync(core.Nodes().Informer()); err != nil {
-		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
+	nodes := informers.Core().V1().Nodes()
+	c.provider.Routes.Follow(nodes.Lister())
+	c.nodes.Follow(nodes.Lister(), nodes.Informer().HasSynced)
+	c.events.Follow(informers)
+	if c.watch != nil {
+		c.watch.SetInformers(informers)
 	}
-	// Whichever controllers run, what was reported of an object is forgotten with it.
-	forget := kcache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}
-	for _, informer := range []kcache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
-		if _, err := informer.AddEventHandler(forget); err != nil {
-			klog.ErrorS(err, "Cannot watch deletions: the reported causes of deleted objects stay in memory")
-		}
+	if err := requestRouteResync(nodes.Informer()); err != nil {
+		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
 	}
 }
 
-func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.loadBalancers, true }
-func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool)   { return c.guarded, true }
-func (c *cloud) Routes() (cloudprovider.Routes, bool)             { return c.routes, true }
-func (c *cloud) ProviderName() string                             { return contract.ProviderName }
+// CloudWatch is the controller beside upstream's; nil for none.
+func (c *cloud) CloudWatch() *watch.Watch { return c.watch }
+
+func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
+	return c.provider.LoadBalancers, true
+}
+func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool) { return c.provider.Instances, true }
+func (c *cloud) Routes() (cloudprovider.Routes, bool)           { return c.provider.Routes, true }
+func (c *cloud) ProviderName() string                           { return contract.ProviderName }
 
 // HasClusterID is true: balancers and routes carry the cluster's name (--cluster-name) in a
 // tag, and those without it are never touched.

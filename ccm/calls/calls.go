@@ -4,7 +4,11 @@
 // what the calls are for.
 package calls
 
-import "context"
+import (
+	"context"
+
+	"github.com/ccmlab/ccmlab/ccm/core"
+)
 
 // Controllers to which calls are charged, by upstream's names.
 const (
@@ -19,9 +23,7 @@ const (
 type controllerKey struct{}
 
 // For returns a context in which calls to the cloud are charged to a controller.
-// Upstream's controllers do not name themselves in the contexts that they pass, so
-// each method of the provider names the controller that calls it. A context that is
-// charged already stays so: the cloud watch calls the same methods.
+// A context that is charged already stays so.
 func For(ctx context.Context, controller string) context.Context {
 	if Controller(ctx) != "" {
 		return ctx
@@ -34,4 +36,26 @@ func For(ctx context.Context, controller string) context.Context {
 func Controller(ctx context.Context) string {
 	name, _ := ctx.Value(controllerKey{}).(string)
 	return name
+}
+
+// callers are the controllers that call the methods of a provider.
+var callers = map[string]string{
+	"InstanceMetadata":          CloudNode,
+	"InstanceExists":            CloudNodeLifecycle,
+	"InstanceShutdown":          CloudNodeLifecycle,
+	"GetLoadBalancer":           ServiceLB,
+	"EnsureLoadBalancer":        ServiceLB,
+	"UpdateLoadBalancer":        ServiceLB,
+	"EnsureLoadBalancerDeleted": ServiceLB,
+	"ListRoutes":                NodeRoute,
+	"CreateRoute":               NodeRoute,
+	"DeleteRoute":               NodeRoute,
+}
+
+// Charge has the provider's calls to the cloud charged to the controllers that call it. Upstream's do not name
+// themselves in the contexts that they pass. The cloud watch calls the same methods, in a context that is charged.
+func Charge(p core.Provider) core.Provider {
+	return core.Wrap(p, func(ctx context.Context, call core.Call, next func(context.Context) error) error {
+		return next(For(ctx, callers[call.Method]))
+	})
 }

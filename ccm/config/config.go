@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -24,7 +25,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
-	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
@@ -253,12 +253,11 @@ func (n NodeAddresses) validate(wrong reportFunc) {
 	}
 }
 
-// Client builds the cloud client that this configuration describes. All its
-// calls are counted and kept below QPS: see package calls.
-func (c Config) Client(userAgent string) (*client.Client, error) {
+// Client builds the cloud client that this configuration describes. Its calls go through wrap.
+func (c Config) Client(userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*client.Client, error) {
 	return client.New(client.Config{
 		URL: c.URL, TokenFile: c.TokenFile, CAFile: c.CAFile, UserAgent: userAgent,
-		Wrap:   calls.Wrap(calls.Options{QPS: c.QPS, Burst: c.Burst}),
+		Wrap:   wrap,
 		Report: func(err error) { klog.ErrorS(err, "Cannot reload the cloud's CA file") },
 	})
 }

@@ -1,5 +1,3 @@
-// Package core is the model of a cloud controller manager: what k8s.io/cloud-provider asks of a cloud,
-// answered by the calls of Cloud. Begin with Cloud.
 package core
 
 import (

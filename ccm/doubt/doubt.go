@@ -12,13 +12,21 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // ErrWrongProject is in the chain of an error about an answer that is not about our project.
-var ErrWrongProject = errors.New("wrong project")
+var ErrWrongProject error = wrongProject{}
+
+type wrongProject struct{}
+
+func (wrongProject) Error() string { return "wrong project" }
+
+// Cause is what core.CauseOf returns for it.
+func (wrongProject) Cause() core.Cause { return core.Cause{Reason: contract.ReasonWrongProject} }
 
 // errTokenChanged means that an answer may be about the project of the former token.
 var errTokenChanged = errors.New("the cloud token has changed meanwhile")

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
 const (
@@ -52,29 +52,15 @@ type Kind struct {
 	Finding, Remedy string
 }
 
-// Object has Events.
-type Object interface {
-	runtime.Object
-	GetUID() types.UID
-}
-
 // Candidate is an object that is about to be deleted.
 type Candidate struct {
 	UID types.UID
 	// Object receives the Events about it; nil for none.
-	Object Object
+	Object core.Object
 	Why    string
 	// InUse is true for a Ready Node: its kubelet contradicts the cloud. Such candidates have half of the
 	// budget, and none of a window that follows one that was stopped.
 	InUse bool
-}
-
-// Events are where people read what a budget does.
-type Events interface {
-	// WarnOnce writes a Warning unless it did so since Resolve was called. Reason and detail tell causes apart.
-	WarnOnce(obj Object, topic, reason, detail, message string)
-	Note(obj Object, reason, message string)
-	Resolve(obj Object, topic string)
 }
 
 // Topics of Events.
@@ -93,7 +79,7 @@ type Budget struct {
 	kind   Kind
 	limits Limits
 	clock  clock.PassiveClock
-	events Events
+	events core.Events
 	store  *configMap // set by Keep
 	// list returns the UIDs of all objects.
 	list   func() sets.Set[types.UID]
@@ -107,7 +93,7 @@ type Budget struct {
 }
 
 // New makes a budget. Call Watch and Run before the controllers start.
-func New(kind Kind, limits Limits, events Events) *Budget {
+func New(kind Kind, limits Limits, events core.Events) *Budget {
 	b := &Budget{
 		kind: kind, limits: limits, clock: clock.RealClock{}, events: events,
 		allowed: sets.New[types.UID](), held: map[types.UID]time.Time{},
@@ -306,7 +292,7 @@ func (b *Budget) CheckHeld(uid types.UID) error {
 }
 
 // RecordExists records that an object, which may be held, exists. obj is nil if it has no Events.
-func (b *Budget) RecordExists(uid types.UID, obj Object) {
+func (b *Budget) RecordExists(uid types.UID, obj core.Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.allowed.Delete(uid)
@@ -317,7 +303,7 @@ func (b *Budget) RecordExists(uid types.UID, obj Object) {
 	}
 }
 
-func (b *Budget) release(uid types.UID, obj Object) {
+func (b *Budget) release(uid types.UID, obj core.Object) {
 	delete(b.held, uid)
 	if obj != nil {
 		b.events.Resolve(obj, topicHeld)

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -18,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
 // ofNodes are what a budget of Nodes is for.
@@ -28,26 +27,18 @@ var ofNodes = Kind{
 	Remedy:  "If the instances still exist, repair the cloud, and the Nodes stay",
 }
 
-// Finder answers upstream's questions about instances, and finds the one of a Node.
-type Finder interface {
-	cloudprovider.InstancesV2
-	// FindInstance fails with a cloudprovider.InstanceNotFound, which says why that is certain, exactly if
-	// the Node's instance is gone.
-	FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error)
-}
-
-// Instances answers as a Finder does, but keeps Nodes while too many are gone at once.
+// Instances keeps Nodes while too many are gone at once.
 type Instances struct {
-	Finder
+	core.Instances
 	*Budget
 	nodes corelisters.NodeLister
 }
 
-var _ cloudprovider.InstancesV2 = (*Instances)(nil)
+var _ core.Instances = (*Instances)(nil)
 
 // Limit puts the budget of Nodes around what finds their instances. Call Follow before the controllers start.
-func Limit(inner Finder, limits Limits, events Events) *Instances {
-	return &Instances{Finder: inner, Budget: New(ofNodes, limits, events)}
+func Limit(inner core.Instances, limits Limits, events core.Events) *Instances {
+	return &Instances{Instances: inner, Budget: New(ofNodes, limits, events)}
 }
 
 // Follow sets what lists the Nodes, and what tells whether that is complete.
@@ -80,7 +71,7 @@ func (i *Instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 
 // InstanceMetadata notes that the Node's instance exists.
 func (i *Instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	metadata, err := i.Finder.InstanceMetadata(ctx, node)
+	metadata, err := i.Instances.InstanceMetadata(ctx, node)
 	if err == nil {
 		i.RecordExists(node.UID, node)
 	}
@@ -93,24 +84,24 @@ func (i *Instances) MayDelete(ctx context.Context, node *corev1.Node) (goneReaso
 	if err := i.CheckHeld(node.UID); err != nil {
 		return "", err
 	}
-	_, err = i.FindInstance(ctx, node)
+	goneReason, err = i.Instances.MayDelete(ctx, node)
 	switch {
-	case err == nil:
+	case err != nil:
+		return "", err
+	case goneReason == "":
 		i.RecordExists(node.UID, node)
 		return "", nil
-	case !errors.Is(err, cloudprovider.InstanceNotFound):
-		return "", err
 	case isBeingRemoved(node):
-		return err.Error(), nil
+		return goneReason, nil
 	}
 	if err := i.checkNotReplaced(node); err != nil {
 		return "", err
 	}
-	why := err.Error()
-	if err := i.Admit(ctx, Candidate{UID: node.UID, Object: node, Why: why, InUse: isReady(node)}); err != nil {
+	err = i.Admit(ctx, Candidate{UID: node.UID, Object: node, Why: goneReason, InUse: isReady(node)})
+	if err != nil {
 		return "", err
 	}
-	return why, nil
+	return goneReason, nil
 }
 
 // isBeingRemoved tells whether the Node is removed from within the cluster, whatever the cloud says.

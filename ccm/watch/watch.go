@@ -1,15 +1,15 @@
-package ccm
-
-// The cloud watch is a controller beside upstream's four. Upstream looks at the cloud
-// when something changes in the cluster or when a retry is due; the cloud watch looks at
-// the cluster when something changes in the cloud. Its jobs are in nodewatch.go,
-// servicewatch.go and orphansweeper.go. The first two subscribe to the cache's feed
-// of changes. A change, in the cloud or in the cluster, only puts a key into a queue; the
-// workers observe both sides, compare and act.
+// Package watch is a controller beside upstream's four, the cloud watch. Upstream looks at the cloud when something
+// changes in the cluster or when a retry is due; the cloud watch looks at the cluster when something changes in the
+// cloud. Its jobs are in nodes.go, services.go and orphans.go. The first two subscribe to the cache's feed of changes.
+// A change, in the cloud or in the cluster, only puts a key into a queue; the workers observe both sides, compare, and
+// call the same provider as upstream's controllers.
 //
-// Each job helps one of upstream's controllers and is started with it. It does not run where
-// --controllers switches that controller off, nor, with leader migration, before this process
-// holds the lease of that controller: another process does that work then.
+// Each job helps one of upstream's controllers and is started with it. It does not run where --controllers switches
+// that controller off, nor, with leader migration, before this process holds the lease of that controller: another
+// process does that work then.
+//
+// Begin with Watch.
+package watch
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -39,14 +40,12 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
-	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
-// controllerConstructors are those of upstream's controllers, with the jobs of the cloud watch that
-// help each, and of the cloud watch, by the names that --controllers takes.
-func controllerConstructors() map[string]app.ControllerInitFuncConstructor {
-	all := maps.Clone(app.DefaultInitFuncConstructors)
-	all[names.NodeRouteController] = withRoutedNodes(all[names.NodeRouteController])
+// AddControllers adds the cloud watch to upstream's controllers, by the names that --controllers takes, and its jobs to
+// those that they help.
+func AddControllers(all map[string]app.ControllerInitFuncConstructor) {
 	for name, duty := range watchDuties {
 		all[name] = withWatchJobs(all[name], duty)
 	}
@@ -54,21 +53,13 @@ func controllerConstructors() map[string]app.ControllerInitFuncConstructor {
 		InitContext: app.ControllerInitContext{ClientName: calls.CloudWatch},
 		Constructor: startCloudWatch,
 	}
-	return all
-}
-
-// controllerAliases are the short names that --controllers takes too.
-func controllerAliases() map[string]string {
-	aliases := names.CCMControllerAliases()
-	aliases["cloud-watch"] = calls.CloudWatch
-	return aliases
 }
 
 // watchDuty is what the cloud watch does beside one of upstream's controllers.
 type watchDuty struct {
 	what string
 	// newJobs makes the jobs. Each has subscribed to what it follows when it is returned.
-	newJobs func(*cloud, kubernetes.Interface, informers.SharedInformerFactory) ([]watchJob, error)
+	newJobs func(*Watch, kubernetes.Interface, informers.SharedInformerFactory) ([]watchJob, error)
 }
 
 // watchDuties are those of the cloud watch, by the controller that they help.
@@ -86,10 +77,10 @@ var watchDuties = map[string]watchDuty{
 }
 
 func newBalancerJobs(
-	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+	w *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) ([]watchJob, error) {
-	services, servicesErr := newServiceWatch(c, kube, shared)
-	orphans, orphansErr := newOrphanSweeper(c, kube, shared)
+	services, servicesErr := newServiceWatch(w, kube, shared)
+	orphans, orphansErr := newOrphanSweeper(w, kube, shared)
 	return []watchJob{services, orphans}, errors.Join(servicesErr, orphansErr)
 }
 
@@ -102,13 +93,13 @@ func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) a
 		start := construct(as, cfg, provider)
 		return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
 			ctrl, started, err := start(ctx, manager)
-			c, ok := provider.(*cloud)
-			if err != nil || !started || !ok || c.memory == nil || !isEnabled(calls.CloudWatch, cfg) {
+			w := watchOf(provider)
+			if err != nil || !started || w == nil || !isEnabled(calls.CloudWatch, cfg) {
 				return ctrl, started, err
 			}
 			kube := cfg.ClientBuilder.ClientOrDie(calls.CloudWatch)
-			return ctrl, true, c.watch.start(ctx, func() ([]watchJob, error) {
-				return duty.newJobs(c, kube, cfg.SharedInformers)
+			return ctrl, true, w.start(ctx, func() ([]watchJob, error) {
+				return duty.newJobs(w, kube, cfg.SharedInformers)
 			})
 		}
 	}
@@ -130,23 +121,19 @@ func startCloudWatch(
 	provider cloudprovider.Interface,
 ) app.InitFunc {
 	return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
-		c, ok := provider.(*cloud)
-		if !ok {
-			return nil, false, fmt.Errorf("%s watches %s only, not %s",
-				calls.CloudWatch, contract.ProviderName, provider.ProviderName())
-		}
-		if c.memory == nil {
+		w := watchOf(provider)
+		if w == nil {
 			klog.Warningf("%s is off: it needs the cache, and the cloud config says cache: false", calls.CloudWatch)
 			return nil, false, nil
 		}
 		logDutiesThatAreOff(cfg)
-		c.watch.health.add(c.memoryHealth, c.routes.health)
+		w.health.add(w.memoryHealth, w.routeHealth)
 		go func() {
 			manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
 			defer manager.ControllerManagerMetrics.ControllerStopped("cloud-watch")
 			<-ctx.Done()
 		}()
-		return &c.watch, true, nil
+		return w, true, nil
 	}
 }
 
@@ -169,24 +156,119 @@ type watchJob interface {
 	Run(ctx context.Context, health *jobHealth)
 }
 
-// cloudWatch is the controller: it starts jobs, and knows whether each of them, the cache and
-// the routes live. Safe for concurrent use: with leader migration two goroutines start controllers.
-type cloudWatch struct {
-	starting sync.Mutex
-	health   watchHealth
+// Options are what the watch follows and uses.
+type Options struct {
+	Cluster *core.Cluster
+	Events  core.Events
+	// Orphans limits how many load balancers without a Service are deleted; nil for no limit.
+	Orphans Budget
 }
 
-var _ controller.HealthCheckable = (*cloudWatch)(nil)
+// Watch is the controller: it starts jobs, and knows whether each of them, the cache and the routes live. It is safe
+// for concurrent use: with leader migration two goroutines start controllers.
+type Watch struct {
+	opts     Options
+	memory   *cache.Cloud  // set by Follow
+	provider core.Provider // set by Follow
+	settings *balancerSettings
+	outcomes *outcomes
+	// locks has one lock for each Service, by UID: upstream's controller and ours call for the same balancers.
+	locks keyedLocks
+
+	starting                  sync.Mutex
+	health                    watchHealth
+	memoryHealth, routeHealth *jobHealth
+}
+
+var _ controller.HealthCheckable = (*Watch)(nil)
+
+// New makes a watch. Call Follow before the controllers start, and Run when the process leads.
+func New(o Options) *Watch {
+	if o.Orphans == nil {
+		o.Orphans = unlimited{}
+	}
+	return &Watch{
+		opts:         o,
+		settings:     &balancerSettings{byID: map[string]fingerprint{}},
+		outcomes:     &outcomes{byUID: map[types.UID]outcome{}},
+		memoryHealth: newJobHealth("the cache"),
+		routeHealth:  newJobHealth("the route controller"),
+	}
+}
+
+// Source has the cache's rounds over the cloud's events be part of the watch's health.
+func (w *Watch) Source(cloud cache.Source) cache.Source { return eventRounds{cloud, w.memoryHealth} }
+
+// Note has changes of balancers through the cloud noted as our own.
+func (w *Watch) Note(cloud core.Cloud) core.Cloud { return ownWrites{cloud, w.settings} }
+
+// Follow has the watch call the provider when the cache reports a change, and see what comes of others' calls.
+func (w *Watch) Follow(p core.Provider, memory *cache.Cloud) core.Provider {
+	w.memory, w.provider = memory, core.Wrap(p, w.observeCall)
+	return w.provider
+}
+
+// observeCall makes a call, one at a time for each Service, and remembers how it ended.
+func (w *Watch) observeCall(ctx context.Context, call core.Call, next func(context.Context) error) error {
+	if call.Object == nil {
+		defer w.routeHealth.beginRound(call.Method)()
+		return next(ctx)
+	}
+	_, isService := call.Object.(*corev1.Service)
+	if isService && call.Method != "GetLoadBalancer" {
+		defer w.locks.lock(string(call.Object.GetUID()))()
+	}
+	var notices []core.Notice
+	err := next(core.WithNotices(ctx, func(n core.Notice) { notices = append(notices, n) }))
+	switch call.Method {
+	case "InstanceMetadata", "EnsureLoadBalancer", "EnsureLoadBalancerDeleted":
+		w.outcomes.record(call.Object.GetUID(), err, notices)
+	case "GetLoadBalancer": // Upstream calls it before it deletes.
+		if err != nil {
+			w.outcomes.record(call.Object.GetUID(), err, notices)
+		}
+	}
+	return err
+}
+
+// SetInformers has what is remembered of a Node or a Service forgotten with it.
+func (w *Watch) SetInformers(shared informers.SharedInformerFactory) {
+	forget := kcache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+		if uid, ok := deletedUID(obj); ok {
+			w.outcomes.forget(uid)
+		}
+	}}
+	core := shared.Core().V1()
+	for _, informer := range []kcache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
+		if _, err := informer.AddEventHandler(forget); err != nil {
+			klog.ErrorS(err, "Cannot watch deletions: the outcomes of calls for deleted objects stay in memory")
+		}
+	}
+}
+
+// Run has the cache follow the cloud until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	defer w.memoryHealth.end()
+	w.memory.Run(calls.For(ctx, calls.Inventory))
+}
+
+// watchOf is the watch of a cloud provider; nil if it has none.
+func watchOf(provider cloudprovider.Interface) *Watch {
+	if p, ok := provider.(interface{ CloudWatch() *Watch }); ok {
+		return p.CloudWatch()
+	}
+	return nil
+}
 
 // Name is the one that --controllers takes.
-func (w *cloudWatch) Name() string { return calls.CloudWatch }
+func (w *Watch) Name() string { return calls.CloudWatch }
 
 // HealthChecker is part of /healthz, under the controller's name.
-func (w *cloudWatch) HealthChecker() healthz.UnnamedHealthChecker { return &w.health }
+func (w *Watch) HealthChecker() healthz.UnnamedHealthChecker { return &w.health }
 
 // start makes jobs and runs them beside each other until ctx ends. Jobs are made one after the
 // other, as they share the indexes of the informers.
-func (w *cloudWatch) start(ctx context.Context, newJobs func() ([]watchJob, error)) error {
+func (w *Watch) start(ctx context.Context, newJobs func() ([]watchJob, error)) error {
 	w.starting.Lock()
 	defer w.starting.Unlock()
 	jobs, err := newJobs()

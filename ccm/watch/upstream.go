@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 // Upstream's rules for Services and Nodes, for the controllers beside it: which Services have a
 // balancer, and which Nodes are its targets.

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // Routes lead from the cloud to the pods, one for each Node and range. Upstream's route
 // controller deletes each listed route that no Node wants, and creates each that is missing.
@@ -23,20 +23,16 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
 
-	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // routes answers the route controller.
 type routes struct {
-	api       core.Cloud
-	identity  *clusterIdentity
+	api       Cloud
+	cluster   *Cluster
 	instances *instances
-	explain   *explainer
-	health    *jobHealth
 	nodes     corelisters.NodeLister // set before the controllers start
 	allRoutes sharedRouteList
 	// routedNodes are the names of the Nodes that have routes, by the last list.
@@ -55,7 +51,10 @@ type sharedRouteList struct {
 // routeListMaxAge is for how long a shared list is used.
 const routeListMaxAge = time.Second
 
-var _ cloudprovider.Routes = (*routes)(nil)
+var _ Routes = (*routes)(nil)
+
+// Follow sets where Nodes are looked up.
+func (r *routes) Follow(nodes corelisters.NodeLister) { r.nodes = nodes }
 
 // ListRoutes lists the cluster's routes, all of them or none.
 //
@@ -64,8 +63,6 @@ var _ cloudprovider.Routes = (*routes)(nil)
 // stopped instance waits for its start, one of an ended instance is deleted with its Node, and
 // one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
-	defer r.health.beginRound("listing routes")()
-	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.listOwnRoutes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
@@ -80,18 +77,18 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 
 // listOwnRoutes are the routes of this cluster.
 func (r *routes) listOwnRoutes(ctx context.Context) ([]api.Route, error) {
-	uid := r.identity.uid()
-	if uid == "" {
-		return nil, errClusterUnknown
+	filter, err := r.cluster.routeFilter()
+	if err != nil {
+		return nil, err
 	}
-	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + uid}})
-	return slices.DeleteFunc(found, func(route api.Route) bool { return !r.identity.ownsRoute(&route) }), err
+	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Tags: []string{filter}})
+	return slices.DeleteFunc(found, func(route api.Route) bool { return !r.cluster.ownsRoute(&route) }), err
 }
 
-// ignoresNode tells whether the Node is not ours, so that it gets no route and the route controller
+// IgnoresNode tells whether the Node is not ours, so that it gets no route and the route controller
 // does not see it. A Node without a provider ID keeps a route that it has.
-func (r *routes) ignoresNode(node *corev1.Node) bool {
-	err := checkOwnNode(node)
+func (r *routes) IgnoresNode(node *corev1.Node) bool {
+	err := CheckOwnNode(node)
 	if errors.Is(err, errNoProviderID) {
 		routed := r.routedNodes.Load()
 		return routed == nil || !routed.Has(node.Name)
@@ -122,35 +119,25 @@ func (r *routes) toProviderRoutes(own []api.Route) []*cloudprovider.Route {
 	return append(outdated, current...)
 }
 
-// CreateRoute makes a route in one call. If it cannot, an Event on the Node says why:
-// upstream's own Event comes again at every retry.
+// CreateRoute makes a route in one call.
 func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovider.Route) error {
-	defer r.health.beginRound("creating route " + route.DestinationCIDR)()
-	ctx = calls.For(ctx, calls.NodeRoute)
 	node, err := r.nodes.Get(string(route.TargetNode))
 	if err != nil {
 		return err
 	}
-	if r.identity.uid() == "" {
-		return errClusterUnknown // ListRoutes says so, too, and so is tried again.
+	if _, err := r.cluster.routeFilter(); err != nil {
+		return err // ListRoutes says so, too, and so is tried again.
 	}
-	// A Node of two families has two routes, each with a cause of its own.
-	topic := topicRoute + " " + route.DestinationCIDR
 	if err := checkRoutable(route.DestinationCIDR); err != nil {
-		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
 		if slices.ContainsFunc(node.Spec.PodCIDRs, isRoutable) {
 			// An error would have upstream call the Node's whole network unavailable,
 			// although its other range has a route.
+			notify(ctx, contract.ReasonRouteNotSupported, "Route %s is missing: %v", route.DestinationCIDR, err)
 			return nil
 		}
 		return err
 	}
-	if err := r.createRoute(ctx, node, route); err != nil {
-		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
-		return err
-	}
-	r.explain.markResolved(node, topic)
-	return nil
+	return r.createRoute(ctx, node, route)
 }
 
 // checkRoutable is an error if the cloud can have no route to that range.
@@ -171,7 +158,7 @@ type notSupportedError string
 
 func (e notSupportedError) Error() string { return string(e) }
 
-func (e notSupportedError) cause() cause { return cause{reason: contract.ReasonRouteNotSupported} }
+func (e notSupportedError) Cause() Cause { return Cause{Reason: contract.ReasonRouteNotSupported} }
 
 // createRoute makes a route. One that is already as it should be will do: the list that lacked
 // it may have been stale.
@@ -182,10 +169,10 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 	}
 	want := api.RouteCreate{
 		Name: routeName(route), Destination: route.DestinationCIDR, InstanceID: instance.ID,
-		Tags: &api.Tags{
-			contract.TagCluster: r.identity.name, contract.TagClusterUID: r.identity.uid(),
-			contract.TagNode: node.Name,
-		},
+		Tags: &api.Tags{contract.TagCluster: r.cluster.name, contract.TagNode: node.Name},
+	}
+	if uid := r.cluster.UID(); uid != "" {
+		(*want.Tags)[contract.TagClusterUID] = uid
 	}
 	klog.InfoS("Creating route", "node", klog.KObj(node), "destination", want.Destination, "instance", want.InstanceID)
 	_, err = r.api.CreateRoute(ctx, want)
@@ -208,13 +195,13 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 	for _, have := range all {
 		switch {
 		case have.Name != want.Name && !prefixesOverlap(have.Destination, want.Destination):
-		case (r.identity.ownsRoute(&have) || r.identity.isUntagged(&have)) &&
+		case (r.cluster.ownsRoute(&have) || r.cluster.isUntagged(&have)) &&
 			have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
 			r.adoptRoute(ctx, &have)
 			return nil
 		default:
-			return &routeConflictError{have: have, owner: r.identity.describeOwner(&have)}
+			return &routeConflictError{have: have, owner: r.cluster.describeOwner(&have)}
 		}
 	}
 	return refusal
@@ -222,7 +209,7 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 
 // list lists every route, unless somebody did so a moment ago. Callers that come meanwhile wait
 // for it and share its result. An error is shared too: they must not try one after the other.
-func (l *sharedRouteList) list(ctx context.Context, cloud core.Cloud) ([]api.Route, error) {
+func (l *sharedRouteList) list(ctx context.Context, cloud Cloud) ([]api.Route, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.at.IsZero() || time.Since(l.at) >= routeListMaxAge {
@@ -243,12 +230,10 @@ func (e *routeConflictError) Error() string {
 		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, e.owner)
 }
 
-func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteConflict, e.have.ID} }
+func (e *routeConflictError) Cause() Cause { return Cause{contract.ReasonRouteConflict, e.have.ID} }
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider.Route) error {
-	defer r.health.beginRound("deleting route " + route.Name)()
-	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.listOwnRoutes(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // This file decides whether the instance of a Node exists. Deleting a Node on a wrong answer costs
 // its pods, so there are three verdicts: the instance exists, it is gone, nothing is known. "Gone"
@@ -6,7 +6,7 @@ package ccm
 // our project. The instance is found by the Node's provider ID, or, where the Node has none, by its name
 // and age. ANSWERS.md lists every answer that a cloud can give, and what follows.
 
-//go:generate go test . -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
+//go:generate go test .. -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
 
 import (
 	"context"
@@ -97,7 +97,7 @@ func (i *instances) chooseByName(name string, all []api.Instance) (chosen, last 
 			continue
 		}
 		switch isTagged := instance.Tags[contract.TagCluster]+instance.Tags[contract.TagClusterUID] != ""; {
-		case isTagged && !i.identity.mayOwn(instance.Tags):
+		case isTagged && !i.cluster.MayOwn(instance.Tags):
 			others = append(others, instance)
 		case isEnded(instance.State):
 			gone = append(gone, instance)
@@ -151,6 +151,6 @@ func (e *ambiguousError) Error() string {
 		len(e.ids), e.name, strings.Join(e.ids, ", "))
 }
 
-func (e *ambiguousError) cause() cause {
-	return cause{contract.ReasonInstanceAmbiguous, strings.Join(e.ids, " ")}
+func (e *ambiguousError) Cause() Cause {
+	return Cause{contract.ReasonInstanceAmbiguous, strings.Join(e.ids, " ")}
 }

@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -55,13 +56,10 @@ type nodeWatch struct {
 	// ended, and taints those whose instance is stopped.
 	removing bool
 
-	kube    kubernetes.Interface
-	explain *explainer
-	// mayDeleteNode is why the Node may be deleted, "" if its instance exists. An error means that nothing
-	// is known, or that the Node is to be kept for now.
-	mayDeleteNode func(ctx context.Context, node *corev1.Node) (goneReason string, err error)
-	// findInstance is the instance that initialisation would find.
-	findInstance func(ctx context.Context, node *corev1.Node) (*api.Instance, error)
+	kube      kubernetes.Interface
+	events    core.Events
+	outcomes  *outcomes
+	instances core.Instances
 
 	nodes         kcache.Indexer
 	synced        kcache.InformerSynced
@@ -81,7 +79,7 @@ type prompt struct {
 
 // newNodePrompter makes the node watch that helps cloud-node-controller.
 func newNodePrompter(
-	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) ([]watchJob, error) {
 	w := newNodeWatch(c, kube, "waiting_nodes")
 	w.prompting = true
@@ -90,21 +88,21 @@ func newNodePrompter(
 
 // newNodeRemover makes the node watch that helps cloud-node-lifecycle-controller.
 func newNodeRemover(
-	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) ([]watchJob, error) {
 	w := newNodeWatch(c, kube, "ended_nodes")
 	w.removing = true
 	return []watchJob{w}, w.subscribe(c.memory, shared)
 }
 
-func newNodeWatch(c *cloud, kube kubernetes.Interface, queue string) *nodeWatch {
+func newNodeWatch(c *Watch, kube kubernetes.Interface, queue string) *nodeWatch {
 	return &nodeWatch{
-		kube:          kube,
-		explain:       c.explain,
-		mayDeleteNode: c.guarded.MayDelete,
-		findInstance:  c.instances.FindInstance,
-		queue:         newKeyQueue("cloud_watch_"+queue, minNodeRetry, maxNodeRetry),
-		prompts:       map[types.UID]prompt{},
+		kube:      kube,
+		events:    c.opts.Events,
+		outcomes:  c.outcomes,
+		instances: c.provider.Instances,
+		queue:     newKeyQueue("cloud_watch_"+queue, minNodeRetry, maxNodeRetry),
+		prompts:   map[types.UID]prompt{},
 	}
 }
 
@@ -193,7 +191,7 @@ func (w *nodeWatch) enqueueIfInstanceKnown(old, obj any) {
 	before, ok1 := old.(*corev1.Node)
 	now, ok2 := obj.(*corev1.Node)
 	if ok1 && ok2 && (before.Spec.ProviderID != now.Spec.ProviderID || before.UID != now.UID ||
-		isUninitialized(before) != isUninitialized(now)) {
+		core.IsUninitialized(before) != core.IsUninitialized(now)) {
 		w.queue.Add(now.Name)
 	}
 }
@@ -222,7 +220,7 @@ func (w *nodeWatch) enqueueWaitingNodes(context.Context) {
 			continue
 		}
 		if w.waitingRounds%noInstanceRounds == 0 ||
-			!w.explain.isLastReason(node, topicInitialization, contract.ReasonInstanceNotFound) {
+			w.outcomes.get(node.UID).reason != contract.ReasonInstanceNotFound {
 			w.queue.Add(node.Name)
 		}
 	}
@@ -231,7 +229,7 @@ func (w *nodeWatch) enqueueWaitingNodes(context.Context) {
 // awaitsRetry tells whether upstream tried to initialise the Node and failed, so that its
 // next try may be far away.
 func (w *nodeWatch) awaitsRetry(node *corev1.Node) bool {
-	return isUninitialized(node) && w.explain.hasUnresolved(node, topicInitialization)
+	return core.IsUninitialized(node) && w.outcomes.get(node.UID).reason != ""
 }
 
 // syncNode compares one Node with its instance.
@@ -245,9 +243,9 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 		return nil
 	}
 	if w.prompting {
-		w.explain.explainIgnoredNode(node)
+		w.explainIgnored(node)
 	}
-	if _, err := parseProviderID(node.Spec.ProviderID); err != nil && node.Spec.ProviderID != "" {
+	if _, isOurs := contract.InstanceIDFromProviderID(node.Spec.ProviderID); !isOurs && node.Spec.ProviderID != "" {
 		return nil // A Node of another cloud is ignored.
 	}
 	if w.removing && node.Spec.ProviderID != "" {
@@ -256,9 +254,23 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 	return w.promptNode(ctx, node)
 }
 
+// topicProviderID is whether a Node is this cloud's, and to be initialized.
+const topicProviderID = "provider-id"
+
+// explainIgnored explains why a Node is ignored. A Node with the taint is explained by whoever initialises it.
+func (w *nodeWatch) explainIgnored(node *corev1.Node) {
+	err := core.CheckOwnNode(node)
+	if err == nil || core.IsUninitialized(node) {
+		w.events.Resolve(node, topicProviderID)
+		return
+	}
+	cause := core.CauseOf(err)
+	w.events.WarnOnce(node, topicProviderID, cause.Reason, cause.Detail, fmt.Sprintf("Node is ignored: %v", err))
+}
+
 // deleteNodeIfGone deletes the Node if its instance has ended.
 func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node) error {
-	why, err := w.mayDeleteNode(ctx, node)
+	why, err := w.instances.MayDelete(ctx, node)
 	if err != nil {
 		return fmt.Errorf("checking whether the instance of node %s has ended: %w", node.Name, err)
 	}
@@ -275,7 +287,7 @@ func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node) err
 		return fmt.Errorf("deleting node %s: %w", node.Name, err)
 	}
 	nodesRemoved.Inc()
-	w.explain.recordNormalEvent(node, contract.ReasonNodeRemoved, "Node is removed: %s", why)
+	w.events.Note(node, contract.ReasonNodeRemoved, "Node is removed: "+why)
 	return nil
 }
 
@@ -285,7 +297,7 @@ func (w *nodeWatch) promptNode(ctx context.Context, node *corev1.Node) error {
 	if !w.prompting || !w.awaitsRetry(node) {
 		return nil
 	}
-	instance, err := w.findInstance(ctx, node)
+	instance, err := w.instances.FindInstance(ctx, node)
 	if err != nil {
 		// The next round over waiting Nodes looks again.
 		klog.V(2).InfoS("Node is not prompted", "node", klog.KObj(node), "err", err)

@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ccmlab/ccmlab/ccm/core"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,7 +54,7 @@ func (r *serviceReconciler) getService(ctx context.Context, cached *corev1.Servi
 // status if that names another.
 func (r *serviceReconciler) reconcile(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
 	status, err := r.balancers.EnsureLoadBalancer(ctx, r.cluster, svc, nodes)
-	if isPending(err) {
+	if core.IsPending(err) {
 		return err // Unwrapped: isPending tells it by its type.
 	}
 	if err != nil {

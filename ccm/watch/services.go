@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,10 +19,10 @@ import (
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -58,9 +57,11 @@ const (
 // upstream's controller ignores these changes. Safe for concurrent use.
 type serviceWatch struct {
 	memory     balancerMemory
-	explain    *explainer
+	events     core.Events
+	outcomes   *outcomes
+	settings   *balancerSettings
 	reconciler *serviceReconciler
-	balancers  balancerSettings
+	balancers  core.LoadBalancers
 	nodes      kcache.Indexer
 	services   serviceIndex
 	synced     []kcache.InformerSynced
@@ -75,19 +76,6 @@ type balancerMemory interface {
 	LoadBalancersOf(serviceUID string) []api.LoadBalancer
 	// KnowsLoadBalancers tells whether LoadBalancersOf is complete, as far as the cloud has reported.
 	KnowsLoadBalancers() bool
-}
-
-// balancerSettings is what is known of the settings of balancers.
-type balancerSettings interface {
-	// withDefaults is the Service with the configuration's defaults.
-	withDefaults(svc *corev1.Service) *corev1.Service
-	// desiredSpec is what a Service wants. It fails if the Service is invalid.
-	desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error)
-	// recordSettings remembers the balancer's settings as those that its Service wants.
-	recordSettings(serviceUID string, lb *api.LoadBalancer)
-	// isChangedOutOfBand tells whether the balancer's settings differ from those that were written
-	// or recorded last.
-	isChangedOutOfBand(serviceUID string, lb *api.LoadBalancer) bool
 }
 
 // drift is how a balancer differs from what its Service wants.
@@ -106,13 +94,15 @@ type drift struct {
 }
 
 func newServiceWatch(
-	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) (*serviceWatch, error) {
 	w := &serviceWatch{
 		memory:     c.memory,
-		explain:    c.explain,
-		reconciler: &serviceReconciler{cluster: c.identity.name, kube: kube, balancers: c.loadBalancers},
-		balancers:  c.loadBalancers,
+		events:     c.opts.Events,
+		outcomes:   c.outcomes,
+		settings:   c.settings,
+		reconciler: &serviceReconciler{cluster: c.opts.Cluster.Name(), kube: kube, balancers: c.provider.LoadBalancers},
+		balancers:  c.provider.LoadBalancers,
 		queue:      newKeyQueue("cloud_watch_services", minServiceRetry, maxServiceRetry),
 		drifts:     map[string]*drift{},
 	}
@@ -186,6 +176,7 @@ func (w *serviceWatch) enqueueOwner(c cache.Change) {
 	}
 	w.queue.Add(uid)
 	if c.Kind == cache.Deleted {
+		w.settings.forget(c.LoadBalancer.ID)
 		w.enqueueFreed()
 	}
 }
@@ -236,7 +227,7 @@ func (w *serviceWatch) enqueueIfRelabelled(old, obj any) {
 		return
 	}
 	for _, svc := range w.services.listServices() {
-		if w.balancers.withDefaults(svc).Annotations[annotations.Prefix+annotations.NodeSelector] != "" {
+		if w.balancers.SelectsNodes(svc) {
 			w.enqueueService(svc)
 		}
 	}
@@ -266,7 +257,7 @@ var (
 
 // isWaiting tells whether building or deleting the Service's balancer failed for one of these reasons.
 func (w *serviceWatch) isWaiting(svc *corev1.Service, reasons []string) bool {
-	return (isBalancerRequested(svc) || needsCleanup(svc)) && w.explain.isLastReason(svc, topicLoadBalancer, reasons...)
+	return (isBalancerRequested(svc) || needsCleanup(svc)) && slices.Contains(reasons, w.outcomes.get(svc.UID).reason)
 }
 
 func (w *serviceWatch) listWaiting(reasons []string) []*corev1.Service {
@@ -282,7 +273,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 		w.forgetDrift(uid)
 	}
 	all := w.memory.LoadBalancersOf(uid)
-	live := withoutDeleting(all)
+	live := core.WithoutDeleting(all)
 	switch {
 	case svc == nil:
 		return nil
@@ -293,7 +284,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	case !servicehelpers.HasLBFinalizer(svc):
 		return w.restoreFinalizer(ctx, svc)
 	}
-	return w.syncBalancer(ctx, w.balancers.withDefaults(svc), all, live)
+	return w.syncBalancer(ctx, svc, all, live)
 }
 
 // isBuilt tells whether the Service's balancer was finished once, whatever was removed from the Service
@@ -309,26 +300,20 @@ func (w *serviceWatch) syncBalancer(
 	ctx context.Context, svc *corev1.Service, all, live []api.LoadBalancer,
 ) error {
 	uid, nodes := string(svc.UID), targetNodes(w.nodes)
-	want, err := w.balancers.desiredSpec(svc, nodes)
-	if err != nil || len(live) > 1 {
-		// The Service is invalid or its balancer is ambiguous, which upstream's controller reports.
-		// Until that is fixed, only the targets follow.
-		want = targetsSpec(svc, nodes)
-	}
-	if len(live) == 0 && (len(all) > 0 || want.scope == targetsOnly || !w.memory.KnowsLoadBalancers()) {
+	has := w.balancers.Compare(svc, nodes, live)
+	if len(live) == 0 && (len(all) > 0 || has.TargetsOnly || !w.memory.KnowsLoadBalancers()) {
 		return nil // The end of a deletion is reported as another change.
 	}
 	d := w.driftOf(uid)
-	difference := describeDifference(svc, live, want)
-	if difference == "" {
-		return w.finishSync(ctx, svc, nodes, &live[0], d, want.scope)
+	if has.Difference == "" {
+		return w.finishSync(ctx, svc, nodes, &live[0], d, has)
 	}
-	if difference != d.difference {
-		d.difference, d.since = difference, time.Now()
+	if has.Difference != d.difference {
+		d.difference, d.since = has.Difference, time.Now()
 	}
-	isOutOfBand := len(live) == 0 || len(live) == 1 && w.balancers.isChangedOutOfBand(uid, &live[0])
+	isOutOfBand := len(live) == 0 || len(live) == 1 && w.settings.isChangedOutOfBand(&live[0])
 	delay := overdueDelay
-	if (isOutOfBand || d.isStatusOverwritten(svc, live, want) || d.repaired != "") && d.tried != difference {
+	if (isOutOfBand || d.isStatusOverwritten(svc, has) || d.repaired != "") && d.tried != has.Difference {
 		delay = outOfBandDelay
 	}
 	if rest := delay - time.Since(d.since); rest > 0 {
@@ -336,23 +321,22 @@ func (w *serviceWatch) syncBalancer(
 		return nil
 	}
 	if isOutOfBand && d.repaired == "" {
-		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", difference)
-		d.repaired, d.wasMissing = difference, len(live) == 0
+		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", has.Difference)
+		d.repaired, d.wasMissing = has.Difference, len(live) == 0
 	}
-	return w.reconcileDrift(ctx, svc, nodes, d, want.scope)
+	return w.reconcileDrift(ctx, svc, nodes, d, has)
 }
 
 // isStatusOverwritten tells whether somebody wiped or overwrote the Service's status. If the status is
 // to change, upstream's controller may simply not have written it yet.
-func (d *drift) isStatusOverwritten(svc *corev1.Service, live []api.LoadBalancer, want balancerSpec) bool {
+func (d *drift) isStatusOverwritten(svc *corev1.Service, has core.Comparison) bool {
 	switch {
 	case d.id == "":
 		return false
 	case !hasBalancerAddress(svc):
 		return true
 	}
-	return len(live) == 1 && !hasAddressOf(svc, &live[0], want) &&
-		reflect.DeepEqual(d.ingress, balancerStatus(svc, &live[0]).Ingress)
+	return !has.HasAddress && reflect.DeepEqual(d.ingress, has.Ingress)
 }
 
 // driftOf is what is remembered of a Service's balancer. Only the worker that has the key uses it.
@@ -365,46 +349,13 @@ func (w *serviceWatch) driftOf(uid string) *drift {
 	return w.drifts[uid]
 }
 
-// describeDifference names the steps from the balancers to what the Service wants, "" for none.
-func describeDifference(svc *corev1.Service, live []api.LoadBalancer, want balancerSpec) string {
-	var parts []string
-	if len(live) == 0 {
-		parts = append(parts, planSteps(nil, want)[0].String())
-	}
-	for _, lb := range live {
-		steps := planSteps(&lb, want)
-		for _, step := range steps {
-			parts = append(parts, step.String())
-		}
-		if len(steps) == 0 && !hasAddressOf(svc, &lb, want) {
-			parts = append(parts, fmt.Sprintf("load balancer %s has address %s, which the Service does not name",
-				lb.ID, lb.Address))
-		}
-	}
-	return strings.Join(parts, "; ")
-}
-
-// hasAddressOf tells whether the Service's status names the balancer's addresses, or the host name
-// that stands for them. The status of an invalid Service is kept as it is.
-func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) bool {
-	if want.scope == targetsOnly {
-		return true
-	}
-	return slices.EqualFunc(balancerStatus(svc, lb).Ingress, svc.Status.LoadBalancer.Ingress,
-		func(wanted, has corev1.LoadBalancerIngress) bool {
-			// Releases of the API server without ipMode drop it.
-			return has.IP == wanted.IP && has.Hostname == wanted.Hostname &&
-				(has.IPMode == nil || wanted.IPMode != nil && *has.IPMode == *wanted.IPMode)
-		})
-}
-
 // finishSync is for a balancer that matches its Service: it reports a repair and resets the drift. If
 // the balancer does not work, EnsureLoadBalancer explains why; it changes nothing here.
 func (w *serviceWatch) finishSync(
-	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, d *drift, scope reconcileScope,
+	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, d *drift, has core.Comparison,
 ) error {
-	if scope == wholeBalancer {
-		w.balancers.recordSettings(string(svc.UID), lb)
+	if !has.TargetsOnly {
+		w.settings.record(lb)
 		if w.needsExplanation(svc, lb) {
 			if err := w.reconcileIfThere(ctx, svc, nodes, isBalancerRequested); err != nil {
 				return err
@@ -413,29 +364,29 @@ func (w *serviceWatch) finishSync(
 	}
 	isRepaired := d.repaired != "" && (!d.wasMissing || d.id != lb.ID)
 	if isRepaired && lb.State != api.LoadBalancerActive {
-		return w.reconcileDrift(ctx, svc, nodes, d, scope)
+		return w.reconcileDrift(ctx, svc, nodes, d, has)
 	}
 	if isRepaired {
 		balancerRepairs.Inc()
-		w.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerRepaired,
-			"The load balancer was changed or deleted out of band, and repaired: %s", d.repaired)
+		w.events.Note(svc, contract.ReasonLoadBalancerRepaired,
+			"The load balancer was changed or deleted out of band, and repaired: "+d.repaired)
 	}
-	*d = drift{id: lb.ID, ingress: balancerStatus(svc, lb).Ingress}
+	*d = drift{id: lb.ID, ingress: has.Ingress}
 	return nil
 }
 
 // needsExplanation tells whether the balancer does not work, or was reported not to.
 func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalancer) bool {
 	return lb.State == api.LoadBalancerError || lb.StateReason != nil && *lb.StateReason != "" ||
-		w.explain.hasUnresolved(svc, topicLoadBalancer) || w.explain.hasUnresolved(svc, topicServing)
+		w.outcomes.get(svc.UID) != outcome{}
 }
 
 // reconcileDrift runs upstream's own reconcile, and checks again after outOfBandDelay.
 func (w *serviceWatch) reconcileDrift(
-	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, d *drift, scope reconcileScope,
+	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, d *drift, has core.Comparison,
 ) error {
 	err := w.reconcileIfThere(ctx, cached, nodes, isBalancerRequested)
-	isFollowed := scope == targetsOnly && isRefusal(err) // The refusal is of all but the targets.
+	isFollowed := has.TargetsOnly && core.IsRefusal(err) // The refusal is of all but the targets.
 	if err != nil && !isFollowed {
 		return err
 	}
@@ -462,8 +413,8 @@ func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error 
 	waitedForCloud, waitedForQuota := w.isWaiting(cached, unavailableReasons), w.isWaiting(cached, scarcityReasons)
 	err := w.retryOnce(ctx, cached)
 	reason := ""
-	if err != nil && !isPending(err) {
-		reason = causeOf(err).reason
+	if err != nil && !core.IsPending(err) {
+		reason = core.CauseOf(err).Reason
 	}
 	if waitedForCloud && !slices.Contains(unavailableReasons, reason) {
 		w.probeCloud(probesPerAnswer)

@@ -1,15 +1,15 @@
-package ccm
+package core
 
 // A Node gets labels from its instance's tags, beside the well-known ones for type, zone and
 // region. Upstream sets them when it initialises the Node, and changes none that exists.
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ccmlab/ccmlab/ccm/config"
@@ -28,9 +28,9 @@ var kubernetesPrefixes = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
 var invalidLabelValueChars = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
 
 // additionalLabels are the labels from the instance's tags. A tag that cannot be a label is left
-// out, and an Event on the Node says so: a missing label is no reason to keep a Node from its
+// out, and a notice says so: a missing label is no reason to keep a Node from its
 // pods.
-func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) map[string]string {
+func (i *instances) additionalLabels(ctx context.Context, instance *api.Instance) map[string]string {
 	labels := map[string]string{}
 	var skipped []string
 	for _, tag := range i.labels.Tags {
@@ -45,14 +45,10 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 		}
 		labels[key] = fit
 	}
-	if len(skipped) == 0 {
-		i.explain.markResolved(node, topicLabels)
-	} else {
+	if len(skipped) > 0 {
 		slices.Sort(skipped)
-		why := strings.Join(skipped, "; ")
-		i.explain.warnOnce(node, topicLabels, cause{contract.ReasonNodeLabelSkipped, why},
-			"Some tags of instance %s cannot be labels of the Node: %s; %s",
-			instance.ID, why, nextStep(contract.ReasonNodeLabelSkipped))
+		notify(ctx, contract.ReasonNodeLabelSkipped, "Some tags of instance %s cannot be labels of the Node: %s",
+			instance.ID, strings.Join(skipped, "; "))
 	}
 	if len(labels) == 0 {
 		return nil

@@ -16,6 +16,8 @@ import (
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
 	"k8s.io/controller-manager/pkg/features"
+
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
 // routeResyncPeriod is upstream's --route-reconciliation-period by default.
@@ -45,7 +47,7 @@ func withRoutedNodes(upstream app.ControllerInitFuncConstructor) app.ControllerI
 		routed.SharedInformers = informers.NewSharedInformerFactory(nil, 0)
 		routed.SharedInformers.InformerFor(&corev1.Node{},
 			func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-				return routedNodes{nodes, c.routes}
+				return routedNodes{nodes, c.provider.Routes}
 			})
 		return construct(as, routed.Complete(), provider)
 	}
@@ -57,7 +59,7 @@ func withRoutedNodes(upstream app.ControllerInitFuncConstructor) app.ControllerI
 // taint, on every Node that it sees without a route.
 type routedNodes struct {
 	cache.SharedIndexInformer
-	routes *routes
+	routes core.Routes
 }
 
 // GetIndexer is what the controller lists Nodes from. It looks up none by an index.
@@ -67,14 +69,14 @@ func (n routedNodes) GetIndexer() cache.Indexer {
 
 type routedNodeIndexer struct {
 	cache.Indexer
-	routes *routes
+	routes core.Routes
 }
 
 // List returns the Nodes that are not ignored.
 func (i routedNodeIndexer) List() []any {
 	return slices.DeleteFunc(i.Indexer.List(), func(obj any) bool {
 		node, ok := obj.(*corev1.Node)
-		return ok && i.routes.ignoresNode(node)
+		return ok && i.routes.IgnoresNode(node)
 	})
 }
 

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // The node controller calls InstanceMetadata to initialise a Node, and again every few
 // minutes for its addresses. The node lifecycle controller calls InstanceExists and
@@ -18,45 +18,62 @@ import (
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
-	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // instances answers what the cloud knows of the machine behind a Node.
 type instances struct {
-	api       core.Cloud
-	identity  *clusterIdentity
-	explain   *explainer
+	api       Cloud
+	cluster   *Cluster
 	labels    nodeLabels
 	addresses nodeAddressRules
 }
 
-var _ cloudprovider.InstancesV2 = (*instances)(nil)
+var _ Instances = (*instances)(nil)
 
 // InstanceExists is false only if the cloud said, for our project, that the instance does not exist or has
 // ended. A stopped instance exists. For a Node without a provider ID, a list without its name proves nothing:
 // its ended instance must be seen.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	_, err := i.FindInstance(ctx, node)
-	switch {
-	case errors.Is(err, cloudprovider.InstanceNotFound):
-		return false, nil
-	case err != nil:
+	goneReason, err := i.MayDelete(ctx, node)
+	if err != nil {
 		return false, fmt.Errorf("checking whether the instance of node %s exists: %w", node.Name, err)
 	}
-	return true, nil
+	return goneReason == "", nil
+}
+
+// MayDelete returns why it is certain that the Node's instance is gone, "" if it exists.
+func (i *instances) MayDelete(ctx context.Context, node *corev1.Node) (goneReason string, err error) {
+	_, err = i.FindInstance(ctx, node)
+	if errors.Is(err, cloudprovider.InstanceNotFound) {
+		return err.Error(), nil
+	}
+	return "", err
 }
 
 // FindInstance is the Node's instance. The error wraps cloudprovider.InstanceNotFound exactly when it is gone.
 func (i *instances) FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	instance, err := i.checkExistence(calls.For(ctx, calls.CloudNodeLifecycle), node)
+	instance, err := i.checkExistence(ctx, node)
 	if err == nil {
-		i.explain.explainInstanceState(node, instance)
+		notifyOfState(ctx, instance)
 	}
 	return instance, err
+}
+
+// notifyOfState tells that an instance does not run and will not by itself.
+func notifyOfState(ctx context.Context, instance *api.Instance) {
+	switch instance.State {
+	case api.InstanceStopped:
+		notify(ctx, contract.ReasonInstanceStopped, "Instance %s is stopped", instance.ID)
+	case api.InstanceError:
+		why := "the cloud gives no reason"
+		if r := instance.StateReason; r != nil && *r != "" {
+			why = *r
+		}
+		notify(ctx, contract.ReasonInstanceInError, "Instance %s is in error: %s", instance.ID, why)
+	}
 }
 
 // InstanceShutdown is true for an instance that is stopped. One that is still stopping may serve.
@@ -71,8 +88,7 @@ func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bo
 // InstanceMetadata is what the node controller writes on the Node. An error
 // leaves the Node tainted, to be tried again.
 func (i *instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	metadata, err := i.buildMetadata(calls.For(ctx, calls.CloudNode), node)
-	i.explain.explainInitialization(node, err)
+	metadata, err := i.buildMetadata(ctx, node)
 	if err != nil {
 		return nil, fmt.Errorf("metadata of node %s: %w", node.Name, err)
 	}
@@ -100,7 +116,7 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 		Zone:             instance.Zone,
 		Region:           instance.Region,
 		NodeAddresses:    addresses,
-		AdditionalLabels: i.additionalLabels(node, instance),
+		AdditionalLabels: i.additionalLabels(ctx, instance),
 	}, nil
 }
 
@@ -195,6 +211,6 @@ func (e *nodeIPError) Error() string {
 
 func (e *nodeIPError) Unwrap() error { return e.err }
 
-func (e *nodeIPError) cause() cause {
-	return cause{contract.ReasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
+func (e *nodeIPError) Cause() Cause {
+	return Cause{contract.ReasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
 }

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // The balancer that a Service asks for. All errors of the Service are reported at once, before
 // anything is changed: a balancer without, say, the wanted source ranges would be worse than none.
@@ -98,29 +98,12 @@ func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 // namespace kube-system, "" while it is not known.
 type clusterID struct{ name, uid string }
 
-// desiredSpec is the balancer that the Service asks for, with the configuration's defaults. The ID of its
-// reserved address is still to be looked up. A balancer that was seen with a health check is not to lose
-// it. If the Service is invalid, the spec is as much as follows from the Nodes.
+// desiredSpec is the balancer that the Service asks for, with the configuration's annotations that it does not
+// have itself. One that cannot be for this Service, such as a health check by TCP where kube-proxy must be asked,
+// is left out. The Service that it is given does not change. The ID of its
+// reserved address is still to be looked up. If the Service is invalid, the spec is as much as follows from
+// the Nodes.
 func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-	_, spec, err := l.specWithDefaults(svc, nodes)
-	if l.records.get(svc.UID).settings.checksTargets {
-		spec.keepsNoHealthCheck = false // Somebody took it away.
-	}
-	return spec, err
-}
-
-// withDefaults is the Service with the configuration's annotations that it does not have itself.
-func (l *loadBalancers) withDefaults(svc *corev1.Service) *corev1.Service {
-	svc, _, _ = l.specWithDefaults(svc, nil)
-	return svc
-}
-
-// specWithDefaults is the Service with the configuration's annotations that it does not have itself, and
-// what it then asks for. An annotation that cannot be for this Service, such as a health check by TCP
-// where kube-proxy must be asked, is left out. It does not change the Service that it is given.
-func (l *loadBalancers) specWithDefaults(
-	svc *corev1.Service, nodes []*corev1.Node,
-) (*corev1.Service, balancerSpec, error) {
 	with := func(svc *corev1.Service, names ...string) (*corev1.Service, balancerSpec, error) {
 		changed := *svc
 		changed.Annotations = map[string]string{}
@@ -128,27 +111,20 @@ func (l *loadBalancers) specWithDefaults(
 			changed.Annotations[annotations.Prefix+name] = l.defaults[name]
 		}
 		maps.Copy(changed.Annotations, svc.Annotations)
-		spec, err := newBalancerSpec(clusterID{l.identity.name, l.identity.uid()}, &changed, nodes)
+		spec, err := newBalancerSpec(clusterID{l.cluster.name, l.cluster.UID()}, &changed, nodes)
 		return &changed, spec, err
 	}
 	names := slices.Sorted(maps.Keys(l.defaults))
-	if all, spec, err := with(svc, names...); err == nil || len(names) == 0 {
-		return all, spec, err
+	if _, spec, err := with(svc, names...); err == nil || len(names) == 0 {
+		return spec, err
 	}
 	for _, name := range names {
 		if one, _, err := with(svc, name); err == nil {
 			svc = one
 		}
 	}
-	return with(svc)
-}
-
-// targetsSpec is as much of a balancer as follows from the Nodes, whatever else the Service
-// asks for.
-func targetsSpec(svc *corev1.Service, nodes []*corev1.Node) balancerSpec {
-	spec, _ := newBalancerSpec(clusterID{}, svc, nodes) // desiredSpec reports its error.
-	spec.scope = targetsOnly
-	return spec
+	_, spec, err := with(svc)
+	return spec, err
 }
 
 // newBalancerSpec reads the Service and makes no call. Its error is about the Service, whole. With it
@@ -191,7 +167,7 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 		IdleTimeoutSeconds:    &asked.IdleTimeout,
 		DrainSeconds:          &asked.Drain,
 		HealthCheck:           &check,
-		Tags:                  new(tagsOf(cluster, svc, asked)),
+		Tags:                  new(tagsOf(cluster, svc, asked, check)),
 	}
 	if asked.OnDelete != "" {
 		spec.DeletionProtection = new(asked.OnDelete == annotations.Refuse)
@@ -461,19 +437,17 @@ func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 }
 
 // tagsOf are the Service's own tags and ours, by which the balancer is found.
-func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values) api.Tags {
+func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values, check api.HealthCheck) api.Tags {
 	tags := api.Tags{}
 	maps.Copy(tags, asked.Tags)
 	tags[contract.TagCluster] = cluster.name
 	tags[contract.TagServiceUID] = string(svc.UID)
 	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
-	if asked.HealthCheck.Protocol == api.HealthCheckNone {
-		tags[contract.TagHealthCheck] = string(api.HealthCheckNone)
-	}
 	for key, value := range map[string]string{
 		contract.TagClusterUID:     cluster.uid,
 		contract.TagServiceAddress: asked.Address,
 		contract.TagOnDelete:       string(asked.OnDelete),
+		contract.TagHealthCheck:    string(check.Protocol),
 		contract.TagServiceTags:    tagKeys(asked.Tags),
 	} {
 		if value != "" {

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // A route is the cluster's by the cluster's UID in its tags, as a balancer is: clusters may share
 // a name. A route without that tag, of an older release, is adopted when it conflicts with the same
@@ -21,26 +21,41 @@ import (
 // created or deleted.
 var errClusterUnknown = errors.New("this cluster's UID is not known yet")
 
+// routeFilter is the filter of the cloud's list that the cluster's routes match. It fails as long as the UID is to
+// be known.
+func (c *Cluster) routeFilter() (string, error) {
+	switch uid := c.UID(); {
+	case uid != "":
+		return contract.TagClusterUID + "=" + uid, nil
+	case c.hasUID.Load():
+		return "", errClusterUnknown
+	}
+	return contract.TagCluster + "=" + c.name, nil
+}
+
 // ownsRoute tells whether a route is for a Node of this cluster.
-func (i *clusterIdentity) ownsRoute(route *api.Route) bool {
-	uid := i.uid()
+func (c *Cluster) ownsRoute(route *api.Route) bool {
+	uid := c.UID()
+	if uid == "" && !c.hasUID.Load() {
+		return c.isUntagged(route)
+	}
 	return uid != "" && route.Tags[contract.TagClusterUID] == uid && route.Tags[contract.TagNode] != ""
 }
 
 // isUntagged tells whether a route is for a Node of a cluster of this name, and lacks the UID.
-func (i *clusterIdentity) isUntagged(route *api.Route) bool {
-	return route.Tags[contract.TagClusterUID] == "" && route.Tags[contract.TagCluster] == i.name &&
+func (c *Cluster) isUntagged(route *api.Route) bool {
+	return route.Tags[contract.TagClusterUID] == "" && route.Tags[contract.TagCluster] == c.name &&
 		route.Tags[contract.TagNode] != ""
 }
 
 // adoptRoute gives a route that is as this cluster wants it the cluster's UID. If that fails, the
 // route serves all the same, and the next round tries again.
 func (r *routes) adoptRoute(ctx context.Context, route *api.Route) {
-	if r.identity.ownsRoute(route) {
+	if r.cluster.ownsRoute(route) {
 		return
 	}
 	tags := maps.Clone(route.Tags)
-	tags[contract.TagClusterUID] = r.identity.uid()
+	tags[contract.TagClusterUID] = r.cluster.UID()
 	klog.InfoS("Adopting a route of this cluster", "route", route.Name, "id", route.ID, "tagsBefore", route.Tags)
 	_, err := r.api.UpdateRoute(client.IfMatch(ctx, route.Version), route.ID, api.ResourceUpdate{Tags: &tags})
 	if err != nil {
@@ -49,17 +64,17 @@ func (r *routes) adoptRoute(ctx context.Context, route *api.Route) {
 }
 
 // describeOwner says whose a route is, and what to do about it.
-func (i *clusterIdentity) describeOwner(route *api.Route) string {
+func (c *Cluster) describeOwner(route *api.Route) string {
 	node, cluster := route.Tags[contract.TagNode], route.Tags[contract.TagCluster]
 	switch {
-	case i.ownsRoute(route):
+	case c.ownsRoute(route):
 		return fmt.Sprintf("this cluster's node %s and is deleted first", node)
 	case cluster == "" || node == "":
 		return "no node of a cluster; delete it if nobody needs it"
-	case i.isUntagged(route):
+	case c.isUntagged(route):
 		return fmt.Sprintf("node %s of a cluster named %s, which may be another one; "+
 			"delete it if nobody needs it", node, cluster)
-	case cluster == i.name:
+	case cluster == c.name:
 		cluster += fmt.Sprintf(" (another cluster of that name, with UID %s)", route.Tags[contract.TagClusterUID])
 	}
 	return fmt.Sprintf("node %s of cluster %s; give each cluster its own range", node, cluster)

@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ccmlab/ccmlab/ccm/doubt"
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -98,10 +98,10 @@ func (h *jobHealth) check() error {
 	return nil
 }
 
-// eventRounds is the cloud, each of whose events is a round of the cache's job. Lists need none:
-// whoever asks the cache waits for them in a round of his own.
+// eventRounds is a cloud, each of whose events is a round of the cache's job. Lists need none: whoever asks the cache
+// waits for them in a round of his own.
 type eventRounds struct {
-	doubt.Source
+	cache.Source
 	health *jobHealth
 }
 

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // What the cloud has for a Service. A balancer is found by its owner's UID in its
 // tags, never by name, so that neither a rename nor a stranger's balancer of the
@@ -65,14 +65,14 @@ func (l *loadBalancers) findBalancers(ctx context.Context, svc *corev1.Service) 
 // cluster's. The CCM neither creates a second one nor treats the Service as if it had none.
 func (l *loadBalancers) notOwnedError(svc *corev1.Service, lb *api.LoadBalancer) error {
 	name, uid := lb.Tags[contract.TagCluster], lb.Tags[contract.TagClusterUID]
-	unknown := l.identity.ownershipOf(lb.Tags) == ownershipUnknown
+	unknown := l.cluster.ownershipOf(lb.Tags) == ownershipUnknown
 	var doubt string
 	switch {
 	case unknown:
 		doubt = "which may be this cluster, whose UID is not known yet: allow the CCM to get namespace kube-system"
 	case uid == "":
 		doubt = fmt.Sprintf("not %q: if that is an earlier name of this cluster, set the tag %s to the current one",
-			l.identity.name, contract.TagCluster)
+			l.cluster.name, contract.TagCluster)
 	default:
 		doubt = "which is another cluster"
 	}
@@ -88,15 +88,15 @@ func (l *loadBalancers) notOwnedError(svc *corev1.Service, lb *api.LoadBalancer)
 // isOwnedBy tells by its tags whether a balancer is this Service's of this cluster. Until the
 // cluster's UID is known, its name decides: the Service's UID is unique.
 func (l *loadBalancers) isOwnedBy(svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return hasServiceTag(svc, lb) && l.identity.mayOwn(lb.Tags)
+	return hasServiceTag(svc, lb) && l.cluster.MayOwn(lb.Tags)
 }
 
 func hasServiceTag(svc *corev1.Service, lb *api.LoadBalancer) bool {
 	return lb.Tags[contract.TagServiceUID] == string(svc.UID)
 }
 
-// withoutDeleting leaves out the balancers that the cloud is already deleting.
-func withoutDeleting(found []api.LoadBalancer) []api.LoadBalancer {
+// WithoutDeleting leaves out the balancers that the cloud is already deleting.
+func WithoutDeleting(found []api.LoadBalancer) []api.LoadBalancer {
 	return slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool {
 		return lb.State == api.LoadBalancerDeleting
 	})
@@ -106,7 +106,7 @@ func withoutDeleting(found []api.LoadBalancer) []api.LoadBalancer {
 // deleted; nil if there is none.
 func chooseBalancer(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, error) {
 	if len(found) > 1 {
-		live := withoutDeleting(found)
+		live := WithoutDeleting(found)
 		if len(live) > 1 {
 			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous,
 				"%d load balancers have the tags of service %s/%s (%s, %s, …); the CCM does not guess which is right",

@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -39,7 +40,7 @@ const (
 // was restored from an older backup, the API server does not know the Services of live balancers.
 // Only one goroutine may use a sweeper.
 type orphanSweeper struct {
-	identity  *clusterIdentity
+	cluster   *core.Cluster
 	kube      kubernetes.Interface
 	memory    balancerLister
 	balancers balancerDeleter
@@ -47,20 +48,36 @@ type orphanSweeper struct {
 	services serviceIndex
 	synced   cache.InformerSynced
 
-	guard       *guard.Budget
+	guard       Budget
 	undeletable *flowcontrol.Backoff // by balancer ID and version: one that somebody changed may be deletable
 
 	orphanedSince map[string]time.Time // by balancer ID
 	reported      sets.Set[string]     // IDs of balancers that were logged as not deleted
 }
 
-// guardedOrphans are what the guard of load balancers without a Service guards.
-var guardedOrphans = guard.Kind{
+// GuardedOrphans are what the guard of load balancers without a Service guards.
+var GuardedOrphans = guard.Kind{
 	Key: "load-balancers.json", Confirmation: contract.AnnotationConfirmOrphanDeletion,
 	One: "load balancer", Many: "load balancers",
 	Finding: "were found without a Service",
 	Remedy:  "If the Services were lost, restore them with their UIDs, and the load balancers stay",
 }
+
+// Budget says how many load balancers may be deleted: see package guard.
+type Budget interface {
+	Watch(list func() sets.Set[types.UID], synced cache.InformerSynced)
+	RecordExists(id types.UID, obj core.Object)
+	CheckHeld(id types.UID) error
+	Admit(ctx context.Context, c guard.Candidate) error
+}
+
+// unlimited allows everything.
+type unlimited struct{}
+
+func (unlimited) Watch(func() sets.Set[types.UID], cache.InformerSynced) {}
+func (unlimited) RecordExists(types.UID, core.Object)                    {}
+func (unlimited) CheckHeld(types.UID) error                              { return nil }
+func (unlimited) Admit(context.Context, guard.Candidate) error           { return nil }
 
 // balancerLister is the part of the cache that lists the cluster's balancers.
 type balancerLister interface {
@@ -74,14 +91,14 @@ type balancerDeleter interface {
 }
 
 func newOrphanSweeper(
-	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) (*orphanSweeper, error) {
 	s := &orphanSweeper{
-		identity:    c.identity,
+		cluster:     c.opts.Cluster,
 		kube:        kube,
 		memory:      c.memory,
-		balancers:   c.loadBalancers,
-		guard:       c.orphanGuard,
+		balancers:   c.provider.LoadBalancers,
+		guard:       c.opts.Orphans,
 		undeletable: newOrphanBackoff(),
 	}
 	return s, s.useInformers(shared)
@@ -91,7 +108,7 @@ func newOrphanSweeper(
 func (s *orphanSweeper) listBalancerIDs() sets.Set[types.UID] {
 	ids := sets.New[types.UID]()
 	for _, lb := range s.memory.LoadBalancers() {
-		if s.identity.mayOwn(lb.Tags) {
+		if s.cluster.MayOwn(lb.Tags) {
 			ids.Insert(types.UID(lb.ID))
 		}
 	}
@@ -129,10 +146,10 @@ func (s *orphanSweeper) Run(ctx context.Context, health *jobHealth) {
 // costs nothing; for each other one the API server is asked.
 func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	s.undeletable.GC()
-	clusterUID := s.identity.uid() // The same for the whole sweep.
+	clusterUID := s.cluster.UID() // The same for the whole sweep.
 	since, unknown := map[string]time.Time{}, sets.New[string]()
 	for _, lb := range s.memory.LoadBalancers() {
-		if lb.State == api.LoadBalancerDeleting || !s.identity.mayOwn(lb.Tags) {
+		if lb.State == api.LoadBalancerDeleting || !s.cluster.MayOwn(lb.Tags) {
 			continue
 		}
 		owner, orphan, err := s.checkOrphan(ctx, &lb)
@@ -213,7 +230,7 @@ func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, 
 	}
 	klog.InfoS("Deleting load balancer whose Service is gone",
 		"id", lb.ID, "name", lb.Name, "service", klog.KObj(owner), "uid", owner.UID)
-	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.identity.name, owner); err != nil {
+	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.cluster.Name(), owner); err != nil {
 		s.undeletable.Next(try, time.Now())
 		klog.ErrorS(err, "Cannot delete load balancer whose Service is gone",
 			"id", lb.ID, "retryAfter", s.undeletable.Get(try))

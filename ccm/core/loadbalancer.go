@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // Services of type LoadBalancer. Each call goes through the same steps, and each
 // step has a file:
@@ -7,7 +7,7 @@ package ccm
 //	observe  loadbalancer_observe.go  what the cloud has
 //	plan     loadbalancer_plan.go     the steps from one to the other
 //	apply    loadbalancer_apply.go    their calls to the cloud, and what a refusal means
-//	report   loadbalancer_report.go   Events, the Service's status, when to try again
+//	report   loadbalancer_report.go   the Service's status, when to try again
 //
 // With nothing to change, a call only reads.
 
@@ -22,27 +22,20 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
-	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // loadBalancers implements cloudprovider.LoadBalancer.
 type loadBalancers struct {
-	api      core.Cloud
-	explain  *explainer
-	identity *clusterIdentity
-	// locks has one lock per Service, by UID: upstream's controller and the
-	// cloud watch reconcile the same balancers.
-	locks   keyedLocks
-	records balancerRecords
+	api     Cloud
+	cluster *Cluster
 	// defaults are annotations, without their prefix, of Services that do not have them.
 	defaults map[string]string
 }
 
-var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
+var _ LoadBalancers = (*loadBalancers)(nil)
 
 // GetLoadBalancer tells whether the Service has a balancer, or several, that the
 // cloud is not already deleting. Upstream's controller calls it before it deletes,
@@ -50,14 +43,12 @@ var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
 func (l *loadBalancers) GetLoadBalancer(
 	ctx context.Context, _ string, svc *corev1.Service,
 ) (*corev1.LoadBalancerStatus, bool, error) {
-	ctx = calls.For(ctx, calls.ServiceLB)
 	found, err := l.findBalancers(ctx, svc)
 	if err != nil {
-		return nil, false, l.reportOutcome(svc, summaryNotDeleted, nil, err)
+		return nil, false, honorRetryAfter(err)
 	}
-	found = withoutDeleting(found)
+	found = WithoutDeleting(found)
 	if len(found) == 0 {
-		l.records.drop(svc.UID) // This may be the end of the Service.
 		return nil, false, nil
 	}
 	want, _ := l.desiredSpec(svc, nil) // EnsureLoadBalancer reports its error.
@@ -77,24 +68,22 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	if svc.Spec.LoadBalancerClass != nil {
 		return nil, cloudprovider.ImplementedElsewhere
 	}
-	ctx = calls.For(ctx, calls.ServiceLB)
-	defer l.locks.lock(string(svc.UID))()
 	want, err := l.desiredSpec(svc, nodes)
 	var lb *api.LoadBalancer
 	if err == nil {
 		lb, err = l.reconcile(ctx, svc, want)
 	}
-	if isRefusal(err) {
+	if IsRefusal(err) {
 		err = errors.Join(err, l.followNodes(ctx, svc, want))
 	}
 	if err == nil {
 		err = checkActive(lb)
 	}
-	if err := l.reportOutcome(svc, summaryNotAsAsked, lb, err); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, honorRetryAfter(err)
 	}
-	l.recordSettings(string(svc.UID), lb)
-	l.reportTargets(svc, nodes, lb)
+	notifyOfServing(ctx, lb)
+	notifyOfTargets(ctx, nodes, lb)
 	return statusOf(svc, want.asked, lb), nil
 }
 
@@ -106,31 +95,27 @@ func (l *loadBalancers) UpdateLoadBalancer(
 	if svc.Spec.LoadBalancerClass != nil {
 		return cloudprovider.ImplementedElsewhere
 	}
-	ctx = calls.For(ctx, calls.ServiceLB)
-	defer l.locks.lock(string(svc.UID))()
 	want, err := l.desiredSpec(svc, nodes)
 	if err != nil {
-		return l.reportOutcome(svc, summaryNotAsAsked, nil, errors.Join(err, l.followNodes(ctx, svc, want)))
+		return honorRetryAfter(errors.Join(err, l.followNodes(ctx, svc, want)))
 	}
 	lb, err := l.reconcileTargets(ctx, svc, want)
 	if err == nil && lb == nil {
 		err = pendingError(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
 	}
-	if err == nil {
-		l.reportTargets(svc, nodes, lb)
+	if err != nil {
+		return honorRetryAfter(err)
 	}
-	return l.reportOutcome(svc, summaryNotAsAsked, lb, err)
+	notifyOfServing(ctx, lb)
+	notifyOfTargets(ctx, nodes, lb)
+	return nil
 }
 
 // EnsureLoadBalancerDeleted deletes every balancer that carries the Service's
 // tags. A cloud never takes a deletion back, so one that is being deleted counts
 // as deleted.
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *corev1.Service) error {
-	ctx = calls.For(ctx, calls.ServiceLB)
-	defer l.locks.lock(string(svc.UID))()
-	l.records.update(svc.UID, func(r *balancerRecord) { r.settings = balancerFingerprint{} })
-	err := l.reconcileDeletion(ctx, svc)
-	return l.reportOutcome(svc, summaryNotDeleted, nil, err)
+	return honorRetryAfter(l.reconcileDeletion(ctx, svc))
 }
 
 // reconcile makes the balancer what the Service asks for, and returns it as the cloud then
@@ -159,7 +144,7 @@ func (l *loadBalancers) reconcileTargets(
 ) (*api.LoadBalancer, error) {
 	want.scope = targetsOnly
 	lb, err := l.updateTargets(ctx, svc, want)
-	if isPending(err) {
+	if IsPending(err) {
 		lb, err = l.updateTargets(ctx, svc, want)
 	}
 	return lb, err
@@ -174,7 +159,7 @@ func (l *loadBalancers) updateTargets(
 	if err != nil {
 		return nil, err
 	}
-	live := withoutDeleting(found)
+	live := WithoutDeleting(found)
 	if len(live) == 0 && len(found) > 0 {
 		return nil, stillDeletingError(&found[0])
 	}
@@ -211,20 +196,20 @@ func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, wa
 		return nil
 	}
 	_, err := l.reconcileTargets(ctx, svc, want)
-	if isPending(err) {
+	if IsPending(err) {
 		// Retry later: what else is wrong with the Service lasts.
 		return cloudproviderapi.NewRetryError(err.Error(), failedStateRetry)
 	}
 	return err
 }
 
-// isRefusal tells whether the Service itself, not the cloud's state, is why its balancer fails.
-func isRefusal(err error) bool {
+// IsRefusal tells whether the Service itself, not the cloud's state, is why its balancer fails.
+func IsRefusal(err error) bool {
 	return err != nil && slices.Contains([]string{
 		contract.ReasonInvalidService, contract.ReasonAddressNotAvailable,
 		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted, contract.ReasonLoadBalancerProtected,
 		contract.ReasonLoadBalancerAmbiguous,
-	}, causeOf(err).reason)
+	}, CauseOf(err).Reason)
 }
 
 // reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
@@ -238,7 +223,7 @@ func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Servi
 		}
 		var errs []error
 		hasChanged := false
-		for _, lb := range withoutDeleting(found) {
+		for _, lb := range WithoutDeleting(found) {
 			wasGone, err := l.deleteBalancer(ctx, svc, asked, &lb)
 			hasChanged = hasChanged || wasGone || client.HasCode(err, api.PreconditionFailed)
 			errs = append(errs, err)

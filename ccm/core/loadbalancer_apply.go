@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // The calls that change the cloud, and what follows when it refuses one.
 
@@ -32,10 +32,8 @@ func (l *loadBalancers) applySteps(
 		if have, err = step.apply(ctx, l.api); err != nil {
 			return nil, fmt.Errorf("%w (step: %s)", err, step)
 		}
-		l.recordSettings(string(svc.UID), have)
 		if _, replaces := step.(replaceStep); replaces {
-			l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerReplaced,
-				"The load balancer cannot be changed in place: %s", step)
+			notify(ctx, contract.ReasonLoadBalancerReplaced, "The load balancer cannot be changed in place: %s", step)
 		}
 	}
 	return have, nil
@@ -51,7 +49,7 @@ func (l *loadBalancers) applyWithFallbacks(
 	if have == nil && want.ipv6 == ipv6Preferred && isIPFamilyRefusal(refusal) {
 		want.ipv6 = ipv6NotWanted
 		if lb, err = l.applySteps(ctx, svc, have, planSteps(have, want)); err == nil {
-			l.explain.recordNormalEvent(svc, contract.ReasonIPv4Only,
+			notify(ctx, contract.ReasonIPv4Only,
 				"The cloud has no IPv6 addresses, so the Service, which prefers dual stack, gets IPv4 only: %v",
 				refusal)
 		}
@@ -151,7 +149,7 @@ func (l *loadBalancers) deleteBalancer(
 	case err != nil:
 		return false, err
 	case onDelete == annotations.Keep:
-		return l.disownBalancer(ctx, svc, lb)
+		return l.disownBalancer(ctx, lb)
 	case onDelete == annotations.Refuse:
 		return false, newReasonError(contract.ReasonLoadBalancerProtected,
 			"load balancer %s is protected by the Service's annotation %s%s", lb.ID, annotations.Prefix, annotations.OnDelete)
@@ -196,9 +194,7 @@ func (l *loadBalancers) onDeletionOf(
 
 // disownBalancer removes the tags by which a balancer is the Service's and the cluster's. The tag
 // with the Service's name stays, for people.
-func (l *loadBalancers) disownBalancer(
-	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
-) (wasGone bool, err error) {
+func (l *loadBalancers) disownBalancer(ctx context.Context, lb *api.LoadBalancer) (wasGone bool, err error) {
 	tags := maps.Clone(lb.Tags)
 	owners := []string{contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID}
 	for _, key := range slices.Concat(owners, optionTags) {
@@ -206,7 +202,7 @@ func (l *loadBalancers) disownBalancer(
 	}
 	_, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})
 	if err == nil {
-		l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerKept, "Load balancer %s (%s, %s) is kept and no longer "+
+		notify(ctx, contract.ReasonLoadBalancerKept, "Load balancer %s (%s, %s) is kept and no longer "+
 			"belongs to the cluster: delete it in the cloud when nobody needs it", lb.Name, lb.ID, lb.Address)
 		return false, nil
 	}

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 // The steps from the balancer that the cloud has to the one that the Service asks
 // for. They can be printed, so that the log says what is about to be done.
@@ -13,7 +13,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -69,7 +68,7 @@ func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 type step interface {
 	fmt.Stringer
 	// apply returns the balancer as the change leaves it.
-	apply(context.Context, core.Cloud) (*api.LoadBalancer, error)
+	apply(context.Context, Cloud) (*api.LoadBalancer, error)
 }
 
 // createStep has no idempotency key: a key that stands for the Service would make
@@ -86,7 +85,7 @@ func (s createStep) String() string {
 	return text
 }
 
-func (s createStep) apply(ctx context.Context, cloud core.Cloud) (*api.LoadBalancer, error) {
+func (s createStep) apply(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
 	lb := s.LoadBalancerCreate
 	lb.IPFamilies = &api.IPFamilies{api.IPv4} // Each balancer has an IPv4 address.
 	if s.ipv6 != ipv6NotWanted {
@@ -114,7 +113,7 @@ func (s updateStep) String() string {
 	return fmt.Sprintf("update load balancer %s: %s", s.id, strings.Join(s.changes, "; "))
 }
 
-func (s updateStep) apply(ctx context.Context, cloud core.Cloud) (*api.LoadBalancer, error) {
+func (s updateStep) apply(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
 	return cloud.UpdateLoadBalancer(client.IfMatch(ctx, s.version), s.id, s.update)
 }
 
@@ -147,11 +146,17 @@ func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	if have.HealthCheck != nil {
 		check = *have.HealthCheck
 	}
-	isKept := want.keepsNoHealthCheck && check.Protocol == api.HealthCheckNone && have.Tags[contract.TagHealthCheck] == ""
-	if check != *want.HealthCheck && !isKept {
+	if check != *want.HealthCheck && !keepsNoHealthCheck(have, want) {
 		s.update.HealthCheck = want.HealthCheck
 		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(*want.HealthCheck))
 	}
+}
+
+// keepsNoHealthCheck tells whether the balancer has no health check because the release that made it gave none,
+// unlike one that lost it: such a balancer has a tag.
+func keepsNoHealthCheck(have *api.LoadBalancer, want balancerSpec) bool {
+	hasNone := have.HealthCheck == nil || have.HealthCheck.Protocol == api.HealthCheckNone
+	return want.keepsNoHealthCheck && hasNone && have.Tags[contract.TagHealthCheck] == ""
 }
 
 // compareOption adds a change if the balancer does not have what is wanted. format takes both.
@@ -180,7 +185,11 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 		s.update.DeletionProtection = protection
 		s.addChange("deletion protection to %t", *protection)
 	}
-	s.compareTags(have.Tags, *want.Tags)
+	tags := maps.Clone(*want.Tags)
+	if keepsNoHealthCheck(have, want) {
+		delete(tags, contract.TagHealthCheck)
+	}
+	s.compareTags(have.Tags, tags)
 }
 
 // compareTags keeps other people's tags on our balancer. It removes tags that the Service no longer
@@ -224,7 +233,7 @@ func (s replaceStep) String() string {
 		s.id, s.name, strings.Join(s.differences, "; "))
 }
 
-func (s replaceStep) apply(ctx context.Context, cloud core.Cloud) (*api.LoadBalancer, error) {
+func (s replaceStep) apply(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
 	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
 }
 

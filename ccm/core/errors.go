@@ -1,0 +1,138 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	cloudprovider "k8s.io/cloud-provider"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// Cause is why something is not as it should be.
+type Cause struct {
+	Reason string // as of an Event
+	// Detail tells causes of one reason apart. It is the same at every retry, unlike a message with a request ID
+	// or a time in it.
+	Detail string
+}
+
+// CauseOf maps an error to a cause. An error's own cause precedes the cloud's refusal. Any other error means
+// that the cloud is unavailable.
+func CauseOf(err error) Cause {
+	var known interface{ Cause() Cause }
+	var refused *client.Error
+	switch {
+	case errors.As(err, &known):
+		return known.Cause()
+	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
+		return Cause{Reason: contract.ReasonInstanceNotFound}
+	case errors.As(err, &refused):
+		return causeOfRefusal(refused)
+	default:
+		return Cause{Reason: contract.ReasonCloudUnavailable}
+	}
+}
+
+func causeOfRefusal(refused *client.Error) Cause {
+	switch refused.Problem.Code {
+	case api.RouteConflict:
+		return Cause{Reason: contract.ReasonRouteConflict}
+	case api.QuotaExceeded:
+		return Cause{Reason: contract.ReasonQuotaExceeded}
+	case api.AddressPoolExhausted:
+		return Cause{Reason: contract.ReasonAddressPoolExhausted}
+	}
+	switch refused.Status {
+	case http.StatusTooManyRequests:
+		return Cause{Reason: contract.ReasonCloudThrottled}
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return Cause{Reason: contract.ReasonCloudAccessDenied}
+	}
+	return Cause{Reason: contract.ReasonCloudUnavailable}
+}
+
+// reasonError is an error whose reason is known where it is made.
+type reasonError struct {
+	reason string
+	err    error
+}
+
+func newReasonError(reason, format string, args ...any) error {
+	return &reasonError{reason, fmt.Errorf(format, args...)}
+}
+
+func (e *reasonError) Error() string { return e.err.Error() }
+func (e *reasonError) Unwrap() error { return e.err }
+
+// Cause leaves out what differs at each retry: the ID of the request.
+func (e *reasonError) Cause() Cause {
+	var refused *client.Error
+	if errors.As(e.err, &refused) {
+		return Cause{Reason: e.reason, Detail: refused.Problem.Detail}
+	}
+	return Cause{Reason: e.reason, Detail: e.err.Error()}
+}
+
+// delayedRetryError is an error after which upstream's controller calls again at a set time.
+type delayedRetryError struct {
+	err   error
+	after time.Duration
+}
+
+func (e *delayedRetryError) Error() string { return e.err.Error() }
+func (e *delayedRetryError) Unwrap() []error {
+	return []error{e.err, cloudproviderapi.NewRetryError(e.err.Error(), e.after)}
+}
+
+// honorRetryAfter retries the call after the cloud's Retry-After, if it sent one.
+func honorRetryAfter(err error) error {
+	var refused *client.Error
+	if !IsPending(err) && errors.As(err, &refused) && refused.RetryAfter > 0 {
+		return &delayedRetryError{err, refused.RetryAfter}
+	}
+	return err
+}
+
+// pendingError means that nothing is wrong, but the work is not done yet.
+func pendingError(msg string) error { return cloudproviderapi.NewRetryError(msg, provisioningRetry) }
+
+// IsPending tells whether an error of a provider means that nothing is wrong, but the work is not done yet. An
+// error that also says what is wrong holds an api.RetryError, too, but is none.
+func IsPending(err error) bool {
+	_, bare := err.(*cloudproviderapi.RetryError) //nolint:errorlint // See above.
+	return bare
+}
+
+// Notice is what people should know although the call does not fail for it.
+type Notice struct {
+	Cause
+	Message string
+}
+
+type noticesKey struct{}
+
+// WithNotices returns a context in which calls of a provider report their notices to fn, too.
+func WithNotices(ctx context.Context, fn func(Notice)) context.Context {
+	others, _ := ctx.Value(noticesKey{}).(func(Notice))
+	return context.WithValue(ctx, noticesKey{}, func(n Notice) {
+		if others != nil {
+			others(n)
+		}
+		fn(n)
+	})
+}
+
+// notify reports a notice to whom WithNotices named. The detail of its cause is the message.
+func notify(ctx context.Context, reason, format string, args ...any) {
+	if fn, ok := ctx.Value(noticesKey{}).(func(Notice)); ok {
+		message := fmt.Sprintf(format, args...)
+		fn(Notice{Cause{reason, message}, message})
+	}
+}

@@ -1,0 +1,99 @@
+package core
+
+// How the outcome of a call is reported: the Service's status, when upstream's controller retries, and notices.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// When upstream's controller is told to call again. A plain error would make it
+// wait 5 s, then up to 300 s.
+const (
+	// provisioningRetry is for a balancer that is still being built.
+	provisioningRetry = 300 * time.Millisecond
+	// failedStateRetry is for a balancer in error: the cloud keeps trying, and
+	// succeeds when, say, the port becomes free.
+	failedStateRetry = 5 * time.Second
+)
+
+// checkActive is nil for a balancer that is active. For another, the error says
+// when to call again.
+func checkActive(lb *api.LoadBalancer) error {
+	switch lb.State {
+	case api.LoadBalancerActive:
+		return nil
+	case api.LoadBalancerError:
+		return &delayedRetryError{failedStateError(lb), failedStateRetry}
+	default:
+		return pendingError(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State))
+	}
+}
+
+// failedStateError is the error of a balancer in state error.
+func failedStateError(lb *api.LoadBalancer) error {
+	why, reason := "the cloud gives no reason", contract.ReasonLoadBalancerFailed
+	if lb.StateReason != nil && *lb.StateReason != "" {
+		why = *lb.StateReason
+	}
+	if lb.StateReasonCode == api.ReasonCannotListen {
+		reason = contract.ReasonPortCannotBeBound
+	}
+	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)
+}
+
+// notifyOfServing tells why an active balancer refuses clients, if it does.
+func notifyOfServing(ctx context.Context, lb *api.LoadBalancer) {
+	if lb.State == api.LoadBalancerActive && lb.StateReason != nil && *lb.StateReason != "" {
+		notify(ctx, contract.ReasonLoadBalancerDegraded, "Load balancer %s (%s) is active but refuses clients: %s",
+			lb.Name, lb.ID, *lb.StateReason)
+	}
+}
+
+// notifyOfTargets tells that a balancer has no target although there are Nodes, none of which waits to be
+// initialized.
+func notifyOfTargets(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalancer) {
+	if len(lb.Targets) == 0 && len(nodes) > 0 && !slices.ContainsFunc(nodes, IsUninitialized) {
+		notify(ctx, contract.ReasonNoTargets, "Load balancer %s (%s) has no targets: "+
+			"no eligible Node has a provider ID of this cloud and matches the Service's node selector", lb.Name, lb.ID)
+	}
+}
+
+// statusOf names the balancer's addresses of the families that the Service
+// asks for, or the host name that stands for them. Traffic from inside the cluster must
+// go through a proxy, too (KEP-1860), unless the Service says otherwise. What a network
+// balancer passes on is for its own address, which kube-proxy must take for the Service's.
+func statusOf(svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
+	status := &corev1.LoadBalancerStatus{}
+	if asked.Hostname != "" {
+		status.Ingress = []corev1.LoadBalancerIngress{{Hostname: asked.Hostname}}
+		return status
+	}
+	addresses := map[corev1.IPFamily]string{corev1.IPv4Protocol: lb.Address}
+	if lb.IPv6Address != nil {
+		addresses[corev1.IPv6Protocol] = *lb.IPv6Address
+	}
+	families := svc.Spec.IPFamilies
+	if len(families) == 0 {
+		families = []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	mode := cmp.Or(asked.IPMode, corev1.LoadBalancerIPModeProxy)
+	if lb.Kind == api.KindNetwork {
+		mode = corev1.LoadBalancerIPModeVIP
+	}
+	for _, family := range families {
+		if ip := addresses[family]; ip != "" {
+			status.Ingress = append(status.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})
+		}
+	}
+	return status
+}

@@ -1,0 +1,60 @@
+package watch
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
+)
+
+// outcome is how the provider's last call for an object ended. The zero outcome is that all was well.
+type outcome struct {
+	reason     string // why it failed, or reasonPending
+	isDegraded bool   // the Service's balancer is as it should be, and refuses clients
+}
+
+// reasonPending is the reason of a call that failed before: its causes are over, and the work is not done yet.
+const reasonPending = "Pending"
+
+// outcomes has an outcome for each object, by UID. It is safe for concurrent use.
+type outcomes struct {
+	mu    sync.Mutex
+	byUID map[types.UID]outcome
+}
+
+func (o *outcomes) get(uid types.UID) outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.byUID[uid]
+}
+
+func (o *outcomes) forget(uid types.UID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.byUID, uid)
+}
+
+// record remembers how a call ended, of which there were these notices.
+func (o *outcomes) record(uid types.UID, err error, notices []core.Notice) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := outcome{}
+	switch {
+	case core.IsPending(err):
+		if o.byUID[uid].reason != "" {
+			now.reason = reasonPending
+		}
+	case err != nil:
+		now.reason = core.CauseOf(err).Reason
+	}
+	for _, n := range notices {
+		now.isDegraded = now.isDegraded || n.Reason == contract.ReasonLoadBalancerDegraded
+	}
+	if now == (outcome{}) {
+		delete(o.byUID, uid)
+		return
+	}
+	o.byUID[uid] = now
+}
