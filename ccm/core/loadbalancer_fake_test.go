@@ -1,4 +1,4 @@
-package ccm
+package core
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/record"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -16,13 +16,13 @@ import (
 
 const clusterName = "lab"
 
-// testIdentity is the test's cluster, with that UID unless it is "".
-func testIdentity(uid string) *clusterIdentity {
-	identity := newClusterIdentity(clusterName)
+// testCluster is the test's cluster, with that UID unless it is "".
+func testCluster(uid string) *Cluster {
+	cluster := NewCluster(clusterName)
 	if uid != "" {
-		identity.setUID(uid)
+		cluster.SetUID(uid)
 	}
-	return identity
+	return cluster
 }
 
 func service() *corev1.Service {
@@ -88,7 +88,6 @@ type fakeBalancers struct {
 	*fakeAPI
 	get       func(id string) (*api.LoadBalancer, error)
 	addresses func() ([]api.ReservedAddress, error)
-	events    *record.FakeRecorder
 }
 
 // newFakeBalancers is a cloud of ours that lists these balancers.
@@ -108,19 +107,22 @@ func (f *fakeBalancers) ListAddresses(_ context.Context, filter client.AddressFi
 }
 
 func (f *fakeBalancers) loadBalancers() *loadBalancers {
-	f.events = record.NewFakeRecorder(100)
-	explain := newExplainer()
-	explain.setRecorder(f.events)
-	return &loadBalancers{
-		api: definite(f, "lab"), explain: explain, identity: testIdentity(""),
-	}
+	return &loadBalancers{api: f, cluster: testCluster("")}
 }
 
-// takeEvents returns the Events since it was last called.
-func (f *fakeBalancers) takeEvents() []string {
-	var events []string
-	for len(f.events.Events) > 0 {
-		events = append(events, <-f.events.Events)
+// notices are those of a call in the context that it returns, by reason.
+func notices(ctx context.Context) (context.Context, func() []string) {
+	var reasons []string
+	return WithNotices(ctx, func(n Notice) { reasons = append(reasons, n.Reason) }), func() []string { return reasons }
+}
+
+// node is a Node with that provider ID, or one that waits to be initialized.
+func node(providerID string) *corev1.Node {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}, Spec: corev1.NodeSpec{ProviderID: providerID},
 	}
-	return events
+	if providerID == "" {
+		n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
+	}
+	return n
 }

@@ -1,0 +1,158 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const ourProject = "p-ours"
+
+// fakeAPI answers the calls it was told of; any other fails the test.
+type fakeAPI struct {
+	t             *testing.T
+	getInstance   func(id string) (*api.Instance, error)
+	listInstances func(f client.InstanceFilter) ([]api.Instance, error)
+	project       func() (*api.Project, error)
+	listBalancers func(f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
+	create        func(api.LoadBalancerCreate) (*api.LoadBalancer, error)
+	update        func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error)
+	remove        func(id string) (*api.LoadBalancer, error)
+	listRoutes    func(f client.RouteFilter) ([]api.Route, error)
+	createRoute   func(api.RouteCreate) (*api.Route, error)
+	updateRoute   func(id string, u api.ResourceUpdate) (*api.Route, error)
+	deleteRoute   func(id string) error
+}
+
+func (f *fakeAPI) GetInstance(_ context.Context, id string) (*api.Instance, error) {
+	require.NotNil(f.t, f.getInstance, "unexpected GetInstance(%s)", id)
+	return f.getInstance(id)
+}
+
+func (f *fakeAPI) ListInstances(_ context.Context, filter client.InstanceFilter) ([]api.Instance, error) {
+	require.NotNil(f.t, f.listInstances, "unexpected ListInstances(%+v)", filter)
+	return f.listInstances(filter)
+}
+
+func (f *fakeAPI) Project(context.Context) (*api.Project, error) {
+	if f.project == nil {
+		return ours()
+	}
+	return f.project()
+}
+
+func (f *fakeAPI) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	require.NotNil(f.t, f.listBalancers, "unexpected ListLoadBalancers(%+v)", filter)
+	return inOurProject(f.listBalancers, filter, func(lb *api.LoadBalancer) *string { return &lb.Project })
+}
+
+func (f *fakeAPI) GetLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
+	require.Fail(f.t, "unexpected GetLoadBalancer", id)
+	return nil, nil
+}
+
+func (f *fakeAPI) ListAddresses(context.Context, client.AddressFilter) ([]api.ReservedAddress, error) {
+	require.Fail(f.t, "unexpected ListAddresses")
+	return nil, nil
+}
+
+func (f *fakeAPI) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+	require.NotNil(f.t, f.create, "unexpected CreateLoadBalancer(%+v)", lb)
+	return f.create(lb)
+}
+
+func (f *fakeAPI) UpdateLoadBalancer(
+	_ context.Context,
+	id string,
+	u api.LoadBalancerUpdate,
+) (*api.LoadBalancer, error) {
+	require.NotNil(f.t, f.update, "unexpected UpdateLoadBalancer(%s)", id)
+	return f.update(id, u)
+}
+
+func (f *fakeAPI) DeleteLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
+	require.NotNil(f.t, f.remove, "unexpected DeleteLoadBalancer(%s)", id)
+	return f.remove(id)
+}
+
+func (f *fakeAPI) ListRoutes(_ context.Context, filter client.RouteFilter) ([]api.Route, error) {
+	require.NotNil(f.t, f.listRoutes, "unexpected ListRoutes(%+v)", filter)
+	return inOurProject(f.listRoutes, filter, func(r *api.Route) *string { return &r.Project })
+}
+
+func (f *fakeAPI) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Route, error) {
+	require.NotNil(f.t, f.createRoute, "unexpected CreateRoute(%+v)", r)
+	return f.createRoute(r)
+}
+
+func (f *fakeAPI) UpdateRoute(_ context.Context, id string, u api.ResourceUpdate) (*api.Route, error) {
+	require.NotNil(f.t, f.updateRoute, "unexpected UpdateRoute(%s)", id)
+	return f.updateRoute(id, u)
+}
+
+func (f *fakeAPI) DeleteRoute(_ context.Context, id string) error {
+	require.NotNil(f.t, f.deleteRoute, "unexpected DeleteRoute(%s)", id)
+	return f.deleteRoute(id)
+}
+
+// Follow is a stream that never opens.
+func (f *fakeAPI) Follow(
+	ctx context.Context, _ int64, _ func(api.Event) error, onBreak func(error), _ ...client.EventFilter,
+) error {
+	onBreak(errors.New("this fake has no events"))
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// inOurProject is a list whose items belong to our project unless the test says otherwise.
+func inOurProject[F, T any](list func(F) ([]T, error), filter F, project func(*T) *string) ([]T, error) {
+	found, err := list(filter)
+	found = slices.Clone(found)
+	for n := range found {
+		p := project(&found[n])
+		*p = cmp.Or(*p, ourProject)
+	}
+	return found, err
+}
+
+func ours() (*api.Project, error) { return &api.Project{ID: ourProject, Name: "lab"}, nil }
+
+// problem is an answer of the cloud itself.
+func problem(status int, code api.ProblemCode, project string) error {
+	return &client.Error{
+		Status: status, Problem: api.Problem{Status: status, Code: code, Detail: string(code), Project: &project},
+	}
+}
+
+func instance(state api.InstanceState) api.Instance {
+	return api.Instance{
+		ID: "i-1", Project: ourProject, Name: "node-1", Region: "r", Zone: "r-a", Type: "small", State: state,
+		Addresses: []api.Address{
+			{Type: api.AddressInternal, IP: "127.30.16.1"}, {Type: api.AddressExternal, IP: "192.0.2.1"},
+		},
+	}
+}
+
+// assertError asserts that err says want, or that there is none if want is "".
+func assertError(t *testing.T, err error, want string) {
+	t.Helper()
+	if want == "" {
+		assert.NoError(t, err)
+	} else {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// runInBubble runs a subtest in a synctest bubble.
+func runInBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
