@@ -101,7 +101,9 @@ func honorRetryAfter(err error) error {
 }
 
 // pendingError means that nothing is wrong, but the work is not done yet.
-func pendingError(msg string) error { return cloudproviderapi.NewRetryError(msg, provisioningRetry) }
+func pendingError(format string, args ...any) error {
+	return cloudproviderapi.NewRetryError(fmt.Sprintf(format, args...), provisioningRetry)
+}
 
 // IsPending tells whether an error of a provider means that nothing is wrong, but the work is not done yet. An
 // error that also says what is wrong holds an api.RetryError, too, but is none.

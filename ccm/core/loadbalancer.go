@@ -14,7 +14,6 @@ package core
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,7 +100,7 @@ func (l *loadBalancers) UpdateLoadBalancer(
 	}
 	lb, err := l.reconcileTargets(ctx, svc, want)
 	if err == nil && lb == nil {
-		err = pendingError(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
+		err = pendingError("service %s/%s has no load balancer to update", svc.Namespace, svc.Name)
 	}
 	if err != nil {
 		return honorRetryAfter(err)

@@ -103,7 +103,7 @@ func (l *loadBalancers) explainRefusal(
 	case client.HasCode(err, api.NameTaken):
 		return l.explainNameTaken(ctx, svc, want.Name)
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
-		return pendingError(fmt.Sprintf("the load balancer has changed meanwhile; retrying: %v", err))
+		return pendingError("the load balancer has changed meanwhile; retrying: %v", err)
 	case client.HasCode(err, api.Protected): // It would have to be replaced.
 		return &reasonError{contract.ReasonLoadBalancerProtected, err}
 	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
@@ -111,7 +111,7 @@ func (l *loadBalancers) explainRefusal(
 	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
 		return &reasonError{contract.ReasonInvalidService, err}
 	case client.IsNotFound(err):
-		return pendingError(fmt.Sprintf("the load balancer was deleted meanwhile; retrying: %v", err))
+		return pendingError("the load balancer was deleted meanwhile; retrying: %v", err)
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 		return fmt.Errorf("looking for the load balancer named %s: %w", name, err)
 	}
 	if len(found) == 0 {
-		return pendingError("the name of load balancer " + name + " was taken by one that no longer exists; retrying")
+		return pendingError("the name of load balancer %s was taken by one that no longer exists; retrying", name)
 	}
 	other := found[0]
 	if l.isOwnedBy(svc, &other) {

@@ -35,7 +35,7 @@ func (l *loadBalancers) observe(ctx context.Context, svc *corev1.Service) (*api.
 }
 
 func stillDeletingError(lb *api.LoadBalancer) error {
-	return pendingError(fmt.Sprintf("load balancer %s (%s) is still being deleted", lb.Name, lb.ID))
+	return pendingError("load balancer %s (%s) is still being deleted", lb.Name, lb.ID)
 }
 
 // findBalancers asks the cloud for every balancer that carries the Service's UID and is

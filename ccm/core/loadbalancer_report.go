@@ -5,7 +5,6 @@ package core
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -35,7 +34,7 @@ func checkActive(lb *api.LoadBalancer) error {
 	case api.LoadBalancerError:
 		return &delayedRetryError{failedStateError(lb), failedStateRetry}
 	default:
-		return pendingError(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State))
+		return pendingError("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State)
 	}
 }
 
