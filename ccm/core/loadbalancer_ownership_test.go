@@ -1,4 +1,4 @@
-package ccm
+package core
 
 import (
 	"cmp"
@@ -48,7 +48,7 @@ func TestBalancerOwnership(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
-			have.Tags = api.Tags{contract.TagServiceUID: string(service().UID), contract.TagService: "default/web"}
+			delete(have.Tags, contract.TagCluster)
 			for key, value := range map[string]string{
 				contract.TagCluster: tc.cluster, contract.TagClusterUID: tc.uid,
 			} {
@@ -58,7 +58,7 @@ func TestBalancerOwnership(t *testing.T) {
 			}
 			f := newFakeBalancers(t, *have)
 			l := f.loadBalancers()
-			l.identity = testIdentity(tc.own)
+			l.cluster = testCluster(tc.own)
 			var sent api.Tags
 			f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 				assert.Equal(t, api.LoadBalancerUpdate{Tags: u.Tags}, u)
@@ -83,7 +83,7 @@ func TestBalancerOwnership(t *testing.T) {
 			assert.Zero(t, deleted)
 			for _, err := range []error{ensureErr, getErr, deleteErr} {
 				require.ErrorContains(t, err, tc.text)
-				assert.Equal(t, contract.ReasonLoadBalancerAmbiguous, causeOf(err).reason)
+				assert.Equal(t, contract.ReasonLoadBalancerAmbiguous, CauseOf(err).Reason)
 				var retry *cloudproviderapi.RetryError
 				if assert.Equal(t, tc.retry > 0, errors.As(err, &retry)) && tc.retry > 0 {
 					assert.Equal(t, tc.retry, retry.RetryAfter())
@@ -157,7 +157,7 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 				return built(t, api.LoadBalancerDeleting), nil
 			}
 			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, tc.svc, nil)
-			assert.Equal(t, tc.replaced, isPending(err), "%v", err)
+			assert.Equal(t, tc.replaced, IsPending(err), "%v", err)
 			assert.Equal(t, tc.replaced, replaced)
 			assert.Equal(t, tc.asked, asked)
 			if !tc.replaced {

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 import (
 	"encoding/json"
@@ -24,18 +24,17 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 		}
 		return built(t, api.LoadBalancerActive), nil
 	}
+	ctx, noticed := notices(t.Context())
 	status, err := f.loadBalancers().
-		EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6", "IPv4"), nil)
+		EnsureLoadBalancer(ctx, clusterName, serviceWithFamilies("PreferDualStack", "IPv6", "IPv4"), nil)
 	require.NoError(t, err)
 	require.Len(t, status.Ingress, 1)
 	assert.Equal(t, "127.30.64.1", status.Ingress[0].IP)
-	events := f.takeEvents()
-	require.Len(t, events, 1)
-	assert.Contains(t, events[0], "Normal IPv4Only")
+	assert.Equal(t, []string{contract.ReasonIPv4Only}, noticed())
 
 	_, err = f.loadBalancers().
 		EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6"), nil)
-	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "there is nothing to fall back to")
+	assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason, "there is nothing to fall back to")
 }
 
 // A target whose instance has ended is left out; the others are served.
@@ -81,7 +80,7 @@ func TestConflictIsRetriedSoon(t *testing.T) {
 		f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) { return nil, err }
 		_, got := newLoadBalancers(f).
 			EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Drain, "9s"), nil)
-		assert.True(t, isPending(got), "%v", got)
+		assert.True(t, IsPending(got), "%v", got)
 	}
 }
 
@@ -99,6 +98,5 @@ func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
 	}
 	l := f.loadBalancers()
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	assert.True(t, isPending(err), "%v", err)
-	assert.Empty(t, f.takeEvents())
+	assert.True(t, IsPending(err), "%v", err)
 }

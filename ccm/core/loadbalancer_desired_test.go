@@ -1,6 +1,7 @@
-package ccm
+package core
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -116,6 +117,7 @@ func TestBalancerTags(t *testing.T) {
 	assert.Equal(t, api.Tags{
 		"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web",
 		contract.TagServiceUID: "01234567-89ab", contract.TagServiceTags: "team",
+		contract.TagHealthCheck: "http",
 	}, *want.Tags)
 	have := built(t, api.LoadBalancerActive)
 	have.Tags["team"] = "blue"
@@ -168,7 +170,7 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		svc  *corev1.Service
 		want api.HealthCheck
 	}{
-		"by default, of UDP alone": {ofUDP(service()), askKubeProxy},
+		"by default, of UDP alone": {withUDPOnly(service()), askKubeProxy},
 		"by default, of another kube-proxy": {serviceWithAnnotations(
 			annotations.HealthCheckPort, "10257", annotations.HealthCheckCodes, "200,503",
 			annotations.HealthCheckInterval, "1s", annotations.HealthCheckHealthyThreshold, "3",
@@ -177,8 +179,8 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		"http, often": {serviceWithAnnotations(
 			annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s",
 		), check("http", 10256, "/", "", 1, 1, 2, 2)},
-		"local": {ofLocalPolicy(service()), check("http", 31000, "/healthz", "", 1, 1, 1, 2)},
-		"local, patiently": {ofLocalPolicy(serviceWithAnnotations(
+		"local": {withLocalPolicy(service()), check("http", 31000, "/healthz", "", 1, 1, 1, 2)},
+		"local, patiently": {withLocalPolicy(serviceWithAnnotations(
 			annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s",
 		)), check("http", 31000, "/healthz", "", 3, 1, 1, 5)},
 	} {
@@ -188,12 +190,12 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 	}
 }
 
-func ofLocalPolicy(svc *corev1.Service) *corev1.Service {
+func withLocalPolicy(svc *corev1.Service) *corev1.Service {
 	svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
 	return svc
 }
 
-func ofUDP(svc *corev1.Service) *corev1.Service {
+func withUDPOnly(svc *corev1.Service) *corev1.Service {
 	svc.Spec.Ports = []corev1.ServicePort{{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}}
 	return svc
 }
@@ -207,7 +209,7 @@ func TestAnnotationsThatDoNotGoTogether(t *testing.T) {
 		svc  *corev1.Service
 		errs []string
 	}{
-		"local and another": {ofLocalPolicy(serviceWithAnnotations(
+		"local and another": {withLocalPolicy(serviceWithAnnotations(
 			annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22",
 		)), []string{
 			`health-check is "tcp"; externalTrafficPolicy Local`, `health-check-port is "22"; externalTrafficPolicy Local`,
@@ -224,9 +226,9 @@ func TestAnnotationsThatDoNotGoTogether(t *testing.T) {
 			[]string{`timeout is "6s"; the interval is 5 s`},
 		},
 		"nobody to ask": {
-			ofUDP(serviceWithAnnotations(annotations.HealthCheck, "tcp")), []string{"no TCP port to check"},
+			withUDPOnly(serviceWithAnnotations(annotations.HealthCheck, "tcp")), []string{"no TCP port to check"},
 		},
-		"ports that are not there": {ofUDP(serviceWithAnnotations(
+		"ports that are not there": {withUDPOnly(serviceWithAnnotations(
 			annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s",
 		)), []string{"no TCP port 53", "no port 54", `drain is "9s"; it is for TCP`}},
 		"two addresses":       {chosen, []string{`loadBalancerIP "127.30.64.9" too`}},
@@ -310,12 +312,12 @@ func TestDefaultAnnotations(t *testing.T) {
 	}{
 		"it says nothing":                {service(), api.HealthCheckNone},
 		"it says otherwise":              {serviceWithAnnotations(annotations.HealthCheck, "tcp"), api.HealthCheckTCP},
-		"where kube-proxy must be asked": {ofLocalPolicy(service()), api.HealthCheckHTTP},
+		"where kube-proxy must be asked": {withLocalPolicy(service()), api.HealthCheckHTTP},
 	} {
 		l := newFakeBalancers(t).loadBalancers()
 		l.defaults = map[string]string{annotations.HealthCheck: "none", annotations.Drain: "30s"}
 		before := tc.svc.DeepCopy()
-		spec, err := l.desiredSpec(l.withDefaults(tc.svc), nil)
+		spec, err := l.desiredSpec(tc.svc, nil)
 		require.NoError(t, err, name)
 		assert.Equal(t, tc.check, spec.HealthCheck.Protocol, name)
 		assert.Equal(t, 30, *spec.DrainSeconds, name)
@@ -323,35 +325,56 @@ func TestDefaultAnnotations(t *testing.T) {
 	}
 }
 
-// A balancer of a CCM that asked for no health check by default keeps none, as nobody knows whether
-// kube-proxy can be reached there, until its Service says something of it.
-func TestBalancerWithoutHealthCheckKeepsNone(t *testing.T) {
-	old := built(t, api.LoadBalancerActive)
-	old.HealthCheck = nil
-	asked := built(t, api.LoadBalancerActive)
-	asked.HealthCheck, asked.Tags[contract.TagHealthCheck] = nil, "none"
-	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nil)
-	require.NoError(t, err)
-	assert.NotEmpty(t, planSteps(asked, want), "its Service asked for that before")
+// A balancer's tag says which health check it was given, so that one that somebody took away comes back. A balancer
+// of an older release has no tag. If it has no health check either, it keeps none until its Service asks for one,
+// as nobody knows whether kube-proxy can be reached there.
+func TestMissingHealthCheck(t *testing.T) {
 	for name, tc := range map[string]struct {
-		svc     *corev1.Service
-		changes bool
+		svc       *corev1.Service
+		check     *api.HealthCheck // of the balancer
+		tag       string           // of the balancer
+		gets      *api.HealthCheck // what it is given, nil for nothing
+		changes   bool
+		resultTag string
 	}{
-		"no word":               {svc: service()},
-		"asked for":             {svc: serviceWithAnnotations(annotations.HealthCheck, "http"), changes: true},
-		"asked for by interval": {svc: serviceWithAnnotations(annotations.HealthCheckInterval, "10s"), changes: true},
-		"of its own policy":     {svc: ofLocalPolicy(service()), changes: true},
+		"taken away":              {tag: "http", changes: true, gets: &askKubeProxy, resultTag: "http"},
+		"none was asked for":      {tag: "none", changes: true, gets: &askKubeProxy, resultTag: "http"},
+		"older, with a check":     {check: &askKubeProxy, changes: true, resultTag: "http"},
+		"older, without":          {},
+		"older, with one of none": {check: &api.HealthCheck{Protocol: api.HealthCheckNone}},
+		"older, asked for now": {
+			svc: serviceWithAnnotations(annotations.HealthCheckPort, "10256"), changes: true,
+			gets: &askKubeProxy, resultTag: "http",
+		},
+		"older, none is asked for": {
+			svc: serviceWithAnnotations(annotations.HealthCheck, "none"), changes: true, resultTag: "none",
+		},
+		"older, of local policy": {
+			svc: withLocalPolicy(service()), changes: true, resultTag: "http",
+			gets: &api.HealthCheck{
+				Protocol: api.HealthCheckHTTP, Port: 31000, Path: "/healthz",
+				IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 2,
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want, err := newBalancerSpec(clusterID{name: clusterName}, tc.svc, nil)
+			have := built(t, api.LoadBalancerActive)
+			have.HealthCheck = tc.check
+			delete(have.Tags, contract.TagHealthCheck)
+			if tc.tag != "" {
+				have.Tags[contract.TagHealthCheck] = tc.tag
+			}
+			want, err := newBalancerSpec(clusterID{name: clusterName}, cmp.Or(tc.svc, service()), nil)
 			require.NoError(t, err)
-			assert.Equal(t, tc.changes, len(planSteps(old, want)) > 0)
+			steps := planSteps(have, want)
+			require.Equal(t, tc.changes, len(steps) > 0, "%v", steps)
+			tags := have.Tags
+			if tc.changes {
+				update := steps[0].(updateStep).update
+				assert.Equal(t, tc.gets, update.HealthCheck)
+				tags = *cmp.Or(update.Tags, &tags)
+			}
+			assert.Equal(t, tc.resultTag, tags[contract.TagHealthCheck])
 		})
 	}
-
-	l := newFakeBalancers(t).loadBalancers()
-	l.recordSettings(string(service().UID), built(t, api.LoadBalancerActive))
-	want, err = l.desiredSpec(service(), nil)
-	require.NoError(t, err)
-	assert.NotEmpty(t, planSteps(old, want), "it was seen with one, which somebody took away")
 }

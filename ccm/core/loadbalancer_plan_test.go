@@ -1,4 +1,4 @@
-package ccm
+package core
 
 import (
 	"testing"
@@ -136,15 +136,15 @@ func TestReplaceForReservedAddress(t *testing.T) {
 		removed = id
 		return built(t, api.LoadBalancerDeleting), nil
 	}
-	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil)
-	assert.True(t, isPending(err), "%v", err)
+	ctx, noticed := notices(t.Context())
+	_, err := l.EnsureLoadBalancer(ctx, clusterName, serviceWithLoadBalancerIP(free.IP), nil)
+	assert.True(t, IsPending(err), "%v", err)
 	assert.Equal(t, "lb-1", removed)
-	assert.Equal(t, []string{"Normal ReplacingLoadBalancer The load balancer cannot be changed in place: " +
-		"delete load balancer lb-1, to create web-01234567 anew: address 127.30.64.1 to 127.30.64.9"}, f.takeEvents())
+	assert.Equal(t, []string{contract.ReasonLoadBalancerReplaced}, noticed())
 
 	f.listBalancers = listReturns(*built(t, api.LoadBalancerDeleting))
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil)
-	assert.True(t, isPending(err), "%v", err)
+	assert.True(t, IsPending(err), "%v", err)
 
 	f.listBalancers = listReturns()
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
@@ -152,7 +152,7 @@ func TestReplaceForReservedAddress(t *testing.T) {
 		return built(t, api.LoadBalancerProvisioning), nil
 	}
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Address, "web"), nil)
-	assert.True(t, isPending(err), "%v", err)
+	assert.True(t, IsPending(err), "%v", err)
 }
 
 // A balancer that has no IPv6 address is kept, whatever the cloud could give.
@@ -165,7 +165,7 @@ func TestIPv6IsNoReasonToReplace(t *testing.T) {
 			f := newFakeBalancers(t, *built(t, api.LoadBalancerActive)) // Any call that changes it fails the test.
 			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
 			require.ErrorContains(t, err, "without an IPv6 address")
-			assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
+			assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package ccm
+package core
 
 import (
 	"testing"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 )
 
 // removableOptions are changes of service() that can be taken back: every annotation with its
@@ -78,14 +77,14 @@ func TestRemovedOptionGoesBackToDefault(t *testing.T) {
 	targets := nodes(cloud.instances[0])
 	balancers := func() *loadBalancers { // as a CCM that was started anew
 		return &loadBalancers{
-			api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
-			identity: testIdentity("k-1"),
+			api:     cloud,
+			cluster: testCluster("k-1"),
 		}
 	}
 	ensure := func(t *testing.T, l *loadBalancers, svc *corev1.Service) balancerAndStatus {
 		t.Helper()
 		status, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
-		for isPending(err) {
+		for IsPending(err) {
 			cloud.awaitBalancers()
 			status, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
 		}

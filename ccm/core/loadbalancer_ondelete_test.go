@@ -1,4 +1,4 @@
-package ccm
+package core
 
 import (
 	"testing"
@@ -6,12 +6,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 )
 
 // What becomes of the balancer of a Service that goes, in a genuine cloud. The Service has an
@@ -58,10 +56,9 @@ func TestOnDelete(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			events := record.NewFakeRecorder(10)
 			l := &loadBalancers{
-				api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
-				identity: testIdentity("k-1"), defaults: map[string]string{},
+				api:     cloud,
+				cluster: testCluster("k-1"), defaults: map[string]string{},
 			}
 			if tc.byDefault != "" {
 				l.defaults[annotations.OnDelete] = tc.byDefault
@@ -77,7 +74,7 @@ func TestOnDelete(t *testing.T) {
 			}
 			nodes := nodes(cloud.instances[0])
 			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, with(tc.made), nodes)
-			if isPending(err) {
+			if IsPending(err) {
 				cloud.awaitBalancers()
 				_, err = l.EnsureLoadBalancer(t.Context(), clusterName, with(tc.made), nodes)
 			}
@@ -89,11 +86,11 @@ func TestOnDelete(t *testing.T) {
 				require.NoError(t, err)
 				cloud.awaitBalancers()
 			}
-			l.explain.setRecorder(events)
-			err = l.EnsureLoadBalancerDeleted(t.Context(), clusterName, with(tc.gone))
+			ctx, noticed := notices(t.Context())
+			err = l.EnsureLoadBalancerDeleted(ctx, clusterName, with(tc.gone))
 			if tc.reason != "" {
 				require.Error(t, err)
-				assert.Equal(t, tc.reason, causeOf(err).reason)
+				assert.Equal(t, tc.reason, CauseOf(err).Reason)
 			} else {
 				require.NoError(t, err)
 				_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, with(tc.gone))
@@ -102,12 +99,9 @@ func TestOnDelete(t *testing.T) {
 			}
 			left := cloud.awaitBalancers()
 			assert.Equal(t, tc.stays, len(left) == 1)
-			if tc.event != "" {
-				require.NotEmpty(t, events.Events)
-				assert.Contains(t, <-events.Events, tc.event)
-			}
+			assert.Equal(t, tc.event == "LoadBalancerKept", len(noticed()) == 1)
 			for _, lb := range left {
-				assert.Equal(t, tc.event == "LoadBalancerKept", !l.identity.mayOwn(lb.Tags), "the sweeper leaves it alone")
+				assert.Equal(t, tc.event == "LoadBalancerKept", !l.cluster.MayOwn(lb.Tags), "the sweeper leaves it alone")
 			}
 			cloud.removeBalancers(t)
 		})

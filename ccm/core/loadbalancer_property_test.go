@@ -1,4 +1,4 @@
-package ccm
+package core
 
 import (
 	"context"
@@ -112,15 +112,15 @@ func TestAnyServiceConverges(t *testing.T) {
 
 func checkConvergence(t *rapid.T, cloud *propertyCloud) {
 	l := &loadBalancers{
-		api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
-		identity: testIdentity(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
+		api:     cloud,
+		cluster: testCluster(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "changes") {
 		svc, targets := cloud.drawService(t), cloud.drawNodes(t)
 		before := cloud.awaitBalancers()
 		if err := ensureUntilDone(t, l, cloud, svc, targets); err != nil {
 			require.Contains(t, []string{contract.ReasonInvalidService, contract.ReasonLoadBalancerProtected},
-				causeOf(err).reason, "%v", err)
+				CauseOf(err).Reason, "%v", err)
 			checkOnlyTargetsChanged(t, before, cloud.awaitBalancers(), targets)
 			continue
 		}
@@ -166,7 +166,7 @@ func ensureUntilDone(
 ) error {
 	var err error
 	for range 6 {
-		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !isPending(err) {
+		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !IsPending(err) {
 			return err
 		}
 		cloud.awaitBalancers()

@@ -1,9 +1,8 @@
-package ccm
+package core
 
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,14 +52,13 @@ func TestRefusedServiceFollowsItsNodes(t *testing.T) {
 			l := f.loadBalancers()
 			for range 2 {
 				_, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-2"))
-				assert.True(t, isRefusal(err), "%v", err)
+				assert.True(t, IsRefusal(err), "%v", err)
 			}
 			err := l.UpdateLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-2", "fakecloud://i-3"))
-			assert.Equal(t, name != "address", isRefusal(err), "%v", err)
+			assert.Equal(t, name != "address", IsRefusal(err), "%v", err)
 			assert.Equal(t, []api.Targets{
 				{{InstanceID: "i-2"}}, {{InstanceID: "i-2"}, {InstanceID: "i-3"}},
 			}, sent)
-			assert.Len(t, f.takeEvents(), 1)
 		})
 	}
 }
@@ -79,7 +77,7 @@ func TestServiceThatTheCloudRefusesFollowsItsNodes(t *testing.T) {
 	}
 	_, err := f.loadBalancers().
 		EnsureLoadBalancer(t.Context(), clusterName, serviceWithAddress(), nodes("fakecloud://i-2"))
-	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
+	assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason)
 	assert.Equal(t, api.Targets{{InstanceID: "i-2"}}, have.Targets)
 }
 
@@ -89,13 +87,13 @@ func TestRefusedServiceWithoutBalancer(t *testing.T) {
 	svc := serviceWithAnnotations(annotations.Scheme, "x")
 	l := newLoadBalancers(&fakeAPI{t: t})
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
-	assert.True(t, isRefusal(err))
-	assert.True(t, isRefusal(l.UpdateLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))))
+	assert.True(t, IsRefusal(err))
+	assert.True(t, IsRefusal(l.UpdateLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))))
 
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "127.30.64.1"}}
 	l = newLoadBalancers(&fakeAPI{t: t, listBalancers: listReturns()})
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
-	assert.True(t, isRefusal(err))
+	assert.True(t, IsRefusal(err))
 	var retry *cloudproviderapi.RetryError
 	assert.False(t, errors.As(err, &retry))
 }
@@ -108,7 +106,7 @@ func TestTargetsOfRefusedServiceThatCannotFollow(t *testing.T) {
 		return nil, problem(409, api.WrongState, ourProject)
 	}
 	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
-	assert.True(t, isRefusal(err))
+	assert.True(t, IsRefusal(err))
 	var retry *cloudproviderapi.RetryError
 	require.ErrorAs(t, err, &retry)
 	assert.Equal(t, failedStateRetry, retry.RetryAfter())
@@ -117,43 +115,4 @@ func TestTargetsOfRefusedServiceThatCannotFollow(t *testing.T) {
 	err = newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
 	require.ErrorContains(t, err, "want public or internal")
 	require.ErrorContains(t, err, "no route")
-}
-
-// The watch repairs the targets of a refused Service's balancer, once for each difference, and
-// nothing else of it.
-func TestServiceWatchRepairsTargetsOfRefusedService(t *testing.T) {
-	for name, svc := range refusedServices() {
-		if name == "address" {
-			continue // It is found out by a call of the cloud.
-		}
-		runInBubble(t, name, func(t *testing.T) {
-			svc.Finalizers = serviceWithAddress().Finalizers
-			w := newWatchWorld(t, svc, node("fakecloud://i-1"))
-			lb := built(t, api.LoadBalancerActive)
-			lb.Listeners = nil
-			w.cloud.setBalancers(*lb)
-			ensured := 0
-			w.reconciler.ensure = func(*corev1.Service, []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-				ensured++
-				lb.Targets = api.Targets{{InstanceID: "i-1"}}
-				w.cloud.setBalancers(*lb)
-				return nil, newReasonError(contract.ReasonInvalidService, "as before")
-			}
-			sync := func() {
-				require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
-				advanceTime(overdueDelay + time.Second)
-			}
-			sync()
-			require.Zero(t, ensured, "upstream is given a minute")
-			sync()
-			require.Equal(t, 1, ensured)
-			sync()
-			sync()
-			require.Equal(t, 1, ensured, "nothing else is repaired")
-			w.cloud.setBalancers()
-			sync()
-			sync()
-			require.Equal(t, 1, ensured, "nor created anew")
-		})
-	}
 }
