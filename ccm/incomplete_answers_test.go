@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	cloudprovider "k8s.io/cloud-provider"
@@ -66,18 +67,33 @@ func newIncompleteWorld(t *testing.T) *incompleteWorld {
 	made, err := w.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-1")})
 	require.NoError(t, err)
 	w.instance = w.AwaitInstance(made.ID, api.InstanceRunning)
-	w.node = node(contract.ProviderID(made.ID))
+	w.node = &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n-1"},
+		Spec:       corev1.NodeSpec{ProviderID: contract.ProviderID(made.ID)},
+	}
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	require.NoError(t, indexer.Add(w.node))
 	w.nodes = corelisters.NewNodeLister(indexer)
 	_, err = w.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("web")})
 	require.NoError(t, err)
-	w.svc = serviceWithFamilies(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv4Protocol, corev1.IPv6Protocol)
-	w.svc.Annotations = map[string]string{
-		annotations.Prefix + annotations.Address: "web", annotations.Prefix + annotations.HealthCheck: "tcp",
+	w.svc = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web", UID: "s-1", Annotations: map[string]string{
+				annotations.Prefix + annotations.Address: "web", annotations.Prefix + annotations.HealthCheck: "tcp",
+			},
+		},
+		Spec: corev1.ServiceSpec{
+			Type:           corev1.ServiceTypeLoadBalancer,
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+			IPFamilies:     []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			Ports: []corev1.ServicePort{
+				{Port: 8443, NodePort: 30443, Protocol: corev1.ProtocolTCP},
+				{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP},
+			},
+		},
 	}
 	c := w.newProvider(t, true)
-	require.NoError(t, c.routes.CreateRoute(t.Context(), clusterName, "", &cloudprovider.Route{
+	require.NoError(t, c.provider.Routes.CreateRoute(t.Context(), "lab", "", &cloudprovider.Route{
 		TargetNode: "node-1", DestinationCIDR: "10.244.1.0/24",
 	}))
 	require.Eventually(t, func() bool { _, err := askBalancer(t.Context(), w, c); return err == nil },
@@ -93,10 +109,10 @@ func (w *incompleteWorld) newProvider(t *testing.T, cached bool) *cloud {
 		URL: w.URL, TokenFile: token, Project: cloudtest.ProjectName, Cache: cached,
 		NodeAddresses: config.NodeAddresses{Families: []string{"ipv4"}},
 		NodeLabels:    config.NodeLabels{Tags: []string{"round"}},
-	}, clusterName)
+	}, "lab")
 	require.NoError(t, err)
-	c.identity.setUID("k-1")
-	c.routes.nodes = w.nodes
+	c.cluster.SetUID("k-1")
+	c.provider.Routes.Follow(w.nodes)
 	return c
 }
 
@@ -114,10 +130,10 @@ func (c *cloud) runMemory(ctx context.Context) (stop func()) {
 type question func(context.Context, *incompleteWorld, *cloud) (any, error)
 
 func askInstance(ctx context.Context, w *incompleteWorld, c *cloud) (any, error) {
-	if exists, err := c.instances.InstanceExists(ctx, w.node); err != nil || !exists {
+	if exists, err := c.provider.Instances.InstanceExists(ctx, w.node); err != nil || !exists {
 		return exists, err
 	}
-	found, err := c.instances.InstanceMetadata(ctx, w.node)
+	found, err := c.provider.Instances.InstanceMetadata(ctx, w.node)
 	if err == nil {
 		found.AdditionalLabels = nil // That changes.
 	}
@@ -125,7 +141,7 @@ func askInstance(ctx context.Context, w *incompleteWorld, c *cloud) (any, error)
 }
 
 func askInstanceByName(ctx context.Context, w *incompleteWorld, c *cloud) (any, error) {
-	found, err := c.instances.InstanceMetadata(ctx, node(""))
+	found, err := c.provider.Instances.InstanceMetadata(ctx, &corev1.Node{ObjectMeta: w.node.ObjectMeta})
 	if err == nil {
 		found.AdditionalLabels = nil
 	}
@@ -133,17 +149,17 @@ func askInstanceByName(ctx context.Context, w *incompleteWorld, c *cloud) (any, 
 }
 
 func askBalancer(ctx context.Context, w *incompleteWorld, c *cloud) (any, error) {
-	status, err := c.loadBalancers.EnsureLoadBalancer(ctx, clusterName, w.svc, []*corev1.Node{w.node})
+	status, err := c.provider.LoadBalancers.EnsureLoadBalancer(ctx, "lab", w.svc, []*corev1.Node{w.node})
 	if err == nil {
 		// An update may be under way, of what an optional field lacked.
-		_, exists, getErr := c.loadBalancers.GetLoadBalancer(ctx, clusterName, w.svc)
+		_, exists, getErr := c.provider.LoadBalancers.GetLoadBalancer(ctx, "lab", w.svc)
 		return []any{status, exists}, getErr
 	}
 	return nil, err
 }
 
 func askRoutes(ctx context.Context, _ *incompleteWorld, c *cloud) (any, error) {
-	return c.routes.ListRoutes(ctx, clusterName)
+	return c.provider.Routes.ListRoutes(ctx, "lab")
 }
 
 // TestIncompleteAnswers leaves each field out of each kind of answer for a while. What upstream is told
@@ -273,7 +289,7 @@ func (w *incompleteWorld) awaitRound(t *testing.T, c *cloud, round string) {
 	_, err := w.UpdateInstance(t.Context(), w.instance.ID, api.ResourceUpdate{Tags: &api.Tags{"round": round}})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		found, err := c.instances.InstanceMetadata(t.Context(), w.node)
+		found, err := c.provider.Instances.InstanceMetadata(t.Context(), w.node)
 		return err == nil && found.AdditionalLabels["round"] == round
 	}, 20*time.Second, 5*time.Millisecond, round)
 }
