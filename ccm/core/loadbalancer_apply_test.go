@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -68,35 +67,4 @@ func TestEndedTargetsThatWereNotSent(t *testing.T) {
 	}
 	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
 	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
-}
-
-// A balancer that changed since it was read is read again soon.
-func TestConflictIsRetriedSoon(t *testing.T) {
-	for _, err := range []error{
-		problem(412, api.PreconditionFailed, ourProject), problem(409, api.WrongState, ourProject),
-		problem(404, api.NotFound, ourProject),
-	} {
-		f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}
-		f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) { return nil, err }
-		_, got := newLoadBalancers(f).
-			EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Drain, "9s"), nil)
-		assert.True(t, IsPending(got), "%v", got)
-	}
-}
-
-// The answer to a create was lost, and the list does not show the balancer yet.
-func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
-	f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-		if by.Name == "" {
-			return nil, nil
-		}
-		return []api.LoadBalancer{*built(t, api.LoadBalancerActive)}, nil
-	}
-	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-		return nil, problem(409, api.NameTaken, ourProject)
-	}
-	l := f.loadBalancers()
-	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	assert.True(t, IsPending(err), "%v", err)
 }

@@ -154,18 +154,3 @@ func TestReplaceForReservedAddress(t *testing.T) {
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Address, "web"), nil)
 	assert.True(t, IsPending(err), "%v", err)
 }
-
-// A balancer that has no IPv6 address is kept, whatever the cloud could give.
-func TestIPv6IsNoReasonToReplace(t *testing.T) {
-	for name, svc := range map[string]*corev1.Service{
-		"beside IPv4": serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"),
-		"alone":       serviceWithFamilies("SingleStack", "IPv6"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFakeBalancers(t, *built(t, api.LoadBalancerActive)) // Any call that changes it fails the test.
-			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
-			require.ErrorContains(t, err, "without an IPv6 address")
-			assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason)
-		})
-	}
-}
