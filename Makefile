@@ -155,6 +155,10 @@ lessons: build ## Type the solutions of every lesson, and see that each is what 
 mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick|-beside -parallel N NAME…")
 	@$(GO) run ./scripts/mutants $(MUTANTS)
 
+.PHONY: rings
+rings: build ## Take each ring off our CCM in turn, and write what fails without it into ccm/README.md (RINGS="without-guard …")
+	@$(GO) run ./scripts/mutants -rings $(RINGS)
+
 .PHONY: fuzz
 fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 	@for target in server.FuzzRequests server.FuzzFilters server.FuzzPageTokens dialect.FuzzRequests dns.FuzzPackets \

@@ -6,7 +6,7 @@ package core
 // our project. The instance is found by the Node's provider ID, or, where the Node has none, by its name
 // and age. ANSWERS.md lists every answer that a cloud can give, and what follows.
 
-//go:generate go test .. -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
+//go:generate go test -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
 
 import (
 	"context"

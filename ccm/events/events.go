@@ -17,6 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 
@@ -196,6 +197,7 @@ func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(c
 	switch {
 	case core.IsPending(err):
 		return e.slowDownRetry(obj, err)
+	case errors.Is(err, cloudprovider.ImplementedElsewhere): // Nothing is wrong.
 	case err != nil && method.summary != "":
 		e.explainError(obj, topicOf(method.topics[0]), summaryOf(call, method), err)
 	case err == nil && call.Method != "GetLoadBalancer": // It deletes nothing yet.

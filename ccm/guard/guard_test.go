@@ -22,6 +22,8 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
 // memoryConfigMaps has the one ConfigMap of the guard, and refuses an update of an older version, as the API
@@ -91,9 +93,9 @@ type told struct {
 	events []string
 }
 
-func (e *told) WarnOnce(_ Object, _, reason, _, message string) { e.add(reason + ": " + message) }
-func (e *told) Note(_ Object, reason, message string)           { e.add(reason + ": " + message) }
-func (*told) Resolve(Object, string)                            {}
+func (e *told) WarnOnce(_ core.Object, _, reason, _, message string) { e.add(reason + ": " + message) }
+func (e *told) Note(_ core.Object, reason, message string)           { e.add(reason + ": " + message) }
+func (*told) Resolve(core.Object, string)                            {}
 
 func (e *told) add(event string) {
 	e.mu.Lock()

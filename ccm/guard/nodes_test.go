@@ -17,26 +17,27 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	servicecontroller "k8s.io/cloud-provider/controllers/service"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
-// finder answers every question with its error.
+// finder says of every Node that its instance is gone for a reason, or that nothing is known.
 type finder struct {
-	cloudprovider.InstancesV2 // nil
-	err                       error
-	asked                     int
+	core.Instances // nil
+	goneReason     string
+	err            error
+	asked          int
 }
 
-func (f *finder) FindInstance(context.Context, *corev1.Node) (*api.Instance, error) {
+func (f *finder) MayDelete(context.Context, *corev1.Node) (string, error) {
 	f.asked++
-	return &api.Instance{}, f.err
+	return f.goneReason, f.err
 }
 
 func (f *finder) InstanceMetadata(context.Context, *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
 	return nil, f.err
 }
 
-var errGone = fmt.Errorf("it ended: %w", cloudprovider.InstanceNotFound)
+const itEnded = "it ended"
 
 func limitNodes(t *testing.T, f *finder, there ...*corev1.Node) (*Instances, *told) {
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
@@ -63,7 +64,7 @@ func TestInstanceExists(t *testing.T) {
 	f.err = errors.New("503")
 	_, err = i.InstanceExists(t.Context(), node("u1"))
 	require.ErrorContains(t, err, "whether the instance of node node-1 exists: 503")
-	f.err = errGone
+	f.err, f.goneReason = nil, itEnded
 	there, err = i.InstanceExists(t.Context(), node("u1"))
 	require.NoError(t, err)
 	assert.False(t, there)
@@ -76,7 +77,7 @@ func TestNodesThatAreBeingRemovedGo(t *testing.T) {
 		"autoscaler": func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: servicecontroller.ToBeDeletedTaint}} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, _ := limitNodes(t, &finder{err: errGone})
+			i, _ := limitNodes(t, &finder{goneReason: itEnded})
 			for _, uid := range []types.UID{"u1", "u2"} {
 				n := node(uid)
 				remove(n)
@@ -90,7 +91,7 @@ func TestNodesThatAreBeingRemovedGo(t *testing.T) {
 
 // A Node that has registered anew does not go because the one before it may.
 func TestReplacedNodeStays(t *testing.T) {
-	i, _ := limitNodes(t, &finder{err: errGone}, node("another"))
+	i, _ := limitNodes(t, &finder{goneReason: itEnded}, node("another"))
 	_, err := i.InstanceExists(t.Context(), node("u1"))
 	require.ErrorContains(t, err, "node node-1 has registered again since")
 }
@@ -98,7 +99,7 @@ func TestReplacedNodeStays(t *testing.T) {
 // While a Node is held the cloud is not asked about it, and Events say what holds it. It is let go when its
 // instance turns out to exist.
 func TestHeldNode(t *testing.T) {
-	f := &finder{err: errGone}
+	f := &finder{goneReason: itEnded}
 	i, events := limitNodes(t, f)
 	for n, want := range []string{"", "kept until", "kept until", "kept until"} {
 		_, err := i.InstanceExists(t.Context(), node(types.UID(fmt.Sprint("u", min(n, 1)))))
@@ -111,7 +112,7 @@ func TestHeldNode(t *testing.T) {
 	assert.Equal(t, 2, f.asked, "one that goes, and one that is asked about thrice")
 	require.Len(t, events.events, 2)
 	assert.Contains(t, events.events[0], "MassDeletionStopped: Mass deletion stopped (trip 1): more than 1 of 1 Nodes")
-	assert.Contains(t, events.events[1], "MassDeletionHeld: Node is not deleted: it ended: instance not found")
+	assert.Contains(t, events.events[1], "MassDeletionHeld: Node is not deleted: it ended")
 	f.err = nil
 	_, err := i.InstanceMetadata(t.Context(), node("u1"))
 	require.NoError(t, err)

@@ -50,6 +50,8 @@ func main() {
 		&o.cluster, "cluster", "", "judge the mutants whose mistake shows in this kind of cluster only, and there",
 	)
 	flag.IntVar(&o.parallel, "parallel", 2, "how many mutants are judged at a time, each in a lab of its own")
+	flag.BoolVar(&o.rings, "rings", false, "judge our CCM without each of its rings, with all core tests, and write "+
+		"the table in "+ringsFile)
 	flag.Usage = func() {
 		fmt.Fprintln(
 			os.Stderr,
@@ -59,7 +61,7 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if o.parallel < 1 || o.quick && o.withCore {
+	if o.parallel < 1 || o.quick && o.withCore || o.rings && (o.quick || o.withCore) {
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -71,14 +73,17 @@ func main() {
 
 // options say which mutants are judged, where, and by which tests.
 type options struct {
-	quick, withCore bool
-	cluster         string
-	parallel        int
+	quick, withCore, rings bool
+	cluster                string
+	parallel               int
 }
 
 // chooseMutants returns the named mutants, or all, of the chosen kind of cluster.
 func (o options) chooseMutants(names ...string) ([]mutants.Mutant, error) {
 	all, err := mutants.Choose(names...)
+	if o.rings && len(names) == 0 {
+		all, err = mutants.Rings()
+	}
 	var chosen []mutants.Mutant
 	for _, m := range all {
 		if m.Cluster == o.cluster {
@@ -95,7 +100,7 @@ func (o options) chooseMutants(names ...string) ([]mutants.Mutant, error) {
 
 // focusPattern returns a regular expression that matches the tests to run on these mutants; "" is all tests.
 func (o options) focusPattern(all []conformance.Test, chosen ...mutants.Mutant) string {
-	if !o.quick && !o.withCore {
+	if !o.quick && !o.withCore && !o.rings {
 		return ""
 	}
 	meant := map[string]bool{}
@@ -110,7 +115,8 @@ func (o options) focusPattern(all []conformance.Test, chosen ...mutants.Mutant) 
 	}
 	var ids []string
 	for _, t := range all {
-		if meant[t.ID] || o.withCore && t.Level == conformance.Core && hasMeantTest[t.Profile] {
+		isBeside := o.rings || o.withCore && hasMeantTest[t.Profile]
+		if meant[t.ID] || isBeside && t.Level == conformance.Core {
 			ids = append(ids, t.ID)
 		}
 	}
@@ -151,7 +157,10 @@ func run(names []string, o options) error {
 		outcomes[n].took = time.Since(began)
 	})]
 	printResults(os.Stdout, chosen, outcomes, time.Since(began))
-	var problems []error
+	if o.rings && ctx.Err() == nil {
+		err = writeRings(chosen, outcomes, j.tests)
+	}
+	problems := []error{err}
 	for n, out := range outcomes {
 		if out.err != nil && ctx.Err() == nil {
 			problems = append(

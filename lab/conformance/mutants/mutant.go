@@ -31,6 +31,9 @@ type Mutant struct {
 	// Wrong says what it does wrong, and whom that hurts.
 	Wrong string `json:"wrong"`
 	Edits []Edit `json:"edits"`
+	// Ring is the package of our CCM that the mutant is without, Core if it is without all but that; "" for any
+	// other mistake.
+	Ring string `json:"ring"`
 	// Cluster is the kind of cluster in which the mistake shows; "" is any.
 	Cluster string `json:"cluster"`
 	// CaughtBy lists the tests that are meant to catch this mistake.
@@ -42,6 +45,9 @@ type Mutant struct {
 	Unsupported map[string]string `json:"unsupported"`
 }
 
+// Core is the Ring of the mutant that has none.
+const Core = "core"
+
 // Edit replaces the only occurrence of Find in a file.
 type Edit struct {
 	File    string `json:"file"`
@@ -49,17 +55,27 @@ type Edit struct {
 	Replace string `json:"replace"`
 }
 
-// Choose returns the mutants of these names, or all when none is named.
-func Choose(names ...string) ([]Mutant, error) {
-	files, err := declarations.ReadDir(".")
-	if err != nil {
-		return nil, err
-	}
+// Rings returns the core alone, and the mutants that are without a ring.
+func Rings() ([]Mutant, error) {
+	all, err := Choose(allNames()...)
+	return slices.DeleteFunc(all, func(m Mutant) bool { return m.Ring == "" }), err
+}
+
+// allNames are those of all mutants.
+func allNames() []string {
+	files, _ := declarations.ReadDir(".") // They are in the program.
 	var all []string
 	for _, f := range files {
 		all = append(all, strings.TrimSuffix(f.Name(), ".yaml"))
 	}
-	if len(names) == 0 {
+	return all
+}
+
+// Choose returns the mutants of these names, or all but those without a ring when none is named.
+func Choose(names ...string) ([]Mutant, error) {
+	all := allNames()
+	isNamed := len(names) > 0
+	if !isNamed {
 		names = all
 	}
 	var chosen []Mutant
@@ -75,7 +91,9 @@ func Choose(names ...string) ([]Mutant, error) {
 		if err := yaml.UnmarshalStrict(data, &m); err != nil {
 			return nil, fmt.Errorf("%s.yaml: %w", name, err)
 		}
-		chosen = append(chosen, m)
+		if m.Ring == "" || isNamed {
+			chosen = append(chosen, m)
+		}
 	}
 	return chosen, nil
 }

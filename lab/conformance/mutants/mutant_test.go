@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,12 +29,15 @@ func TestDeclarations(t *testing.T) {
 	}
 	mutants, err := Choose()
 	require.NoError(t, err)
+	rings, err := Rings()
+	require.NoError(t, err)
 	require.NotEmpty(t, mutants)
-	for _, m := range mutants {
+	require.NotEmpty(t, rings)
+	for _, m := range slices.Concat(mutants, rings) {
 		t.Run(m.Name, func(t *testing.T) {
 			assert.NotEmpty(t, m.Wrong)
 			assert.NotEmpty(t, m.Edits)
-			assert.NotEmpty(t, m.CaughtBy)
+			assert.Equal(t, m.Ring == Core, len(m.CaughtBy) == 0)
 			changed, err := m.Sources(root)
 			require.NoError(t, err)
 			for file, source := range changed {

@@ -1,6 +1,7 @@
-package ccm
+package core
 
 import (
+	"context"
 	"errors"
 	"regexp"
 	"strings"
@@ -16,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -33,11 +33,8 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 	for _, n := range nodes {
 		require.NoError(t, indexer.Add(n))
 	}
-	i := newInstances(f)
 	return &routes{
-		api: definite(f, "lab"), identity: testIdentity(clusterUID),
-		instances: i, explain: i.explain, health: newJobHealth("routes"),
-		nodes: corelisters.NewNodeLister(indexer),
+		api: f, cluster: testCluster(clusterUID), instances: newInstances(f), nodes: corelisters.NewNodeLister(indexer),
 	}
 }
 
@@ -243,77 +240,24 @@ func TestDeleteRoute(t *testing.T) {
 	}
 }
 
-// Why a Node has no route is told once per cause, and of each of its ranges.
-func TestRouteEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
-		r := newRoutes(t, f, node(byID))
-		recorder := record.NewFakeRecorder(9)
-		r.explain.setRecorder(recorder)
-		second := wanted()
-		second.DestinationCIDR = "10.244.2.0/24"
-		expect := func(route *cloudprovider.Route, refusal error, want ...string) {
-			t.Helper()
-			f.createRoute = func(api.RouteCreate) (*api.Route, error) { return &api.Route{}, refusal }
-			for range 3 {
-				_ = r.CreateRoute(t.Context(), clusterName, "", route)
-			}
-			require.Len(t, recorder.Events, len(want))
-			for _, w := range want {
-				assert.Contains(t, <-recorder.Events, w)
-			}
-		}
-		conflict, full := problem(409, api.RouteConflict, ourProject), problem(409, api.QuotaExceeded, ourProject)
-		for _, id := range []string{"r-9", "r-10"} {
-			f.listRoutes = hasRoutes(route(func(r *api.Route) { r.ID, r.Name, r.Tags = id, "x", nil }))
-			expect(wanted(), conflict, "Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to "+
-				"instance i-1: it conflicts with route "+id+" (x, 10.244.1.0/24 to instance i-1), which belongs to no node "+
-				"of a cluster; delete it if nobody needs it; the route is created")
-			time.Sleep(routeListMaxAge)
-		}
-		expect(second, full, "Warning QuotaExceeded Route 10.244.2.0/24 is missing")
-		expect(wanted(), full, "Warning QuotaExceeded Route 10.244.1.0/24 is missing: routing 10.244.1.0/24")
-		expect(second, full)
-		expect(wanted(), nil)
-		expect(wanted(), full, "Warning QuotaExceeded")
-	})
-}
-
-// What the cloud cannot route is told as that, once and without a call. A Node that has another
-// range, which the cloud can route, is not held up by it: upstream would call its whole network
-// unavailable.
+// What the cloud cannot route is told as that, without a call. A Node that has another range, which the cloud can
+// route, is not held up by it: upstream would call its whole network unavailable.
 func TestIPv6RangesCannotBeRouted(t *testing.T) {
 	ipv6 := wanted()
 	ipv6.DestinationCIDR = "fd00:10:244:1::/64"
-	for name, tc := range map[string]struct {
-		ranges []string
-		fail   string
-		event  string
-	}{
-		"IPv6 alone": {
-			ranges: []string{"fd00:10:244:1::/64"}, fail: "routes IPv4 only",
-			event: "Warning RouteNotSupported Route fd00:10:244:1::/64 is missing: " +
-				"the cloud routes IPv4 only; give the cluster an IPv4 range",
-		},
-		"beside IPv4": {
-			ranges: []string{"10.244.1.0/24", "fd00:10:244:1::/64"},
-			event:  "Warning RouteNotSupported Route fd00:10:244:1::/64 is missing: the cloud routes IPv4 only",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := node(byID)
-			n.Spec.PodCIDRs = tc.ranges
-			r := newRoutes(t, &fakeAPI{t: t}, n)
-			recorder := record.NewFakeRecorder(9)
-			r.explain.setRecorder(recorder)
-			for range 3 {
-				err := r.CreateRoute(t.Context(), clusterName, "", ipv6)
-				assertError(t, err, tc.fail)
-			}
-			require.Len(t, recorder.Events, 1)
-			assert.Contains(t, <-recorder.Events, tc.event)
-		})
-	}
+	n := node(byID)
+	n.Spec.PodCIDRs = []string{ipv6.DestinationCIDR}
+	err := newRoutes(t, &fakeAPI{t: t}, n).CreateRoute(t.Context(), clusterName, "", ipv6)
+	require.ErrorContains(t, err, "the cloud routes IPv4 only")
+	assert.Equal(t, Cause{Reason: contract.ReasonRouteNotSupported}, CauseOf(err))
+
+	n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, "10.244.1.0/24")
+	told := noticesOf(t, func(ctx context.Context) {
+		require.NoError(t, newRoutes(t, &fakeAPI{t: t}, n).CreateRoute(ctx, clusterName, "", ipv6))
+	})
+	require.Len(t, told, 1)
+	assert.Equal(t, contract.ReasonRouteNotSupported, told[0].Reason)
+	assert.Equal(t, "Route fd00:10:244:1::/64 is missing: the cloud routes IPv4 only", told[0].Message)
 }
 
 // One wrong list has upstream create every route again: that they are all there

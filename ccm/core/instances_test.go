@@ -1,8 +1,7 @@
-package ccm
+package core
 
 import (
-	"errors"
-	"fmt"
+	"context"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,33 +9,41 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/ccm/config"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-func node(providerID string) *corev1.Node {
-	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}, Spec: corev1.NodeSpec{ProviderID: providerID},
-	}
-	if providerID == "" {
-		n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
-	}
-	return n
-}
+const byID = "fakecloud://i-1"
 
 func newInstances(f *fakeAPI) *instances {
 	return &instances{
-		api: definite(f, "lab"), identity: testIdentity("cluster-uid"), explain: newExplainer(),
-		addresses: newNodeAddressRules(config.Default().NodeAddresses),
+		api: f, cluster: testCluster("cluster-uid"), addresses: newNodeAddressRules(config.Default().NodeAddresses),
 	}
+}
+
+// with answers every question with an instance that runs, changed.
+func with(change func(*api.Instance)) func(string) (*api.Instance, error) {
+	return func(string) (*api.Instance, error) {
+		i := instance(api.InstanceRunning)
+		change(&i)
+		return &i, nil
+	}
+}
+
+func inState(s api.InstanceState) func(string) (*api.Instance, error) {
+	return with(func(i *api.Instance) { i.State = s })
+}
+
+// noticesOf are the notices of call.
+func noticesOf(t *testing.T, call func(ctx context.Context)) (told []Notice) {
+	call(WithNotices(t.Context(), func(n Notice) { told = append(told, n) }))
+	return told
 }
 
 func TestInstanceMetadata(t *testing.T) {
@@ -116,73 +123,63 @@ func TestNodeAddresses(t *testing.T) {
 }
 
 func TestProvidedNodeIP(t *testing.T) {
-	for provided, tc := range map[string]struct{ agrees bool }{
-		"127.30.16.1":         {true},
-		"192.0.2.1":           {true},
-		"127.30.16.1,fd00::1": {true},
-		"127.30.16.2":         {},
-		"127.30.16.1,fd00::2": {},
-		"":                    {},
-		"nonsense":            {},
+	for provided, agrees := range map[string]bool{
+		"127.30.16.1": true, "192.0.2.1": true, "127.30.16.1,fd00::1": true,
+		"127.30.16.2": false, "127.30.16.1,fd00::2": false, "": false, "nonsense": false,
 	} {
 		t.Run(provided, func(t *testing.T) {
 			i := newInstances(&fakeAPI{t: t, getInstance: with(func(i *api.Instance) {
 				i.Addresses = append(i.Addresses, api.Address{Type: api.AddressInternal, IP: "fd00::1"})
 			})})
-			recorder := record.NewFakeRecorder(9)
-			i.explain.setRecorder(recorder)
-			for _, tainted := range []bool{true, false} {
-				n := node(byID)
-				n.UID = types.UID(fmt.Sprint(tainted))
-				n.Annotations = map[string]string{cloudproviderapi.AnnotationAlphaProvidedIPAddr: provided}
-				what := "Node's addresses are not updated"
-				if tainted {
-					n.Spec.Taints = node("").Spec.Taints
-					what = "Node stays uninitialized"
-				}
-				_, err := i.InstanceMetadata(t.Context(), n)
-				_, again := i.InstanceMetadata(t.Context(), n)
-				if tc.agrees {
-					require.NoError(t, errors.Join(err, again))
-					assert.Empty(t, recorder.Events)
-					continue
-				}
-				require.Error(t, err)
-				require.Error(t, again)
-				require.Len(t, recorder.Events, 1)
-				event := <-recorder.Events
-				assert.Contains(t, event, "Warning ProvidedNodeIPMismatch "+what)
-				assert.Contains(t, event, "instance i-1, which has [127.30.16.1 fd00::1 192.0.2.1]")
+			n := node(byID)
+			n.Annotations = map[string]string{cloudproviderapi.AnnotationAlphaProvidedIPAddr: provided}
+			_, err := i.InstanceMetadata(t.Context(), n)
+			if agrees {
+				require.NoError(t, err)
+				return
 			}
+			require.ErrorContains(t, err, "instance i-1, which has [127.30.16.1 fd00::1 192.0.2.1]")
+			assert.Equal(t, contract.ReasonProvidedNodeIP, CauseOf(err).Reason)
 		})
 	}
 }
 
 func TestTagsThatCanBeNoLabels(t *testing.T) {
-	got := instance(api.InstanceRunning)
-	got.Tags = api.Tags{"a b": "x", "ok": "1", "dots": "...", "long": strings.Repeat("x", 70)}
 	i := newInstances(&fakeAPI{t: t})
-	recorder := record.NewFakeRecorder(9)
-	i.explain.setRecorder(recorder)
-	ask := func(prefix string) map[string]string {
-		i.labels = nodeLabels{Tags: []string{"ok", "long", "dots", "a b"}, Prefix: prefix}
-		return i.additionalLabels(node(byID), &got)
+	for name, tc := range map[string]struct {
+		prefix string
+		tags   api.Tags
+		want   map[string]string
+		skips  []string // parts of the only notice
+	}{
+		"some": {
+			prefix: "example.org/",
+			tags:   api.Tags{"a b": "x", "ok": "1", "dots": "...", "long": strings.Repeat("x", 70)},
+			want:   map[string]string{"example.org/ok": "1", "example.org/long": strings.Repeat("x", 63)},
+			skips: []string{
+				`Some tags of instance i-1 cannot be labels of the Node: tag "a b": "example.org/a b" is not a valid label key`,
+				`tag "dots": its value "..." has no character that a label can hold`,
+			},
+		},
+		"Kubernetes' own": {
+			prefix: "node.kubernetes.io/", tags: api.Tags{"ok": "1"}, skips: []string{"a prefix that is reserved for Kubernetes"},
+		},
+		"no tags": {prefix: "example.org/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := instance(api.InstanceRunning)
+			got.Tags = tc.tags
+			i.labels = nodeLabels{Tags: []string{"ok", "long", "dots", "a b"}, Prefix: tc.prefix}
+			told := noticesOf(t, func(ctx context.Context) {
+				assert.Equal(t, tc.want, i.additionalLabels(ctx, &got))
+			})
+			require.Len(t, told, min(len(tc.skips), 1))
+			for _, skipped := range tc.skips {
+				assert.Equal(t, contract.ReasonNodeLabelSkipped, told[0].Reason)
+				assert.Contains(t, told[0].Message, skipped)
+			}
+		})
 	}
-	want := map[string]string{"example.org/ok": "1", "example.org/long": strings.Repeat("x", 63)}
-	assert.Equal(t, want, ask("example.org/"))
-	assert.Equal(t, want, ask("example.org/"))
-	require.Len(t, recorder.Events, 1, "both are told of at once, and once")
-	event := <-recorder.Events
-	assert.Contains(
-		t, event,
-		`Warning NodeLabelSkipped Some tags of instance i-1 cannot be labels of the Node: tag "a b": "example.org/a b" is not a valid label key`,
-	)
-	assert.Contains(t, event, `tag "dots": its value "..." has no character that a label can hold`)
-	assert.Nil(t, ask("node.kubernetes.io/"))
-	assert.Contains(t, <-recorder.Events, "a prefix that is reserved for Kubernetes")
-	got.Tags = nil
-	assert.Nil(t, ask("example.org/"))
-	assert.False(t, i.explain.hasUnresolved(node(byID), topicLabels))
 }
 
 // Whatever a tag holds, what comes of it is a valid label or nothing.
@@ -209,7 +206,9 @@ func TestAddressesAreValid(t *testing.T) {
 	}))
 	rapid.Check(t, func(t *rapid.T) {
 		seen := map[corev1.NodeAddress]bool{}
-		for _, a := range newNodeAddressRules(config.Default().NodeAddresses).nodeAddresses(&api.Instance{Addresses: addresses.Draw(t, "addresses")}, "n") {
+		rules := newNodeAddressRules(config.Default().NodeAddresses)
+		has := api.Instance{Addresses: addresses.Draw(t, "addresses")}
+		for _, a := range rules.nodeAddresses(&has, "n") {
 			assert.False(t, seen[a], "%v twice", a)
 			seen[a] = true
 			if a.Type != corev1.NodeHostName {

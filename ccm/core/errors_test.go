@@ -1,0 +1,92 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	cloudprovider "k8s.io/cloud-provider"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// throttled is a refusal with an ID that each request has of its own.
+func throttled(requestID string) error {
+	return &client.Error{Status: 429, RetryAfter: time.Minute, Problem: api.Problem{
+		Code: api.RateLimited, Detail: "too many calls", RequestID: requestID,
+	}}
+}
+
+// The exact cause of each error, however deep it is wrapped.
+func TestCauseOf(t *testing.T) {
+	bare := node("")
+	bare.Spec.Taints = nil
+	noProviderID := CheckOwnNode(bare)
+	ids := newAmbiguousError("n", []api.Instance{{ID: "i-2"}, {ID: "i-1"}})
+	nodeIP := &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("boom")}
+	down := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for name, tc := range map[string]struct {
+		err  error
+		want Cause
+	}{
+		"an ended instance":             {goneError("it ended"), Cause{Reason: "InstanceNotFound"}},
+		"gone":                          {cloudprovider.InstanceNotFound, Cause{Reason: "InstanceNotFound"}},
+		"no instance of that name":      {errNoSuchName, Cause{Reason: "InstanceNotFound"}},
+		"two of that name":              {ids, Cause{"InstanceAmbiguous", "i-1 i-2"}},
+		"another cloud's provider ID":   {CheckOwnNode(node("aws:///eu/i-1")), Cause{"ForeignProviderID", "aws:///eu/i-1"}},
+		"no provider ID":                {noProviderID, Cause{"ProviderIDMissing", noProviderID.Error()}},
+		"an IP that the instance lacks": {nodeIP, Cause{"ProvidedNodeIPMismatch", "10.0.0.9[]"}},
+		"a route in the way":            {&routeConflictError{have: route()}, Cause{"RouteConflict", "r-1"}},
+		"a route out of sight":          {problem(409, api.RouteConflict, ourProject), Cause{Reason: "RouteConflict"}},
+		"a family without routes":       {errOnlyIPv4, Cause{Reason: "RouteNotSupported"}},
+		"quota":                         {problem(409, api.QuotaExceeded, ourProject), Cause{Reason: "QuotaExceeded"}},
+		"no address left":               {problem(409, api.AddressPoolExhausted, ""), Cause{Reason: "AddressPoolExhausted"}},
+		"throttled":                     {throttled("1"), Cause{Reason: "CloudThrottled"}},
+		"throttled on the way":          {&client.Error{Status: 429}, Cause{Reason: "CloudThrottled"}},
+		"a bad token":                   {problem(401, api.Unauthenticated, ""), Cause{Reason: "CloudAccessDenied"}},
+		"a role too small":              {problem(403, api.Forbidden, ourProject), Cause{Reason: "CloudAccessDenied"}},
+		"the cloud fails":               {problem(500, api.Internal, ourProject), Cause{Reason: "CloudUnavailable"}},
+		"a proxy fails":                 {&client.Error{Status: 502}, Cause{Reason: "CloudUnavailable"}},
+		"timeout":                       {context.DeadlineExceeded, Cause{Reason: "CloudUnavailable"}},
+		"refused":                       {down, Cause{Reason: "CloudUnavailable"}},
+		"a reason of its own":           {newReasonError("Why", "because"), Cause{"Why", "because"}},
+		"a refusal with a reason":       {newReasonError("Why", "no: %w", throttled("1")), Cause{"Why", "too many calls"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Error(t, tc.err)
+			assert.Equal(t, tc.want, CauseOf(fmt.Errorf("a: %w", fmt.Errorf("b: %w", tc.err))))
+		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	var retry *cloudproviderapi.RetryError
+	err := honorRetryAfter(fmt.Errorf("creating it: %w", throttled("1")))
+	require.ErrorAs(t, err, &retry)
+	assert.Equal(t, time.Minute, retry.RetryAfter())
+	assert.Equal(t, "CloudThrottled", CauseOf(err).Reason)
+	assert.False(t, IsPending(err), "something is wrong")
+
+	pending := pendingError("it is being built")
+	assert.True(t, IsPending(pending))
+	assert.Same(t, pending, honorRetryAfter(pending))
+	down := errors.New("down")
+	assert.Same(t, down, honorRetryAfter(down))
+}
+
+// Everybody who asked for the notices of a call gets them.
+func TestNotices(t *testing.T) {
+	notify(t.Context(), "Nobody", "listens")
+	inner, outer := notices(t.Context())
+	both, both2 := notices(inner)
+	notify(both, "Why", "it is %d", 1)
+	assert.Equal(t, []string{"Why"}, outer())
+	assert.Equal(t, []string{"Why"}, both2())
+}
