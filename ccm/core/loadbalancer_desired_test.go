@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"strings"
 	"testing"
 
@@ -182,56 +181,5 @@ func TestDefaultAnnotations(t *testing.T) {
 		assert.Equal(t, tc.check, spec.HealthCheck.Protocol, name)
 		assert.Equal(t, 30, *spec.DrainSeconds, name)
 		assert.Equal(t, before, tc.svc, name)
-	}
-}
-
-// A balancer's tag says which health check it was given, so that one that somebody took away comes back. A balancer
-// of an older release has no tag. If it has no health check either, it keeps none until its Service asks for one,
-// as nobody knows whether kube-proxy can be reached there.
-func TestMissingHealthCheck(t *testing.T) {
-	for name, tc := range map[string]struct {
-		svc       *corev1.Service
-		check     *api.HealthCheck // of the balancer
-		tag       string           // of the balancer
-		gets      *api.HealthCheck // what it is given, nil for nothing
-		changes   bool
-		resultTag string
-	}{
-		"taken away":              {tag: "http", changes: true, gets: &askKubeProxy, resultTag: "http"},
-		"none was asked for":      {tag: "none", changes: true, gets: &askKubeProxy, resultTag: "http"},
-		"older, with a check":     {check: &askKubeProxy, changes: true, resultTag: "http"},
-		"older, without":          {},
-		"older, with one of none": {check: &api.HealthCheck{Protocol: api.HealthCheckNone}},
-		"older, asked for now": {
-			svc: serviceWithAnnotations(annotations.HealthCheckPort, "10256"), changes: true,
-			gets: &askKubeProxy, resultTag: "http",
-		},
-		"older, none is asked for": {
-			svc: serviceWithAnnotations(annotations.HealthCheck, "none"), changes: true, resultTag: "none",
-		},
-		"older, of local policy": {
-			svc: withLocalPolicy(service()), changes: true, resultTag: "http",
-			gets: new(healthCheck("http", 31000, "/healthz", 1, 1, 1, 2)),
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			have := built(t, api.LoadBalancerActive)
-			have.HealthCheck = tc.check
-			delete(have.Tags, contract.TagHealthCheck)
-			if tc.tag != "" {
-				have.Tags[contract.TagHealthCheck] = tc.tag
-			}
-			want, err := newBalancerSpec(clusterID{name: clusterName}, cmp.Or(tc.svc, service()), nil)
-			require.NoError(t, err)
-			steps := planSteps(have, want)
-			require.Equal(t, tc.changes, len(steps) > 0, "%v", steps)
-			tags := have.Tags
-			if tc.changes {
-				update := steps[0].(updateStep).update
-				assert.Equal(t, tc.gets, update.HealthCheck)
-				tags = *cmp.Or(update.Tags, &tags)
-			}
-			assert.Equal(t, tc.resultTag, tags[contract.TagHealthCheck])
-		})
 	}
 }

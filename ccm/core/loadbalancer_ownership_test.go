@@ -88,7 +88,6 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 		tag      string    // the balancer's in the end
 		replaced bool
 	}{
-		"as ever":               {svc: web, called: "web", tag: "web"},
 		"renamed":               {svc: web, called: "web", names: [2]string{"old", ""}, tag: "web"},
 		"its name is another's": {svc: web, called: "web", names: [2]string{"old", "web"}, tag: "web"},
 		"chosen by its new name": {
