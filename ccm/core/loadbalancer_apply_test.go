@@ -1,14 +1,12 @@
 package core
 
 import (
-	"encoding/json"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -37,18 +35,17 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 	assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason, "there is nothing to fall back to")
 }
 
-// A target whose instance has ended is left out; the others are served.
+// A target whose instance has ended is left out; the others are served. What was not sent is ignored.
 func TestEndedTargetsAreLeftOut(t *testing.T) {
 	f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))}
+	fields := []api.ProblemField{
+		{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.9.instanceId"}, {Field: "name"},
+	}
 	var asked []api.Targets
 	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		asked = append(asked, slices.Clone(*u.Targets))
 		if len(*u.Targets) > 2 { // The second of them has ended, each time.
-			err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance}}
-			require.NoError(t, json.Unmarshal(
-				[]byte(`[{"field":"targets.1.instanceId","message":"is terminated"}]`), &err.Problem.Fields,
-			))
-			return nil, err
+			return nil, &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
 		}
 		return built(t, api.LoadBalancerUpdating), nil
 	}
@@ -58,45 +55,4 @@ func TestEndedTargetsAreLeftOut(t *testing.T) {
 	))
 	require.Len(t, asked, 3)
 	assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-4"}}, asked[2])
-}
-
-// Targets that the cloud refuses and that were not sent are ignored.
-func TestEndedTargetsThatWereNotSent(t *testing.T) {
-	fields := []api.ProblemField{
-		{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"},
-		{Field: "name"},
-	}
-	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
-	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
-}
-
-// A balancer that changed since it was read is read again soon.
-func TestConflictIsRetriedSoon(t *testing.T) {
-	for _, err := range []error{
-		problem(412, api.PreconditionFailed, ourProject), problem(409, api.WrongState, ourProject),
-		problem(404, api.NotFound, ourProject),
-	} {
-		f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}
-		f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) { return nil, err }
-		_, got := newLoadBalancers(f).
-			EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Drain, "9s"), nil)
-		assert.True(t, IsPending(got), "%v", got)
-	}
-}
-
-// The answer to a create was lost, and the list does not show the balancer yet.
-func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}}
-	f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-		if by.Name == "" {
-			return nil, nil
-		}
-		return []api.LoadBalancer{*built(t, api.LoadBalancerActive)}, nil
-	}
-	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-		return nil, problem(409, api.NameTaken, ourProject)
-	}
-	l := f.loadBalancers()
-	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	assert.True(t, IsPending(err), "%v", err)
 }

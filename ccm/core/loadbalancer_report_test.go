@@ -16,98 +16,120 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// Each failure has its reason, and its time of the next try.
-func TestCausesOfFailures(t *testing.T) {
-	inError := func(reason string, code api.StateReasonCode) func(*fakeBalancers) {
-		return func(f *fakeBalancers) {
-			lb := built(t, api.LoadBalancerError)
-			lb.StateReason, lb.StateReasonCode = &reason, code
-			f.listBalancers = listReturns(*lb)
-		}
+// Each failure has its reason, and the time of the next try. Where nothing is wrong, but the work is not done yet,
+// there is no reason.
+func TestFailures(t *testing.T) {
+	lists := func(all ...api.LoadBalancer) func(*fakeBalancers) {
+		return func(f *fakeBalancers) { f.listBalancers = listReturns(all...) }
 	}
-	refused := func(err error) func(*fakeBalancers) {
+	inState := func(state api.LoadBalancerState, reason string, code api.StateReasonCode) func(*fakeBalancers) {
+		lb := built(t, state)
+		lb.StateReason, lb.StateReasonCode = &reason, code
+		return lists(*lb)
+	}
+	refusesCreate := func(err error, named ...api.LoadBalancer) func(*fakeBalancers) {
 		return func(f *fakeBalancers) {
+			f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+				if by.Name == "" {
+					return nil, nil
+				}
+				return named, nil
+			}
 			f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) { return nil, err }
 		}
 	}
-	reserved := func(addresses ...api.ReservedAddress) func(*fakeBalancers) {
+	refusesUpdate := func(status int, code api.ProblemCode) func(*fakeBalancers) {
 		return func(f *fakeBalancers) {
-			f.addresses = func() ([]api.ReservedAddress, error) { return addresses, nil }
+			f.listBalancers = listReturns(*built(t, api.LoadBalancerActive))
+			f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+				return nil, problem(status, code, ourProject)
+			}
 		}
 	}
-	other := *built(t, api.LoadBalancerActive)
-	other.ID, other.Tags = "lb-2", api.Tags{}
-	twin := *built(t, api.LoadBalancerActive)
-	twin.ID = "lb-2"
-	held := api.ReservedAddress{
-		ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: &api.AddressHolder{Kind: "instance", ID: "i-9"},
+	reserves := func(holder *api.AddressHolder) func(*fakeBalancers) {
+		return func(f *fakeBalancers) {
+			f.addresses = func() ([]api.ReservedAddress, error) {
+				return []api.ReservedAddress{{ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: holder}}, nil
+			}
+		}
 	}
+	nameTaken := problem(409, api.NameTaken, ourProject)
+	own := *built(t, api.LoadBalancerActive)
+	stranger, twin := own, own
+	stranger.ID, stranger.Tags, twin.ID = "lb-2", api.Tags{}, "lb-2"
+	drains, withIP := serviceWithAnnotations(annotations.Drain, "9s"), serviceWithLoadBalancerIP("127.30.64.9")
+	nameless := service()
+	nameless.UID = ""
 	for name, tc := range map[string]struct {
 		svc          *corev1.Service
 		cloud        func(*fakeBalancers)
 		reason, text string
 		retry        time.Duration
 	}{
+		"provisioning": {nil, inState("provisioning", "", ""), "", "is provisioning", provisioningRetry},
+		"updating":     {nil, inState("updating", "", ""), "", "is updating", provisioningRetry},
+		"deleting":     {nil, inState("deleting", "", ""), "", "still being deleted", provisioningRetry},
 		"in error": {
-			cloud:  inError("the plane is down", ""),
-			reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: failedStateRetry,
+			nil, inState("error", "the plane is down", ""),
+			contract.ReasonLoadBalancerFailed, "the plane is down", failedStateRetry,
 		},
-		"a port": {
-			cloud: inError(
-				"cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen,
-			),
-			reason: contract.ReasonPortCannotBeBound, text: "permission denied", retry: failedStateRetry,
+		"in error for a port": {
+			nil, inState("error", "cannot listen on 127.30.64.1:80", api.ReasonCannotListen),
+			contract.ReasonPortCannotBeBound, "cannot listen on", failedStateRetry,
 		},
-		"a stranger's name": {
-			cloud: func(f *fakeBalancers) {
-				refused(problem(409, api.NameTaken, ourProject))(f)
-				f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-					if by.Name == "" {
-						return nil, nil
-					}
-					return []api.LoadBalancer{other}, nil
-				}
-			},
-			reason: contract.ReasonLoadBalancerNameTaken,
-			text:   "load balancer lb-2 has the name web-01234567 and is not this Service's (it has no tags of a Service)",
+		"changed meanwhile": {drains, refusesUpdate(412, api.PreconditionFailed), "", "changed meanwhile", provisioningRetry},
+		"busy meanwhile":    {drains, refusesUpdate(409, api.WrongState), "", "changed meanwhile", provisioningRetry},
+		"deleted meanwhile": {drains, refusesUpdate(404, api.NotFound), "", "deleted meanwhile", provisioningRetry},
+		"name taken by its own, as the answer was lost": {
+			nil, refusesCreate(nameTaken, own), "", "exists after all", failedStateRetry,
+		},
+		"name taken by one that is gone": {nil, refusesCreate(nameTaken), "", "no longer exists", provisioningRetry},
+		"name taken by a stranger": {
+			nil, refusesCreate(nameTaken, stranger), contract.ReasonLoadBalancerNameTaken,
+			"load balancer lb-2 has the name web-01234567 and is not this Service's (it has no tags of a Service)", 0,
 		},
 		"no such address": {
-			svc: serviceWithLoadBalancerIP("127.30.64.8"), cloud: reserved(held),
-			reason: contract.ReasonAddressNotAvailable, text: "no reserved address 127.30.64.8",
+			serviceWithLoadBalancerIP("127.30.64.8"), reserves(nil),
+			contract.ReasonAddressNotAvailable, "no reserved address 127.30.64.8", 0,
 		},
 		"address in use": {
-			svc: serviceWithLoadBalancerIP("127.30.64.9"), cloud: reserved(held),
-			reason: contract.ReasonAddressNotAvailable, text: "in use by instance i-9",
+			withIP, reserves(&api.AddressHolder{Kind: "instance", ID: "i-9"}),
+			contract.ReasonAddressNotAvailable, "in use by instance i-9", 0,
 		},
-		"taken meanwhile": {
-			cloud:  refused(problem(409, api.AddressInUse, ourProject)),
-			reason: contract.ReasonAddressNotAvailable, text: "address-in-use",
+		"address taken meanwhile": {
+			nil, refusesCreate(problem(409, api.AddressInUse, ourProject)),
+			contract.ReasonAddressNotAvailable, "address-in-use", 0,
 		},
-		"two of ours": {
-			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(*built(t, api.LoadBalancerActive), twin) },
-			reason: contract.ReasonLoadBalancerAmbiguous, text: "the CCM does not guess which is right",
+		"two of ours": {nil, lists(own, twin), contract.ReasonLoadBalancerAmbiguous, "does not guess which is right", 0},
+		"IPv6 beside IPv4, later": {
+			serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), lists(own),
+			contract.ReasonInvalidService, "without an IPv6 address", 0,
+		},
+		"IPv6 alone, later": {
+			serviceWithFamilies("SingleStack", "IPv6"), lists(own),
+			contract.ReasonInvalidService, "without an IPv6 address", 0,
 		},
 		"throttled": {
-			cloud: func(f *fakeBalancers) {
+			nil, func(f *fakeBalancers) {
 				f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-					return nil, &client.Error{
-						Status: 429, RetryAfter: 7 * time.Second,
-						Problem: api.Problem{Code: api.RateLimited, Detail: "too many"},
-					}
+					refused := api.Problem{Code: api.RateLimited, Detail: "too many"}
+					return nil, &client.Error{Status: 429, RetryAfter: 7 * time.Second, Problem: refused}
 				}
 			},
-			reason: contract.ReasonCloudThrottled, text: "too many", retry: 7 * time.Second,
+			contract.ReasonCloudThrottled, "too many", 7 * time.Second,
 		},
+		"a Service without a UID": {nameless, lists(own), contract.ReasonCloudUnavailable, "owns nothing", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			svc := cmp.Or(tc.svc, service())
-			f := newFakeBalancers(t)
+			f := newFakeBalancers(t) // Any call that changes a balancer fails the test.
 			tc.cloud(f)
-			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, cmp.Or(tc.svc, service()), nil)
 			require.ErrorContains(t, err, tc.text)
 			assert.Equal(t, tc.retry, retryAfter(err))
-			assert.Equal(t, tc.reason, CauseOf(err).Reason)
-			assert.False(t, IsPending(err), "something is wrong")
+			assert.Equal(t, tc.reason == "", IsPending(err))
+			if tc.reason != "" {
+				assert.Equal(t, tc.reason, CauseOf(err).Reason)
+			}
 		})
 	}
 }
