@@ -254,14 +254,6 @@ func TestRouteNames(t *testing.T) {
 	}
 }
 
-// No route is asked for unless it is known where it should lead.
-func TestCreateRouteToNowhere(t *testing.T) {
-	f := &fakeAPI{t: t, getInstance: inState(api.InstanceTerminated)}
-	require.ErrorContains(t, newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "", wanted()),
-		"i-1 (node-1) is terminated")
-	require.ErrorContains(t, newRoutes(t, f).CreateRoute(t.Context(), clusterName, "", wanted()), "not found")
-}
-
 func TestDeleteRoute(t *testing.T) {
 	for name, tc := range map[string]struct {
 		have   []api.Route
