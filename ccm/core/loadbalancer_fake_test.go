@@ -2,7 +2,9 @@ package core
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +53,13 @@ func serviceWithFamilies(policy corev1.IPFamilyPolicy, of ...corev1.IPFamily) *c
 	return svc
 }
 
+// serviceWithAddress is service() with the address of built() in its status.
+func serviceWithAddress() *corev1.Service {
+	svc := service()
+	svc.Status.LoadBalancer = *statusOf(svc, annotations.Values{}, &api.LoadBalancer{Address: "127.30.64.1"})
+	return svc
+}
+
 func serviceWithLoadBalancerIP(ip string) *corev1.Service {
 	svc := service()
 	svc.Spec.LoadBalancerIP = ip //nolint:staticcheck // Deprecated, and used.
@@ -86,7 +95,6 @@ func newLoadBalancers(f *fakeAPI) *loadBalancers { return (&fakeBalancers{fakeAP
 // fakeBalancers is fakeAPI with the calls that only balancers need.
 type fakeBalancers struct {
 	*fakeAPI
-	get       func(id string) (*api.LoadBalancer, error)
 	addresses func() ([]api.ReservedAddress, error)
 }
 
@@ -95,9 +103,13 @@ func newFakeBalancers(t *testing.T, lb ...api.LoadBalancer) *fakeBalancers {
 	return &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: listReturns(lb...)}}
 }
 
-func (f *fakeBalancers) GetLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
-	require.NotNil(f.t, f.get, "unexpected GetLoadBalancer(%s)", id)
-	return f.get(id)
+// listing is a cloud that has that balancer, as it is when it is listed.
+func listing(t *testing.T, lb *api.LoadBalancer) *fakeBalancers {
+	f := newFakeBalancers(t)
+	f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+		return []api.LoadBalancer{*lb}, nil
+	}
+	return f
 }
 
 func (f *fakeBalancers) ListAddresses(_ context.Context, filter client.AddressFilter) ([]api.ReservedAddress, error) {
@@ -114,6 +126,15 @@ func (f *fakeBalancers) loadBalancers() *loadBalancers {
 func notices(ctx context.Context) (context.Context, func() []string) {
 	var reasons []string
 	return WithNotices(ctx, func(n Notice) { reasons = append(reasons, n.Reason) }), func() []string { return reasons }
+}
+
+// retryAfter is when the error says to call again, 0 if it says nothing of it.
+func retryAfter(err error) time.Duration {
+	var retry *cloudproviderapi.RetryError
+	if errors.As(err, &retry) {
+		return retry.RetryAfter()
+	}
+	return 0
 }
 
 // node is a Node with that provider ID, or one that waits to be initialized.

@@ -1,10 +1,8 @@
-package ccm
+package watch
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,7 +89,7 @@ func TestNodeWatchDeletionOfReplacedNode(t *testing.T) {
 	for name, answer := range replacedNodeAnswers {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, node("fakecloud://i-1"))
-			w.mayDeleteNode = func(context.Context, *corev1.Node) (string, error) { return "it is gone", nil }
+			w.instances = goneInstances{}
 			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
 				return true, nil, answer
 			})
@@ -99,53 +97,6 @@ func TestNodeWatchDeletionOfReplacedNode(t *testing.T) {
 			assert.Empty(t, w.takeEvents())
 		})
 	}
-}
-
-// Each time that an instance ceases to run there is one Event, and nothing is
-// written on the Node: the taint is upstream's.
-func TestNodeWatchExplainsInstanceState(t *testing.T) {
-	w := newWatchWorld(t, node("fakecloud://i-1"))
-	is := func(state api.InstanceState, reason string) []string {
-		one := instance(state)
-		if reason != "" {
-			one.StateReason = &reason
-		}
-		w.cloud.instances = []api.Instance{one}
-		for range 3 {
-			require.NoError(t, w.syncNode(t.Context(), "node-1"))
-		}
-		events := w.takeEvents()
-		for i, e := range events {
-			events[i], _, _ = strings.Cut(e, ";") // What to do about it may follow.
-		}
-		return events
-	}
-	assert.Empty(t, is(api.InstanceRunning, ""))
-	assert.Empty(t, is(api.InstanceStopping, ""), "it may yet serve")
-	assert.Equal(t, []string{"Warning InstanceStopped Instance i-1 is stopped"}, is(api.InstanceStopped, ""))
-	assert.Empty(t, is(api.InstanceStopped, ""), "once per cause")
-	assert.Empty(t, is(api.InstanceRunning, ""))
-	assert.Equal(
-		t, []string{"Warning InstanceStopped Instance i-1 is stopped"}, is(api.InstanceStopped, ""), "stopped again",
-	)
-	assert.Equal(
-		t, []string{"Warning InstanceInError Instance i-1 is in error: disk broke"},
-		is(api.InstanceError, "disk broke"),
-	)
-	assert.Equal(
-		t, []string{"Warning InstanceInError Instance i-1 is in error: no host"}, is(api.InstanceError, "no host"),
-		"another cause",
-	)
-	assert.Equal(
-		t, []string{"Warning InstanceInError Instance i-1 is in error: the cloud gives no reason"},
-		is(api.InstanceError, ""),
-	)
-	assert.Empty(t, w.takeWrites())
-}
-
-// explainMissingInstance has upstream have tried to initialise the Node, and failed.
-func (w *watchWorld) explainMissingInstance(n *corev1.Node) {
-	w.explain.warnOnce(n, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 }
 
 // Which Nodes are prompted: those that were tried, failed, and would succeed.
@@ -184,8 +135,7 @@ func TestNodeWatchPrompts(t *testing.T) {
 			w.removing = false
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if !tc.untried {
-				w.explainMissingInstance(tc.node)
-				require.Len(t, w.takeEvents(), 1)
+				w.setOutcome(tc.node, contract.ReasonInstanceNotFound)
 			}
 			prompts := countIncrements(t, nodesPrompted, func() {
 				require.NoError(t, w.syncNode(t.Context(), "node-1"))
@@ -219,7 +169,7 @@ func TestNodeWatchPromptOfReplacedNode(t *testing.T) {
 			waiting := node("")
 			w := newWatchWorld(t, waiting)
 			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-			w.explainMissingInstance(waiting)
+			w.setOutcome(waiting, contract.ReasonInstanceNotFound)
 			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
 				return true, nil, answer
 			})
@@ -240,7 +190,7 @@ func TestNodeWatchPromptBackoff(t *testing.T) {
 		stuck := node("")
 		w := newWatchWorld(t, stuck)
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.explainMissingInstance(stuck)
+		w.setOutcome(stuck, contract.ReasonInstanceNotFound)
 		// every is how long until the next prompt, by looks each second.
 		every := func() time.Duration {
 			began := time.Now()
@@ -273,7 +223,7 @@ func TestNodeWatchPromptsAfterCloudRecovers(t *testing.T) {
 		w := newWatchWorld(t, waiting)
 		w.cloud.instances, w.cloud.err = []api.Instance{instance(api.InstanceRunning)}, errors.New("503")
 		w.run()
-		w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonCloudUnavailable}, "503")
+		w.setOutcome(waiting, contract.ReasonCloudUnavailable)
 		advanceTime(10 * time.Minute)
 		assert.Empty(t, w.takeWrites(), "no verdict, no prompt")
 		w.cloud.mu.Lock()
@@ -291,7 +241,7 @@ func TestNodeWatchRarelyListsForMissingInstance(t *testing.T) {
 		waiting := node("")
 		w := newWatchWorld(t, waiting)
 		w.run()
-		w.explainMissingInstance(waiting)
+		w.setOutcome(waiting, contract.ReasonInstanceNotFound)
 		w.cloud.mu.Lock()
 		w.cloud.namedCalls = 0
 		w.cloud.mu.Unlock()

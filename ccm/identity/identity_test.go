@@ -1,4 +1,4 @@
-package ccm
+package identity
 
 import (
 	"context"
@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
 // failingKubeSystem is an API server that gives these errors for namespace kube-system, one
@@ -33,6 +35,11 @@ func failingKubeSystem(failures ...error) (kube *fake.Clientset, asked *int) {
 		return false, nil, nil
 	})
 	return kube, asked
+}
+
+func advanceTime(d time.Duration) {
+	time.Sleep(d) // Of the bubble's clock.
+	synctest.Wait()
 }
 
 // The UID is read until it is known, however long that takes.
@@ -60,14 +67,14 @@ func TestClusterUIDIsReadUntilKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				kube, asked := failingKubeSystem(tc.failures...)
-				identity := newClusterIdentity(clusterName)
-				identity.start(t.Context(), kube)
+				cluster := core.NewCluster("lab")
+				Read(cluster).Start(t.Context(), kube)
 				if len(tc.failures) > 0 {
 					advanceTime(tc.unknownFor)
-					require.Empty(t, identity.uid())
+					require.Empty(t, cluster.UID())
 				}
 				advanceTime(tc.known - tc.unknownFor)
-				require.Equal(t, "cluster-uid", identity.uid())
+				require.Equal(t, "cluster-uid", cluster.UID())
 				assert.Equal(t, len(tc.failures)+1, *asked)
 				advanceTime(time.Hour)
 				assert.Equal(t, len(tc.failures)+1, *asked, "it never changes")
@@ -80,7 +87,7 @@ func TestClusterUIDReadEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kube, asked := failingKubeSystem(slices.Repeat([]error{errors.New("connection refused")}, 100)...)
 		ctx, cancel := context.WithCancel(t.Context())
-		newClusterIdentity(clusterName).start(ctx, kube)
+		Read(core.NewCluster("lab")).Start(ctx, kube)
 		cancel()
 		advanceTime(time.Hour)
 		assert.Equal(t, 1, *asked)

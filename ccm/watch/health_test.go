@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"context"
@@ -9,15 +9,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
-	"k8s.io/cloud-provider/names"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	controllermanager "k8s.io/controller-manager/app"
 
-	"github.com/ccmlab/ccmlab/ccm/doubt"
+	"github.com/ccmlab/ccmlab/ccm/cache"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -29,14 +27,14 @@ func (f jobFunc) Name() string                               { return "a job" }
 func (f jobFunc) Run(ctx context.Context, health *jobHealth) { f(ctx, health) }
 
 // startJobs starts a cloud watch of those jobs alone, until ctx ends.
-func startJobs(t *testing.T, ctx context.Context, jobs ...watchJob) *cloudWatch {
-	watch := &cloudWatch{}
+func startJobs(t *testing.T, ctx context.Context, jobs ...watchJob) *Watch {
+	watch := &Watch{}
 	require.NoError(t, watch.start(ctx, func() ([]watchJob, error) { return jobs, nil }))
 	return watch
 }
 
 // runJob runs a cloud watch of that job alone until the test ends.
-func runJob(t *testing.T, job jobFunc) *cloudWatch {
+func runJob(t *testing.T, job jobFunc) *Watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		cancel()
@@ -101,23 +99,8 @@ func TestHealthOfTheGenuineJobs(t *testing.T) {
 	})
 }
 
-// startWatchOf starts the cloud watch of c where the route controller alone is enabled, until the
-// test ends.
-func startWatchOf(t *testing.T, c *cloud) *cloudWatch {
-	cfg := &cloudcontrollerconfig.Config{ClientBuilder: clients{kube: fake.NewClientset()}}
-	cfg.SharedInformers = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-	cfg.ComponentConfig.Generic.Controllers = []string{names.NodeRouteController}
-	start := startCloudWatch(app.ControllerInitContext{}, cfg.Complete(), c)
-	watch, started, err := start(t.Context(), controllermanager.ControllerContext{
-		ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
-	})
-	require.NoError(t, err)
-	require.True(t, started, "it has no job, and knows whether the cache and the routes live")
-	return watch.(*cloudWatch)
-}
-
 // oneEvent is a cloud that has one event.
-type oneEvent struct{ doubt.Source }
+type oneEvent struct{ cache.Source }
 
 func (oneEvent) Follow(
 	_ context.Context, _ int64, fn func(api.Event) error, _ func(error), _ ...client.EventFilter,
@@ -125,39 +108,38 @@ func (oneEvent) Follow(
 	return fn(api.Event{})
 }
 
-// An event that does not come to its end, and a list of routes that lasts for ever, make /healthz
-// fail, and so does the cache's end.
+// An event that does not come to its end, and a call for routes that lasts for ever, make /healthz fail.
 func TestHealthOfCacheAndRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hang := make(chan struct{})
-		f := &fakeAPI{t: t, listRoutes: func(client.RouteFilter) ([]api.Route, error) {
-			<-hang
-			return []api.Route{route()}, nil
-		}}
-		c, stop := newTestCloud(f), make(chan struct{})
-		c.memory, c.routes = newTestMemory(f, c.identity), newRoutes(t, f)
-		check := startWatchOf(t, c).HealthChecker().Check
-		c.Initialize(clients{kube: fake.NewClientset()}, stop)
+		w, hang := newTestWatch(), make(chan struct{})
+		start := startCloudWatch(app.ControllerInitContext{}, (&cloudcontrollerconfig.Config{}).Complete(), provider{watch: w})
+		_, started, err := start(t.Context(), controllermanager.ControllerContext{
+			ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
+		})
+		require.NoError(t, err)
+		require.True(t, started)
+		check := w.HealthChecker().Check
 		advanceTime(time.Hour)
 		require.NoError(t, check(nil), "nothing happens")
 
 		var hanging sync.WaitGroup
 		hanging.Go(func() {
 			apply := func(api.Event) error { <-hang; return nil }
-			assert.NoError(t, eventRounds{oneEvent{f}, c.memoryHealth}.Follow(t.Context(), 0, apply, nil))
+			assert.NoError(t, w.Source(oneEvent{}).Follow(t.Context(), 0, apply, nil))
 		})
-		hanging.Go(func() { _, _ = c.routes.ListRoutes(t.Context(), clusterName) })
+		hanging.Go(func() {
+			assert.NoError(t, w.observeCall(t.Context(), core.Call{Method: "ListRoutes"}, func(context.Context) error {
+				<-hang
+				return nil
+			}))
+		})
 		advanceTime(maxRoundDuration)
 		require.NoError(t, check(nil))
 		advanceTime(time.Second)
-		assert.EqualError(t, check(nil), "cache is stuck: applying an event of the cloud has taken 5m1s\n"+
-			"routes is stuck: listing routes has taken 5m1s")
+		assert.EqualError(t, check(nil), "the cache is stuck: applying an event of the cloud has taken 5m1s\n"+
+			"the route controller is stuck: ListRoutes has taken 5m1s")
 		close(hang)
 		hanging.Wait()
 		require.NoError(t, check(nil))
-
-		close(stop)
-		synctest.Wait()
-		assert.EqualError(t, check(nil), "cache has ended")
 	})
 }

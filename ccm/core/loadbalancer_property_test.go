@@ -1,8 +1,7 @@
-package ccm
+package core
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -84,10 +83,25 @@ func (p *propertyCloud) awaitBalancers() []api.LoadBalancer {
 	})
 }
 
+// ensure calls again, as upstream's controller does, while the balancer is pending.
+func (p *propertyCloud) ensure(
+	l *loadBalancers, svc *corev1.Service, targets []*corev1.Node,
+) (status *corev1.LoadBalancerStatus, err error) {
+	for range 6 {
+		status, err = l.EnsureLoadBalancer(context.Background(), clusterName, svc, targets)
+		if !IsPending(err) {
+			return status, err
+		}
+		p.awaitBalancers()
+	}
+	return nil, fmt.Errorf("not done after six rounds: %w", err)
+}
+
 // removeBalancers deletes all that a test left.
 func (p *propertyCloud) removeBalancers(t require.TestingT) {
 	for _, lb := range p.awaitBalancers() {
-		_, err := p.cloud.UpdateLoadBalancer(context.Background(), lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)})
+		unprotected := api.LoadBalancerUpdate{DeletionProtection: new(false)}
+		_, err := p.cloud.UpdateLoadBalancer(context.Background(), lb.ID, unprotected)
 		require.NoError(t, err)
 		p.awaitBalancers()
 		_, err = p.cloud.DeleteLoadBalancer(context.Background(), lb.ID)
@@ -112,15 +126,15 @@ func TestAnyServiceConverges(t *testing.T) {
 
 func checkConvergence(t *rapid.T, cloud *propertyCloud) {
 	l := &loadBalancers{
-		api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
-		identity: testIdentity(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
+		api:     cloud,
+		cluster: testCluster(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "changes") {
 		svc, targets := cloud.drawService(t), cloud.drawNodes(t)
 		before := cloud.awaitBalancers()
-		if err := ensureUntilDone(t, l, cloud, svc, targets); err != nil {
+		if _, err := cloud.ensure(l, svc, targets); err != nil {
 			require.Contains(t, []string{contract.ReasonInvalidService, contract.ReasonLoadBalancerProtected},
-				causeOf(err).reason, "%v", err)
+				CauseOf(err).Reason, "%v", err)
 			checkOnlyTargetsChanged(t, before, cloud.awaitBalancers(), targets)
 			continue
 		}
@@ -155,31 +169,8 @@ func checkOnlyTargetsChanged(t *rapid.T, before, after []api.LoadBalancer, nodes
 	require.Equal(t, before, after, "but for its targets a balancer stays as it is")
 }
 
-// ensureUntilDone calls again, as upstream's controller does, while the balancer is
-// pending.
-func ensureUntilDone(
-	t *rapid.T,
-	l *loadBalancers,
-	cloud *propertyCloud,
-	svc *corev1.Service,
-	targets []*corev1.Node,
-) error {
-	var err error
-	for range 6 {
-		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !isPending(err) {
-			return err
-		}
-		cloud.awaitBalancers()
-	}
-	return errors.Join(errors.New("not done after six rounds"), err)
-}
-
 func checkOutcome(
-	t *rapid.T,
-	cloud *propertyCloud,
-	svc *corev1.Service,
-	targets []*corev1.Node,
-	status *corev1.LoadBalancerStatus,
+	t *rapid.T, cloud *propertyCloud, svc *corev1.Service, targets []*corev1.Node, status *corev1.LoadBalancerStatus,
 ) {
 	all := cloud.awaitBalancers()
 	require.Len(t, all, 1, "one Service, one balancer")

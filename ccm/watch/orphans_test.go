@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"errors"
@@ -113,7 +113,7 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 				require.NoError(t, w.services.Delete(tc.svc))
 			}
 			if tc.own == "-" {
-				w.identity = testIdentity("")
+				w.cluster = testCluster("")
 			}
 			if tc.apiErr != nil {
 				w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) {

@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ func serviceWithAddress() *corev1.Service {
 	svc := service()
 	svc.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
 	svc.Annotations = map[string]string{"team": "blue"}
-	svc.Status.LoadBalancer = *balancerStatus(svc, &api.LoadBalancer{Address: "127.30.64.1"})
+	svc.Status.LoadBalancer = *statusOf(svc, &api.LoadBalancer{Address: "127.30.64.1"})
 	return svc
 }
 
@@ -38,11 +38,11 @@ func (w *watchWorld) ensureInTwoSteps(lb api.LoadBalancer) (called *int) {
 		if *called == 1 {
 			lb.State = api.LoadBalancerProvisioning
 			w.cloud.setBalancers(lb)
-			return nil, cloudproviderapi.NewRetryError("provisioning", provisioningRetry)
+			return nil, cloudproviderapi.NewRetryError("provisioning", retryPeriod)
 		}
 		lb.State = api.LoadBalancerActive
 		w.cloud.setBalancers(lb)
-		return balancerStatus(svc, &lb), nil
+		return statusOf(svc, &lb), nil
 	}
 	return called
 }
@@ -142,7 +142,7 @@ func TestServiceWatchRetriesRepair(t *testing.T) {
 			made := good
 			made.ID = "lb-2"
 			w.cloud.setBalancers(made)
-			return balancerStatus(svc, &made), nil
+			return statusOf(svc, &made), nil
 		}
 		w.reportChange(cache.Change{LoadBalancer: &good, Kind: cache.Deleted})
 		advanceTime(time.Minute)
@@ -166,7 +166,7 @@ func (w *watchWorld) syncAfterChange(change func()) {
 // showHostname has the Service's status name a host, as it asks.
 func showHostname(s *corev1.Service) {
 	s.Annotations[annotations.Prefix+annotations.Hostname] = "web.example.com"
-	s.Status.LoadBalancer = *balancerStatus(s, &api.LoadBalancer{Address: "127.30.64.1"})
+	s.Status.LoadBalancer = *statusOf(s, &api.LoadBalancer{Address: "127.30.64.1"})
 }
 
 // What is not the watch's business: the reconciler fails on any call.
@@ -306,8 +306,8 @@ func TestServiceWatchWhileNodesJoin(t *testing.T) {
 		addNode(two)
 		addNode(three)
 		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, one, two))
-		w.serviceWatch.balancers.recordSettings(string(svc.UID), &w.cloud.LoadBalancers()[0]) // Upstream wrote it.
-		syncFor(10)                                                                           // The reconciler fails on any call.
+		w.settings.record(&w.cloud.LoadBalancers()[0]) // Upstream wrote it.
+		syncFor(10)                                    // The reconciler fails on any call.
 		bent := built(t, api.LoadBalancerActive, one, two)
 		bent.Listeners[0].TargetPort++
 		w.cloud.setBalancers(*bent)
@@ -378,18 +378,16 @@ func TestServiceWatchHasTroubleExplained(t *testing.T) {
 	called := 0
 	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		if called++; called == 1 {
-			return nil, cloudproviderapi.NewRetryError("in error", failedStateRetry)
+			return nil, cloudproviderapi.NewRetryError("in error", retryPeriod)
 		}
-		w.explain.markResolved(svc, topicLoadBalancer)
 		return &svc.Status.LoadBalancer, nil
 	}
 	w.cloud.setBalancers(*built(t, api.LoadBalancerError))
 	var retry *cloudproviderapi.RetryError
 	require.ErrorAs(t, w.syncService(t.Context(), "01234567-89ab"), &retry)
-	assert.Equal(t, failedStateRetry, retry.RetryAfter())
+	assert.Equal(t, retryPeriod, retry.RetryAfter())
 
-	w.explain.warnOnce(serviceWithAddress(), topicLoadBalancer, cause{reason: "PortCannotBeBound"}, "why")
-	require.Len(t, w.takeEvents(), 1)
+	w.setOutcome(serviceWithAddress(), "PortCannotBeBound")
 	w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
 	for range 2 {
 		require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
@@ -425,9 +423,6 @@ func TestNodeSelector(t *testing.T) {
 		require.NoError(t, err)
 		advanceTime(overdueDelay + time.Second)
 		assert.Equal(t, 1, *called)
-
-		svc.Annotations[annotations.Prefix+annotations.NodeSelector] = "a b"
-		assert.Empty(t, planSteps(built(t, api.LoadBalancerActive, "fakecloud://i-1"), targetsSpec(svc, nil)))
 	})
 }
 

@@ -5,6 +5,7 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,10 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
@@ -31,13 +35,39 @@ import (
 	"k8s.io/controller-manager/pkg/features"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/events"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
+const clusterName, clusterUID = "lab", "cluster-uid"
+
+// unknownCluster is the test's cluster before its UID is known.
+func unknownCluster() *core.Cluster {
+	cluster := core.NewCluster(clusterName)
+	cluster.ExpectUID()
+	return cluster
+}
+
+func knownCluster() *core.Cluster {
+	cluster := unknownCluster()
+	cluster.SetUID(clusterUID)
+	return cluster
+}
+
+// clients gives the same client to all; who asks for anything but ClientOrDie panics.
+type clients struct {
+	cloudprovider.ControllerClientBuilder
+	kube kubernetes.Interface
+}
+
+func (c clients) ClientOrDie(string) kubernetes.Interface { return c.kube }
+
 // routeTable is a cloud of routes, whose instances all run.
 type routeTable struct {
-	*fakeAPI
+	core.Cloud
 	mu     sync.Mutex
 	routes []api.Route
 	made   int
@@ -45,16 +75,44 @@ type routeTable struct {
 	refuse map[string]error // by the kind of change, "create" or "tag"
 }
 
-func newRouteTable(t *testing.T, routes ...api.Route) *routeTable {
-	return &routeTable{
-		fakeAPI: &fakeAPI{t: t, getInstance: func(id string) (*api.Instance, error) {
-			i := instance(api.InstanceRunning)
-			i.ID = id
-			return &i, nil
-		}, listInstances: func(client.InstanceFilter) ([]api.Instance, error) { return nil, nil }},
-		routes: routes,
-	}
+func (c *routeTable) GetInstance(_ context.Context, id string) (*api.Instance, error) {
+	return &api.Instance{ID: id, State: api.InstanceRunning}, nil
 }
+
+func (c *routeTable) ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error) {
+	return nil, nil
+}
+
+// Follow is a stream that never opens.
+func (c *routeTable) Follow(
+	ctx context.Context, _ int64, _ func(api.Event) error, onBreak func(error), _ ...client.EventFilter,
+) error {
+	onBreak(errors.New("this fake has no events"))
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// refusal is an answer of the cloud.
+func refusal(status int, code api.ProblemCode) error {
+	return &client.Error{Status: status, Problem: api.Problem{Status: status, Code: code, Project: new("p-ours")}}
+}
+
+// route is the one of Node node-1 in this cluster, changed.
+func route(changes ...func(*api.Route)) api.Route {
+	r := api.Route{
+		ID: "r-1", Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1", State: api.RouteActive,
+		Tags: api.Tags{
+			contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-1",
+		},
+	}
+	for _, change := range changes {
+		change(&r)
+	}
+	return r
+}
+
+func tagged(key, value string) func(*api.Route) { return func(r *api.Route) { r.Tags[key] = value } }
+func untagged(key string) func(*api.Route)      { return func(r *api.Route) { delete(r.Tags, key) } }
 
 func (c *routeTable) ListRoutes(_ context.Context, f client.RouteFilter) ([]api.Route, error) {
 	c.mu.Lock()
@@ -76,12 +134,12 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 		return nil, err
 	}
 	for _, have := range c.routes {
-		if prefixesOverlap(have.Destination, r.Destination) {
-			return nil, problem(409, api.RouteConflict, ourProject)
+		if have.Destination == r.Destination {
+			return nil, refusal(409, api.RouteConflict)
 		}
 	}
 	created := api.Route{
-		ID: "r-" + r.Name, Project: ourProject, Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
+		ID: "r-" + r.Name, Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
 		State: api.RouteActive, Tags: *r.Tags, Version: 1,
 	}
 	c.made++
@@ -95,7 +153,7 @@ func (c *routeTable) UpdateRoute(_ context.Context, id string, u api.ResourceUpd
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.ID == id })
 	if i < 0 {
-		return nil, problem(404, api.NotFound, ourProject)
+		return nil, refusal(404, api.NotFound)
 	}
 	c.calls = append(c.calls, "tag "+c.routes[i].Name)
 	if err := c.refuse["tag"]; err != nil {
@@ -112,7 +170,7 @@ func (c *routeTable) DeleteRoute(_ context.Context, id string) error {
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.ID == id })
 	if i < 0 {
-		return problem(404, api.NotFound, ourProject)
+		return refusal(404, api.NotFound)
 	}
 	c.calls = append(c.calls, "delete "+c.routes[i].Name)
 	c.routes = slices.Delete(c.routes, i, i+1)
@@ -151,11 +209,11 @@ type routeWorld struct {
 	late     bool // The controller starts after its informer.
 	kube     *fake.Clientset
 	cloud    *routeTable
-	identity *clusterIdentity
+	cluster  *core.Cluster
 }
 
-func newRouteWorld(t *testing.T, cloud *routeTable, identity *clusterIdentity, nodes ...*corev1.Node) *routeWorld {
-	w := &routeWorld{t: t, kube: fake.NewClientset(), cloud: cloud, identity: identity}
+func newRouteWorld(t *testing.T, cloud *routeTable, cluster *core.Cluster, nodes ...*corev1.Node) *routeWorld {
+	w := &routeWorld{t: t, kube: fake.NewClientset(), cloud: cloud, cluster: cluster}
 	for _, n := range nodes {
 		require.NoError(t, w.kube.Tracker().Add(n.DeepCopy()))
 	}
@@ -218,15 +276,14 @@ func (w *routeWorld) start() func() {
 }
 
 func (w *routeWorld) newCloud() *cloud {
-	i := newInstances(w.cloud.fakeAPI)
-	c := &cloud{instances: i, guarded: limited(i), explain: i.explain, routes: &routes{
-		api: definite(w.cloud, "lab"), identity: w.identity, instances: i, explain: i.explain,
-		health: newJobHealth("routes"),
-	}}
+	c := &cloud{cluster: w.cluster, events: events.New()}
+	var cloud core.Cloud = w.cloud
 	if !w.uncached {
-		c.memory = newTestMemory(definite(w.cloud, "lab"), w.identity)
-		c.routes.api = c.memory
+		c.memory = newMemory(w.cloud, w.cluster)
+		cloud = c.memory
 	}
+	c.provider = core.New(cloud, w.cluster, core.Options{})
+	c.nodes = guard.Limit(c.provider.Instances, guard.Limits{}, c.events)
 	return c
 }
 
@@ -243,10 +300,10 @@ func (w *routeWorld) networkUnavailable(name string) string {
 }
 
 func routedNode(name, instance string, ranges ...string) *corev1.Node {
-	n := node(contract.ProviderID(instance))
-	n.ObjectMeta = metav1.ObjectMeta{Name: name, UID: n.UID + "-" + n.UID}
-	n.Spec.PodCIDR, n.Spec.PodCIDRs = ranges[0], ranges
-	return n
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec:       corev1.NodeSpec{ProviderID: contract.ProviderID(instance), PodCIDR: ranges[0], PodCIDRs: ranges},
+	}
 }
 
 // What is missing comes, what is left behind goes, and what is others' stays. What changes in the cloud alone is found
@@ -273,8 +330,8 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 		"started late":  func(w *routeWorld) { w.late = true },
 	} {
 		withAndWithoutWatch(t, situation, func(t *testing.T) {
-			cloud := newRouteTable(t, slices.Clone(others)...)
-			w := newRouteWorld(t, cloud, testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
+			cloud := &routeTable{routes: slices.Clone(others)}
+			w := newRouteWorld(t, cloud, knownCluster(), routedNode("node-1", "i-1", "10.244.1.0/24"))
 			set(w)
 			defer w.start()()
 			assert.ElementsMatch(t, []string{create, "delete other-7"}, cloud.takeCalls())
@@ -299,8 +356,8 @@ func TestNodesThatRoutesLeaveAlone(t *testing.T) {
 		r.ID, r.Name, r.Destination, r.InstanceID = "r-2", "foreign-10.244.2.0-24", "10.244.2.0/24", "i-2"
 	})
 	withAndWithoutWatch(t, "", func(t *testing.T) {
-		cloud := newRouteTable(t, route(), strayed)
-		w := newRouteWorld(t, cloud, testIdentity(clusterUID), foreign, bare, waiting, routed)
+		cloud := &routeTable{routes: []api.Route{route(), strayed}}
+		w := newRouteWorld(t, cloud, knownCluster(), foreign, bare, waiting, routed)
 		defer w.start()()
 		assert.Equal(t, []string{"delete " + strayed.Name}, cloud.takeCalls(), "nothing of ours leads to other clouds")
 		for name, want := range map[string]string{
@@ -337,12 +394,12 @@ func TestUntaggedRoutesAreTakenOver(t *testing.T) {
 	})
 	attempt := []string{"create " + old.Name + " to i-1", "tag " + old.Name}
 	withAndWithoutWatch(t, "", func(t *testing.T) {
-		cloud := newRouteTable(t, old, ofOthers)
-		w := newRouteWorld(t, cloud, testIdentity(""), routedNode("node-1", "i-1", "10.244.1.0/24"))
-		cloud.setRefusal("tag", problem(503, api.Internal, ourProject))
+		cloud := &routeTable{routes: []api.Route{old, ofOthers}}
+		w := newRouteWorld(t, cloud, unknownCluster(), routedNode("node-1", "i-1", "10.244.1.0/24"))
+		cloud.setRefusal("tag", refusal(503, api.Internal))
 		stop := w.start()
 		assert.Empty(t, cloud.takeCalls())
-		w.identity.setUID(clusterUID)
+		w.cluster.SetUID(clusterUID)
 		assert.Equal(t, attempt, cloud.takeCalls()[:2])
 		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
 		cloud.setRefusal("tag", nil)

@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"context"
@@ -15,12 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	k8stesting "k8s.io/client-go/testing"
 	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
@@ -32,15 +33,21 @@ import (
 	controllermanager "k8s.io/controller-manager/app"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
+	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/events"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // fakeReconciler fails the test on a call that it was not told of.
 type fakeReconciler struct {
-	t       *testing.T
-	ensure  func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error)
-	deleted func(svc *corev1.Service) error
+	core.LoadBalancers // Compares alone.
+	t                  *testing.T
+	ensure             func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error)
+	deleted            func(svc *corev1.Service) error
 }
 
 func (f *fakeReconciler) EnsureLoadBalancer(
@@ -75,11 +82,18 @@ type watchWorld struct {
 	cloud      *fakeMemory
 	feed       *fakeFeed
 	reconciler *fakeReconciler
-	explain    *explainer
+	explain    *events.Explainer
 	recorder   *record.FakeRecorder
 	nodes      kcache.Indexer
 	services   serviceIndex
-	watch      *cloudWatch // nil before run
+	watch      *Watch
+}
+
+// goneInstances says of each Node that it may go.
+type goneInstances struct{ core.Instances }
+
+func (goneInstances) MayDelete(context.Context, *corev1.Node) (string, error) {
+	return "it is gone", nil
 }
 
 // reportChange has the feed's subscribers called.
@@ -100,31 +114,39 @@ func advanceTime(d time.Duration) {
 func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	kube := fake.NewClientset(objects...)
 	w := &watchWorld{
-		t: t, api: kube, cloud: &fakeMemory{versions: true}, feed: &fakeFeed{},
-		reconciler: &fakeReconciler{t: t}, explain: newExplainer(), recorder: record.NewFakeRecorder(100),
+		t: t, api: kube, cloud: &fakeMemory{}, feed: &fakeFeed{},
+		explain: events.New(), recorder: record.NewFakeRecorder(100),
 		nodes:    kcache.NewIndexer(kcache.MetaNamespaceKeyFunc, kcache.Indexers{byProviderID: indexByProviderID}),
 		services: serviceIndex{kcache.NewIndexer(kcache.MetaNamespaceKeyFunc, kcache.Indexers{byUID: indexByUID})},
 	}
-	w.explain.setRecorder(w.recorder)
-	i := newInstances(w.cloud.api(t))
-	i.identity, i.explain = testIdentity("cluster-uid"), w.explain
-	w.nodeWatch = &nodeWatch{
-		prompting: true, removing: true, kube: kube, explain: w.explain,
-		mayDeleteNode: limited(i).MayDelete, findInstance: i.FindInstance,
-		nodes: w.nodes, queue: newKeyQueue("nodes", minNodeRetry, maxNodeRetry), prompts: map[types.UID]prompt{},
-	}
-	reconciler := &serviceReconciler{cluster: clusterName, kube: kube, balancers: w.reconciler}
+	w.explain.SetRecorder(w.recorder)
+	provider := core.New(w.cloud, testCluster("cluster-uid"), core.Options{Addresses: config.Default().NodeAddresses})
+	nodes := guard.Limit(provider.Instances, oneThird, w.explain)
+	nodes.Keep(fake.NewClientset().CoreV1().ConfigMaps(contract.GuardNamespace))
+	nodes.Follow(corelisters.NewNodeLister(w.nodes), func() bool { return true })
+	provider.Instances = nodes
+	provider = w.explain.Explain(provider)
+	// Balancers are of a cluster whose UID is not known, which built leaves out.
+	w.reconciler = &fakeReconciler{core.New(nil, testCluster(""), core.Options{}).LoadBalancers, t, nil, nil}
+	provider.LoadBalancers = w.reconciler
+	w.watch = New(Options{Cluster: testCluster("cluster-uid"), Events: w.explain})
+	provider = w.watch.Follow(provider, nil)
+	w.nodeWatch = newNodeWatch(w.watch, kube, "nodes")
+	w.nodeWatch.nodes, w.prompting, w.removing = w.nodes, true, true
 	w.serviceWatch = &serviceWatch{
-		memory: w.cloud, explain: w.explain, reconciler: reconciler,
-		balancers: &loadBalancers{identity: testIdentity("")},
-		nodes:     w.nodes, services: w.services, queue: newKeyQueue("services", minServiceRetry, maxServiceRetry),
+		memory: w.cloud, events: w.explain, outcomes: w.watch.outcomes, settings: w.watch.settings,
+		reconciler: &serviceReconciler{cluster: clusterName, kube: kube, balancers: provider.LoadBalancers},
+		balancers:  provider.LoadBalancers,
+		nodes:      w.nodes, services: w.services, queue: newKeyQueue("services", minServiceRetry, maxServiceRetry),
 		drifts: map[string]*drift{},
 	}
+	orphans := guard.New(GuardedOrphans, oneThird, w.explain)
+	orphans.Keep(fake.NewClientset().CoreV1().ConfigMaps(contract.GuardNamespace))
 	w.orphanSweeper = &orphanSweeper{
-		identity: testIdentity("cluster-uid"), kube: kube, memory: w.cloud, balancers: w.reconciler,
-		services: w.services, undeletable: newOrphanBackoff(),
+		cluster: testCluster("cluster-uid"), kube: kube, memory: w.cloud, balancers: provider.LoadBalancers,
+		services: w.services, undeletable: newOrphanBackoff(), guard: orphans,
 	}
-	w.guard = newTestGuard(guardedOrphans, w.listBalancerIDs, w.explain)
+	orphans.Watch(w.listBalancerIDs, func() bool { return true })
 	w.feed.Subscribe(w.nodeWatch.enqueueChange)
 	w.feed.Subscribe(w.serviceWatch.enqueueChange)
 	for _, o := range objects {
@@ -140,6 +162,14 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 		w.serviceWatch.queue.ShutDown()
 	})
 	return w
+}
+
+// retryPeriod is what upstream is told to wait.
+const retryPeriod = 300 * time.Millisecond
+
+// setOutcome has the last call for the object have failed for that reason.
+func (w *watchWorld) setOutcome(obj core.Object, reason string) {
+	w.watch.outcomes.record(obj.GetUID(), because(reason), nil)
 }
 
 // takeEvents are those since the last call.
@@ -175,7 +205,9 @@ func (w *watchWorld) run() {
 	require.NoError(w.t, w.useInformers(shared)) // The orphan sweeper's.
 	w.nodes, w.services = w.serviceWatch.nodes, w.serviceWatch.services
 	shared.Start(ctx.Done())
-	w.watch = startJobs(w.t, ctx, w.nodeWatch, w.serviceWatch, w.orphanSweeper)
+	require.NoError(w.t, w.watch.start(ctx, func() ([]watchJob, error) {
+		return []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper}, nil
+	}))
 	w.t.Cleanup(func() {
 		cancel()
 		synctest.Wait()
@@ -249,7 +281,7 @@ func TestNodeWatchConvergesWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t, node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.mayDeleteNode = func(context.Context, *corev1.Node) (string, error) { return "it is gone", nil }
+		w.instances = goneInstances{}
 		w.run()
 		w.cloud.setInstances()
 		advanceTime(time.Minute + time.Second)
@@ -279,28 +311,55 @@ func TestWatchesForgetDeletedObjects(t *testing.T) {
 	})
 }
 
+// provider is a cloud provider that has a watch.
+type provider struct {
+	cloudprovider.Interface
+	watch *Watch
+}
+
+func (p provider) CloudWatch() *Watch   { return p.watch }
+func (p provider) ProviderName() string { return contract.ProviderName }
+func (p provider) InstancesV2() (cloudprovider.InstancesV2, bool) {
+	return p.watch.provider.Instances, true
+}
+func (p provider) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
+	return p.watch.provider.LoadBalancers, true
+}
+func (p provider) Routes() (cloudprovider.Routes, bool)       { return nil, false }
+func (p provider) Instances() (cloudprovider.Instances, bool) { return nil, false }
+func (p provider) HasClusterID() bool                         { return true }
+
+// newTestWatch is a watch of a cloud that does not answer.
+func newTestWatch() *Watch {
+	cluster := testCluster("")
+	w := New(Options{Cluster: cluster, Events: core.NoEvents{}})
+	w.Follow(core.New(nil, cluster, core.Options{}), cache.New(nil, cache.Options{}))
+	return w
+}
+
 // startWith starts those controllers that the flag enables, as upstream's app does, and returns the
 // names of the cloud watch's jobs.
 func startWith(t *testing.T, flag string) (jobs []string) {
 	opts, err := options.NewCloudControllerManagerOptions()
 	require.NoError(t, err)
 	opts.KubeCloudShared.CloudProvider.Name = contract.ProviderName
+	opts.KubeCloudShared.ConfigureCloudRoutes = false
 	opts.Master, opts.SecureServing.BindPort = "http://127.0.0.1:1", 0 // Nothing is asked and nothing served.
-	controllers := app.ControllerNames(controllerConstructors())
+	constructors, aliases := maps.Clone(app.DefaultInitFuncConstructors), names.CCMControllerAliases()
+	AddControllers(constructors)
+	aliases["cloud-watch"] = calls.CloudWatch
+	controllers := app.ControllerNames(constructors)
 	flags := new(cobra.Command).Flags()
-	for _, set := range opts.Flags(controllers, nil, controllerAliases(), nil, nil).FlagSets {
+	for _, set := range opts.Flags(controllers, nil, aliases, nil, nil).FlagSets {
 		flags.AddFlagSet(set)
 	}
 	require.NoError(t, flags.Parse([]string{flag}))
-	cfg, err := opts.Config(controllers, nil, controllerAliases(), nil, nil)
+	cfg, err := opts.Config(controllers, nil, aliases, nil, nil)
 	require.NoError(t, err)
-	completed := cfg.Complete()
-	disableRoutesWithoutCIDR(&completed.ComponentConfig.KubeCloudShared)
-	c := newTestCloud(&fakeAPI{t: t})
-	c.memory = newTestMemory(&fakeAPI{t: t}, c.identity)
+	completed, w := cfg.Complete(), newTestWatch()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // The jobs end at once.
-	for name, start := range app.ConstructControllerInitializers(controllerConstructors(), completed, c) {
+	for name, start := range app.ConstructControllerInitializers(constructors, completed, provider{watch: w}) {
 		if isEnabled(name, completed) {
 			_, _, err := start(ctx, controllermanager.ControllerContext{
 				ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
@@ -308,8 +367,8 @@ func startWith(t *testing.T, flag string) (jobs []string) {
 			require.NoError(t, err)
 		}
 	}
-	for _, job := range c.watch.health.jobs {
-		if job != c.memoryHealth && job != c.routes.health {
+	for _, job := range w.health.jobs {
+		if job != w.memoryHealth && job != w.routeHealth {
 			jobs = append(jobs, job.name)
 		}
 	}
@@ -367,8 +426,7 @@ func TestNodesAreLeftAloneWhereTheirControllerIsOff(t *testing.T) {
 			w.prompting, w.removing = tc.prompting, tc.removal
 			w.cloud.instances = []api.Instance{instance(tc.state)}
 			if tc.providerID == "" {
-				w.explain.explainInitialization(n, errNoSuchName)
-				w.takeEvents()
+				w.setOutcome(n, contract.ReasonInstanceNotFound)
 			}
 			require.NoError(t, w.syncNode(t.Context(), n.Name))
 			assert.Len(t, w.takeWrites(), tc.writes)
@@ -379,7 +437,7 @@ func TestNodesAreLeftAloneWhereTheirControllerIsOff(t *testing.T) {
 
 // Without a cache there is nothing to follow.
 func TestCloudWatchNeedsTheCache(t *testing.T) {
-	start := startCloudWatch(app.ControllerInitContext{}, &cloudcontrollerconfig.CompletedConfig{}, &cloud{})
+	start := startCloudWatch(app.ControllerInitContext{}, &cloudcontrollerconfig.CompletedConfig{}, provider{})
 	ctrl, enabled, err := start(t.Context(), controllermanager.ControllerContext{})
 	require.NoError(t, err)
 	assert.False(t, enabled)

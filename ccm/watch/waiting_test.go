@@ -1,4 +1,4 @@
-package ccm
+package watch
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -40,13 +41,12 @@ func newWaitingWorld(t *testing.T, services int, reason string) (w *watchWorld, 
 	w.cloud.setUnknown(true) // Nothing is missed of those that have one.
 	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		if tries.Add(1); up.Load() == 0 {
-			return nil, newReasonError(reason, "not now")
+			return nil, because(reason)
 		}
-		w.explain.markResolved(svc, topicLoadBalancer)
 		return &serviceWithAddress().Status.LoadBalancer, nil
 	}
 	for _, o := range objects {
-		w.explain.warnOnce(o.(*corev1.Service), topicLoadBalancer, cause{reason: reason}, "not now")
+		w.setOutcome(o.(*corev1.Service), reason)
 	}
 	return w, tries, up
 }
@@ -56,9 +56,8 @@ func (w *watchWorld) limitRoom(reason string, tries *atomic.Int32) (room *atomic
 	room = &atomic.Int32{}
 	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		if tries.Add(1); room.Add(-1) < 0 {
-			return nil, newReasonError(reason, "not now")
+			return nil, because(reason)
 		}
-		w.explain.markResolved(svc, topicLoadBalancer)
 		return &serviceWithAddress().Status.LoadBalancer, nil
 	}
 	return room
@@ -193,8 +192,7 @@ func TestRetriedServiceIsFollowedWhileItsBalancerIsBuilt(t *testing.T) {
 			defer mu.Unlock()
 			if built[svc.UID]++; up.Load() == 1 && built[svc.UID] < 4 {
 				tries.Add(1)
-				w.explain.markPending(svc, topicLoadBalancer)
-				return nil, pendingError("provisioning")
+				return nil, cloudproviderapi.NewRetryError("provisioning", retryPeriod)
 			}
 			return ready(svc, nodes)
 		}
@@ -205,7 +203,7 @@ func TestRetriedServiceIsFollowedWhileItsBalancerIsBuilt(t *testing.T) {
 		w.reportChange(cache.Change{Kind: cache.Recovered})
 		synctest.Wait()
 		assert.LessOrEqual(t, tries.Load(), int32(2*50), "who is tried meanwhile is tried once more, and not again and again")
-		advanceTime(10 * provisioningRetry)
+		advanceTime(10 * retryPeriod)
 		assert.Equal(t, 50, w.countAddresses())
 		assert.EqualValues(t, 4*50, tries.Load(), "each as often as it takes")
 	})
@@ -234,11 +232,10 @@ func TestDeletionWaitsForTheCloud(t *testing.T) {
 			svc.Finalizers = append(svc.Finalizers, "example.com/other") // It stays for that.
 			tc.svc(svc)
 			w := newWatchWorld(t, svc)
-			w.explain.warnOnce(svc, topicLoadBalancer, cause{reason: tc.reason}, "not now")
+			w.setOutcome(svc, tc.reason)
 			deleted := 0
 			w.reconciler.deleted = func(*corev1.Service) error {
 				deleted++
-				w.explain.markResolved(svc, topicLoadBalancer)
 				return nil
 			}
 			w.run()
@@ -286,7 +283,7 @@ func TestWaitingServicesLeftAlone(t *testing.T) {
 					Update(corev1.SchemeGroupVersion.WithResource("services"), late, "default"))
 			}
 			if tc.cause != "" {
-				w.explain.warnOnce(svc, topicLoadBalancer, cause{reason: tc.cause}, "told")
+				w.setOutcome(svc, tc.cause)
 			}
 			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
 			assert.Empty(t, w.takeWrites())

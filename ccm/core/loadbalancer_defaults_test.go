@@ -1,6 +1,7 @@
-package ccm
+package core
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +11,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 )
 
 // removableOptions are changes of service() that can be taken back: every annotation with its
@@ -75,55 +75,43 @@ func withoutIdentity(lb api.LoadBalancer, status *corev1.LoadBalancerStatus) bal
 // one that never had it. Nothing is left that keeps it from being deleted.
 func TestRemovedOptionGoesBackToDefault(t *testing.T) {
 	cloud := startPropertyCloud(t)
-	targets := nodes(cloud.instances[0])
-	balancers := func() *loadBalancers { // as a CCM that was started anew
-		return &loadBalancers{
-			api: definite(cloud, cloudtest.ProjectName), explain: newExplainer(),
-			identity: testIdentity("k-1"),
-		}
+	newBalancers := func(defaults map[string]string) *loadBalancers { // as a CCM that was started anew
+		return &loadBalancers{api: cloud, cluster: testCluster("k-1"), defaults: defaults}
 	}
 	ensure := func(t *testing.T, l *loadBalancers, svc *corev1.Service) balancerAndStatus {
 		t.Helper()
-		status, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
-		for isPending(err) {
-			cloud.awaitBalancers()
-			status, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
-		}
+		status, err := cloud.ensure(l, svc, nodes(cloud.instances[0]))
 		require.NoError(t, err)
 		all := cloud.awaitBalancers()
 		require.Len(t, all, 1)
 		return withoutIdentity(all[0], status)
 	}
 	remove := func(t *testing.T) {
-		require.NoError(t, balancers().EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
+		require.NoError(t, newBalancers(nil).EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 		require.Empty(t, cloud.awaitBalancers())
 	}
-	plain := ensure(t, balancers(), service())
+	plain := ensure(t, newBalancers(nil), service())
 	remove(t)
 	for name, give := range removableOptions() {
-		cloud.removeBalancers(t)
-		t.Run(name, func(t *testing.T) {
-			svc := service()
-			give(svc)
-			ensure(t, balancers(), svc)
-			assert.Equal(t, plain, ensure(t, balancers(), service()))
-			remove(t)
-		})
+		svc, defaults := service(), map[string]string{}
+		give(svc)
+		for key, value := range svc.Annotations {
+			defaults[strings.TrimPrefix(key, annotations.Prefix)] = value
+		}
+		for way, first := range map[string]func(t *testing.T){
+			" of the Service":       func(t *testing.T) { ensure(t, newBalancers(nil), svc) },
+			" in the configuration": func(t *testing.T) { ensure(t, newBalancers(defaults), service()) },
+		} {
+			t.Run(name+way, func(t *testing.T) {
+				cloud.removeBalancers(t)
+				first(t)
+				assert.Equal(t, plain, ensure(t, newBalancers(nil), service()))
+				remove(t)
+			})
+		}
 		t.Run(name+", and the Service goes at once", func(t *testing.T) {
-			svc := service()
-			give(svc)
-			ensure(t, balancers(), svc)
-			remove(t)
-		})
-		t.Run(name+" in the configuration", func(t *testing.T) {
-			svc, l := service(), balancers()
-			give(svc)
-			l.defaults = map[string]string{}
-			for key, value := range svc.Annotations {
-				l.defaults[key[len(annotations.Prefix):]] = value
-			}
-			ensure(t, l, service())
-			assert.Equal(t, plain, ensure(t, balancers(), service()))
+			cloud.removeBalancers(t)
+			ensure(t, newBalancers(nil), svc)
 			remove(t)
 		})
 	}

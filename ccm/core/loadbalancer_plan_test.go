@@ -1,0 +1,166 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// A balancer is updated where it differs, and replaced only if it cannot be updated and the Service asks for
+// something that it lacks.
+//
+// Its tag says which health check it was given, so that one that somebody took away comes back. A balancer of an
+// older release has no tag. If it has no health check either, it keeps none until its Service asks for one, as
+// nobody knows whether kube-proxy can be reached there.
+func TestPlanSteps(t *testing.T) {
+	const kubeProxy = "http:10256/healthz every 5 s within 2 s, up after 1, down after 2"
+	noCheck := api.HealthCheck{Protocol: api.HealthCheckNone}
+	hasCheck := func(check *api.HealthCheck, tag string) func(*api.LoadBalancer) {
+		return func(lb *api.LoadBalancer) {
+			lb.HealthCheck, lb.Tags[contract.TagHealthCheck] = check, tag
+			if tag == "" {
+				delete(lb.Tags, contract.TagHealthCheck)
+			}
+		}
+	}
+	isReserved := func(lb *api.LoadBalancer) { lb.AddressID = new("a-1") }
+	reservedAs := func(name string) func(*api.LoadBalancer) {
+		return func(lb *api.LoadBalancer) { lb.AddressID, lb.Tags[contract.TagServiceAddress] = new("a-1"), name }
+	}
+	hasIPv6 := func(lb *api.LoadBalancer) { lb.IPv6Address = new("fd00:30::1") }
+	annotated := serviceWithAnnotations
+	for name, tc := range map[string]struct {
+		svc     *corev1.Service
+		change  func(*api.LoadBalancer)
+		update  string
+		replace string
+	}{
+		"nothing to do":       {},
+		"somebody else's tag": {change: func(lb *api.LoadBalancer) { lb.Tags["team"] = "blue" }},
+		"another order": {
+			svc: withSourceRanges(service(), "192.0.2.0/24", "10.0.0.0/8"),
+			change: func(lb *api.LoadBalancer) {
+				lb.SourceRanges = api.SourceRanges{"192.0.2.0/24", "10.0.0.0/8"}
+				slices.Reverse(lb.Listeners)
+				slices.Reverse(lb.Targets)
+			},
+		},
+		"a target went missing": {
+			change: func(lb *api.LoadBalancer) { lb.Targets = lb.Targets[1:] }, update: "targets 1 to 2",
+		},
+		"a listener changed": {
+			change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
+			update: "listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]",
+		},
+		"ranges set by hand": {
+			change: func(lb *api.LoadBalancer) { lb.SourceRanges = api.SourceRanges{"10.0.0.0/8"} },
+			update: "source ranges [10.0.0.0/8] to []",
+		},
+		"affinity set by hand": {
+			change: func(lb *api.LoadBalancer) { lb.ClientAffinitySeconds = 5 },
+			update: "client affinity 5 s to 0 s",
+		},
+		"a check set by hand": {
+			change: hasCheck(new(healthCheck("tcp", 22, "", 5, 0, 0, 0)), "http"),
+			update: "health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to " + kubeProxy,
+		},
+		"our tag removed": {
+			change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }, update: "tags",
+		},
+
+		"a check taken away":             {change: hasCheck(nil, "http"), update: "health check none to " + kubeProxy},
+		"a check that was not asked for": {change: hasCheck(nil, "none"), update: "health check none to " + kubeProxy + "; tags"},
+		"older, with a check":            {change: hasCheck(&askKubeProxy, ""), update: "tags"},
+		"older, without a check":         {change: hasCheck(nil, "")},
+		"older, with a check of none":    {change: hasCheck(&noCheck, "")},
+		"older, none is asked for now": {
+			svc: annotated(annotations.HealthCheck, "none"), change: hasCheck(nil, ""), update: "tags",
+		},
+		"older, one is asked for now": {
+			svc: annotated(annotations.HealthCheckPort, "10256"), change: hasCheck(nil, ""),
+			update: "health check none to " + kubeProxy + "; tags",
+		},
+		"older, of local policy": {
+			svc: withLocalPolicy(service()), change: hasCheck(nil, ""),
+			update: "health check none to http:31000/healthz every 1 s within 1 s, up after 1, down after 2; tags",
+		},
+
+		"the same address":                  {svc: serviceWithLoadBalancerIP("127.30.64.1")},
+		"the same, by ID":                   {svc: annotated(annotations.Address, "a-1"), change: reservedAs("a-1")},
+		"the same, by the name that it had": {svc: annotated(annotations.Address, "web"), change: reservedAs("web")},
+		"an address no longer chosen":       {change: isReserved},
+		"IPv6 no longer chosen":             {svc: serviceWithFamilies("SingleStack", "IPv4"), change: hasIPv6},
+		"IPv6 preferred":                    {svc: serviceWithFamilies("PreferDualStack", "IPv4", "IPv6")},
+		"IPv6 there":                        {svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), change: hasIPv6},
+		"another address": {
+			svc: serviceWithLoadBalancerIP("127.30.64.9"), replace: "address 127.30.64.1 to 127.30.64.9",
+		},
+		"another, by name": {svc: annotated(annotations.Address, "web"), replace: "address 127.30.64.1 to web"},
+		"another, by another name": {
+			svc: annotated(annotations.Address, "web"), change: reservedAs("api"), replace: "address 127.30.64.1 to web",
+		},
+		"its own is not reserved": {
+			svc:     annotated(annotations.Address, "web"),
+			change:  func(lb *api.LoadBalancer) { lb.Tags[contract.TagServiceAddress] = "web" },
+			replace: "address 127.30.64.1 to web",
+		},
+		"internal, and it is reserved": {
+			svc: annotated(annotations.Scheme, "internal"), change: isReserved,
+			replace: "address 127.30.64.1 is reserved, which an internal load balancer cannot use",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			targets := []string{"fakecloud://i-1", "fakecloud://i-2"}
+			have := built(t, api.LoadBalancerActive, targets...)
+			if tc.change != nil {
+				tc.change(have)
+			}
+			want, err := newBalancerSpec(clusterID{name: clusterName}, cmp.Or(tc.svc, service()), nodes(targets...))
+			require.NoError(t, err)
+			var steps, wanted []string
+			for _, s := range planSteps(have, want) {
+				steps = append(steps, s.String())
+			}
+			if tc.update != "" {
+				wanted = append(wanted, "update load balancer lb-1: "+tc.update)
+			}
+			if tc.replace != "" {
+				wanted = append(wanted, "delete load balancer lb-1, to create web-01234567 anew: "+tc.replace)
+			}
+			assert.Equal(t, wanted, steps)
+		})
+	}
+}
+
+// A balancer is replaced for another address only if that is free (TestFailures), and not by UpdateLoadBalancer,
+// which could not create the other.
+func TestReplaceForReservedAddress(t *testing.T) {
+	free := api.ReservedAddress{ID: "a-9", Name: "web", IP: "127.30.64.9", State: api.AddressAvailable}
+	f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
+	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
+	l, svc := f.loadBalancers(), serviceWithLoadBalancerIP(free.IP)
+	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, svc, nil), "it is not this path's business")
+	f.remove = func(string) (*api.LoadBalancer, error) {
+		f.listBalancers = listReturns()
+		return built(t, api.LoadBalancerDeleting), nil
+	}
+	ctx, noticed := notices(t.Context())
+	_, err := l.EnsureLoadBalancer(ctx, clusterName, svc, nil)
+	assert.True(t, IsPending(err), "%v", err)
+	assert.Equal(t, []string{contract.ReasonLoadBalancerReplaced}, noticed())
+
+	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		assert.Equal(t, free.ID, *lb.AddressID)
+		return built(t, api.LoadBalancerProvisioning), nil
+	}
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Address, "web"), nil)
+	assert.True(t, IsPending(err), "%v", err)
+}
