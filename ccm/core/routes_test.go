@@ -113,62 +113,65 @@ func TestListRoutes(t *testing.T) {
 }
 
 func TestCreateRoute(t *testing.T) {
-	refused := func(code api.ProblemCode) func(api.RouteCreate) (*api.Route, error) {
-		return func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, code, ourProject) }
+	wider := func(r *api.Route) {
+		r.Name, r.Destination = "x", "10.244.0.0/16"
+		r.Tags[contract.TagCluster], r.Tags[contract.TagClusterUID] = "blue", "uid-blue"
 	}
+	leadsTo := func(instance string) func(*api.Route) { return func(r *api.Route) { r.InstanceID = instance } }
+	elsewhere := func(r *api.Route) { r.Name, r.Destination = "x", "10.9.0.0/24" }
+	sameName := func(r *api.Route) { r.Destination = "192.0.2.0/24" }
 	for name, tc := range map[string]struct {
-		create func(api.RouteCreate) (*api.Route, error)
-		have   []api.Route
-		fail   string
+		refusal api.ProblemCode // "" for none
+		have    []api.Route
+		fail    string
 	}{
-		"the way is free":          {create: func(api.RouteCreate) (*api.Route, error) { return &api.Route{}, nil }},
-		"it is there":              {create: refused(api.RouteConflict), have: []api.Route{route()}},
-		"it is there, by its name": {create: refused(api.NameTaken), have: []api.Route{route()}},
+		"the way is free":          {},
+		"it is there":              {refusal: api.RouteConflict, have: []api.Route{route()}},
+		"it is there, by its name": {refusal: api.NameTaken, have: []api.Route{route()}},
 		"it leads to the node's old instance": {
-			create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.InstanceID = "i-0" })},
-			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0), which belongs to this cluster's node node-1 and is deleted first",
+			refusal: api.RouteConflict, have: []api.Route{route(leadsTo("i-0"))},
+			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0), which belongs to " +
+				"this cluster's node node-1 and is deleted first",
 		},
 		"it leads to another node": {
-			create: refused(api.RouteConflict), have: []api.Route{route(tagged(contract.TagNode, "node-9"))},
+			refusal: api.RouteConflict, have: []api.Route{route(tagged(contract.TagNode, "node-9"))},
 			fail: "this cluster's node node-9 and is deleted first",
 		},
-		"a wider one of another cluster": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
-			r.Name, r.Destination = "x", "10.244.0.0/16"
-			r.Tags[contract.TagCluster], r.Tags[contract.TagClusterUID] = "blue", "uid-blue"
-		})}, fail: "r-1 (x, 10.244.0.0/16 to instance i-1), which belongs to node node-1 of cluster blue; give each cluster its own range"},
+		"a wider one of another cluster": {
+			refusal: api.RouteConflict, have: []api.Route{route(wider)},
+			fail: "r-1 (x, 10.244.0.0/16 to instance i-1), which belongs to node node-1 of cluster blue; " +
+				"give each cluster its own range",
+		},
 		"one of another cluster of that name": {
-			create: refused(api.RouteConflict), have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))},
+			refusal: api.RouteConflict, have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))},
 			fail: "to node node-1 of cluster lab (another cluster of that name, with UID uid-other); give each cluster",
 		},
 		"one without a UID, to another's instance": {
-			create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
-				delete(r.Tags, contract.TagClusterUID)
-				r.InstanceID = "i-9"
-			})},
+			refusal: api.RouteConflict, have: []api.Route{route(untagged(contract.TagClusterUID), leadsTo("i-9"))},
 			fail: "to node node-1 of a cluster named lab, which may be another one; delete it",
 		},
-		"one of a person": {create: refused(api.NameTaken), have: []api.Route{route(func(r *api.Route) {
-			r.Destination = "192.0.2.0/24"
-			delete(r.Tags, contract.TagNode)
-		})}, fail: "to no node of a cluster"},
-		"nothing is in sight": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
-			r.Name, r.Destination = "x", "10.9.0.0/24"
-		})},
-			fail: "route-conflict"},
+		"one of a person": {
+			refusal: api.NameTaken, have: []api.Route{route(sameName, untagged(contract.TagNode))},
+			fail: "to no node of a cluster",
+		},
+		"nothing is in sight": {
+			refusal: api.RouteConflict, have: []api.Route{route(elsewhere)}, fail: "route-conflict",
+		},
 		"the instance has ended": {
-			create: refused(api.UnknownInstance), fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance",
+			refusal: api.UnknownInstance, fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
 			f.createRoute = func(r api.RouteCreate) (*api.Route, error) {
+				made := route()
 				assert.Equal(t, api.RouteCreate{
-					Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
-					Tags: &api.Tags{
-						"kubernetes-cluster": "lab", "kubernetes-cluster-uid": clusterUID, "kubernetes-node": "node-1",
-					},
+					Name: made.Name, Destination: made.Destination, InstanceID: made.InstanceID, Tags: &made.Tags,
 				}, r)
-				return tc.create(r)
+				if tc.refusal != "" {
+					return nil, problem(409, tc.refusal, ourProject)
+				}
+				return &made, nil
 			}
 			if tc.have != nil {
 				f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
@@ -176,9 +179,65 @@ func TestCreateRoute(t *testing.T) {
 					return tc.have, nil
 				}
 			}
-			err := newRoutes(t, f, node("fakecloud://i-1")).CreateRoute(t.Context(), clusterName, "hint", wanted())
+			err := newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "hint", wanted())
 			assertError(t, err, tc.fail)
 		})
+	}
+}
+
+// A route of an older release gets the cluster's UID when it is in the way of itself. It serves also if that fails.
+func TestAdoptedRoutes(t *testing.T) {
+	for _, failure := range []error{nil, problem(412, api.PreconditionFailed, ourProject)} {
+		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
+		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
+			return nil, problem(409, api.RouteConflict, ourProject)
+		}
+		f.listRoutes = hasRoutes(route(untagged(contract.TagClusterUID)))
+		updates := 0
+		f.updateRoute = func(id string, u api.ResourceUpdate) (*api.Route, error) {
+			updates++
+			want := route()
+			assert.Equal(t, want.ID, id)
+			assert.Equal(t, api.ResourceUpdate{Tags: &want.Tags}, u)
+			return &want, failure
+		}
+		require.NoError(t, newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "", wanted()))
+		assert.Equal(t, 1, updates)
+	}
+}
+
+// A cluster that knows no UID has the routes of its name. While its UID is to come it does nothing.
+func TestRoutesWithoutUID(t *testing.T) {
+	f := &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+		assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + clusterName}}, f)
+		return []api.Route{route(), route(untagged(contract.TagClusterUID), tagged(contract.TagNode, "node-9"))}, nil
+	}}
+	r := newRoutes(t, f, node(byID))
+	r.cluster = testCluster("")
+	list, err := r.ListRoutes(t.Context(), clusterName)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	assert.EqualValues(t, "node-9", list[0].TargetNode)
+
+	f.listRoutes = nil
+	r.cluster.ExpectUID()
+	_, err = r.ListRoutes(t.Context(), clusterName)
+	require.ErrorIs(t, err, errClusterUnknown)
+	require.ErrorIs(t, r.CreateRoute(t.Context(), clusterName, "", wanted()), errClusterUnknown)
+	require.ErrorIs(t, r.DeleteRoute(t.Context(), clusterName, wanted()), errClusterUnknown)
+}
+
+// A Node without a provider ID keeps a route that it has.
+func TestIgnoredNodes(t *testing.T) {
+	bare := node("")
+	bare.Spec.Taints = nil
+	r := newRoutes(t, &fakeAPI{t: t, listRoutes: hasRoutes(route())})
+	assert.True(t, r.IgnoresNode(bare))
+	_, err := r.ListRoutes(t.Context(), clusterName)
+	require.NoError(t, err)
+	assert.False(t, r.IgnoresNode(bare))
+	for id, want := range map[string]bool{"": false, byID: false, "aws:///eu/i-1": true} {
+		assert.Equal(t, want, r.IgnoresNode(node(id)), id)
 	}
 }
 
@@ -193,14 +252,6 @@ func TestRouteNames(t *testing.T) {
 			assert.LessOrEqual(t, len(name), 253)
 		}
 	}
-}
-
-// No route is asked for unless it is known where it should lead.
-func TestCreateRouteToNowhere(t *testing.T) {
-	f := &fakeAPI{t: t, getInstance: inState(api.InstanceTerminated)}
-	require.ErrorContains(t, newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "", wanted()),
-		"i-1 (node-1) is terminated")
-	require.ErrorContains(t, newRoutes(t, f).CreateRoute(t.Context(), clusterName, "", wanted()), "not found")
 }
 
 func TestDeleteRoute(t *testing.T) {

@@ -64,10 +64,13 @@ func TestInstanceExists(t *testing.T) {
 	f.err = errors.New("503")
 	_, err = i.InstanceExists(t.Context(), node("u1"))
 	require.ErrorContains(t, err, "whether the instance of node node-1 exists: 503")
-	f.err, f.goneReason = nil, itEnded
-	there, err = i.InstanceExists(t.Context(), node("u1"))
-	require.NoError(t, err)
-	assert.False(t, there)
+	for _, f.goneReason = range []string{itEnded, ""} {
+		f.err = nil
+		there, err = i.InstanceExists(t.Context(), node("u1"))
+		require.NoError(t, err)
+		assert.Equal(t, f.goneReason == "", there)
+		assert.Equal(t, f.goneReason != "", i.allowed.Has("u1"), "one that is back costs the budget anew")
+	}
 }
 
 // A Node that somebody removes, the autoscaler or a person, costs no budget and is not held.
