@@ -76,11 +76,13 @@ func TestPlanSteps(t *testing.T) {
 			change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }, update: "tags",
 		},
 
-		"a check taken away":             {change: hasCheck(nil, "http"), update: "health check none to " + kubeProxy},
-		"a check that was not asked for": {change: hasCheck(nil, "none"), update: "health check none to " + kubeProxy + "; tags"},
-		"older, with a check":            {change: hasCheck(&askKubeProxy, ""), update: "tags"},
-		"older, without a check":         {change: hasCheck(nil, "")},
-		"older, with a check of none":    {change: hasCheck(&noCheck, "")},
+		"a check taken away": {change: hasCheck(nil, "http"), update: "health check none to " + kubeProxy},
+		"a check that was not asked for": {
+			change: hasCheck(nil, "none"), update: "health check none to " + kubeProxy + "; tags",
+		},
+		"older, with a check":         {change: hasCheck(&askKubeProxy, ""), update: "tags"},
+		"older, without a check":      {change: hasCheck(nil, "")},
+		"older, with a check of none": {change: hasCheck(&noCheck, "")},
 		"older, none is asked for now": {
 			svc: annotated(annotations.HealthCheck, "none"), change: hasCheck(nil, ""), update: "tags",
 		},
