@@ -159,6 +159,10 @@ mutants: build ## Prove that the conformance suite can fail: it must catch each 
 rings: build ## Take each ring off our CCM in turn, and write what fails without it into ccm/README.md (RINGS="without-guard …")
 	@$(GO) run ./scripts/mutants -rings $(RINGS)
 
+.PHONY: ccm-without
+ccm-without: ## Build our CCM without one of its rings (RING=guard), for `lab ccm use`, and print the program's path
+	@$(GO) run ./scripts/mutants -build without-$(RING)
+
 .PHONY: fuzz
 fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 	@for target in server.FuzzRequests server.FuzzFilters server.FuzzPageTokens dialect.FuzzRequests dns.FuzzPackets \

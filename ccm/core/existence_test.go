@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -38,13 +39,17 @@ const (
 	ours        = "p-ours"
 	theirs      = "p-theirs"
 	byID        = "fakecloud://i-1"
-)
 
-// What the CCM concludes about an instance.
-const (
-	exists  = "exists"
-	gone    = "gone"
-	unknown = "unknown"
+	// What the CCM concludes about an instance.
+	exists = "exists"
+	gone   = "gone"
+
+	// Reasons of Events.
+	notFound     = contract.ReasonInstanceNotFound
+	wrongProject = contract.ReasonWrongProject
+	foreignID    = contract.ReasonForeignProviderID
+	accessDenied = contract.ReasonCloudAccessDenied
+	throttled    = contract.ReasonCloudThrottled
 )
 
 // answer is one that the cloud can give about a Node's instance, and what follows. It is a row of ANSWERS.md.
@@ -58,9 +63,9 @@ type answer struct {
 	list       func() ([]api.Instance, error)
 	token      func() (*api.Project, error) // our project's, unless said
 
-	concludes string
+	concludes string // unknown, unless said
 	// reason is that of the Event on a Node that waits for its initialisation. Unless said, it is CloudUnavailable if
-	// nothing is known, and InstanceNotFound if the instance is gone.
+	// nothing is known, InstanceNotFound if the instance is gone, and there is none if it exists.
 	reason   string
 	shutdown bool
 	// hollow is an instance that is there, but of which too little is known to initialise a Node.
@@ -83,7 +88,7 @@ func (a answer) eventReason() string {
 		return a.reason
 	case a.concludes == gone:
 		return contract.ReasonInstanceNotFound
-	case a.concludes == unknown:
+	case a.concludes == "":
 		return contract.ReasonCloudUnavailable
 	}
 	return ""
@@ -99,7 +104,7 @@ func (a answer) row() string {
 			"one of too many at once is held (see package guard)"
 		balancer = "loses the target with the Node, or before, when the cloud refuses it by name"
 		route = "deleted with the Node; no new one"
-	case a.concludes == unknown:
+	case a.concludes == "":
 		node = "stays as it is, asked about again; a new one keeps its taint"
 		route = "stays; no new one"
 	case a.hollow:
@@ -110,7 +115,8 @@ func (a answer) row() string {
 	if reason := a.eventReason(); reason != "" {
 		event = "`" + reason + "`"
 	}
-	return "| " + strings.Join([]string{a.answer, a.concludes, node, balancer, route, event}, " | ") + " |\n"
+	cells := []string{a.answer, cmp.Or(a.concludes, "unknown"), node, balancer, route, event}
+	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
 func runningInstance() api.Instance {
@@ -182,71 +188,53 @@ func answersByID() []answer {
 		{answer: "200, terminating", get: shows(changed("i-1", inState(api.InstanceTerminating))), concludes: exists},
 		{answer: "200, terminated", get: shows(changed("i-1", inState(api.InstanceTerminated))), concludes: gone},
 		{
-			answer:    "200, terminated, of another project",
-			get:       shows(changed("i-1", inState(api.InstanceTerminated), inProject(theirs))),
-			concludes: unknown, reason: contract.ReasonWrongProject,
+			answer: "200, terminated, of another project",
+			get:    shows(changed("i-1", inState(api.InstanceTerminated), inProject(theirs))), reason: wrongProject,
 		},
 		{
 			answer: "200, running, of another project", get: shows(changed("i-1", inProject(theirs))),
-			concludes: unknown, reason: contract.ReasonWrongProject,
+			reason: wrongProject,
 		},
-		{answer: "200, about another instance", get: shows(changed("i-2")), concludes: unknown},
-		{answer: "200, an empty object", get: shows(api.Instance{}), concludes: unknown},
+		{answer: "200, about another instance", get: shows(changed("i-2"))},
+		{answer: "200, an empty object", get: shows(api.Instance{})},
 		{
-			answer:    "200, garbage, or without a field that the API promises",
-			get:       fails(errors.New("the cloud's answer is not what its API promises: zone of i-1 is missing")),
-			concludes: unknown,
+			answer: "200, garbage, or without a field that the API promises",
+			get:    fails(errors.New("the cloud's answer is not what its API promises: zone of i-1 is missing")),
 		},
 		{
-			answer:    "200, without an internal address",
-			get:       shows(changed("i-1", func(i *api.Instance) { i.Addresses = i.Addresses[1:] })),
-			concludes: exists, hollow: true, reason: contract.ReasonCloudUnavailable,
+			answer: "200, without an internal address",
+			get:    shows(changed("i-1", func(i *api.Instance) { i.Addresses = i.Addresses[1:] })), concludes: exists,
+			hollow: true, reason: contract.ReasonCloudUnavailable,
 		},
 		{answer: "404 of our project", get: fails(problem(404, api.NotFound, ours)), concludes: gone},
 		{
 			answer: "404 of another project: the token was swapped", get: fails(problem(404, api.NotFound, theirs)),
-			token: theirToken, concludes: unknown, reason: contract.ReasonWrongProject,
+			token: theirToken, reason: wrongProject,
 		},
 		{
 			answer: "404 of another project, our token is back", get: fails(problem(404, api.NotFound, theirs)),
-			concludes: unknown, reason: contract.ReasonWrongProject,
+			reason: wrongProject,
 		},
 		{
-			answer:    "404 that names no project",
-			get:       fails(&client.Error{Status: 404, Problem: api.Problem{Status: 404, Code: api.NotFound}}),
-			concludes: unknown,
+			answer: "404 that names no project",
+			get:    fails(&client.Error{Status: 404, Problem: api.Problem{Status: 404, Code: api.NotFound}}),
 		},
-		{answer: "404 of something on the way", get: fails(problemOnTheWay(404)), concludes: unknown},
-		{
-			answer: "401", get: fails(problem(401, api.Unauthenticated, "")), concludes: unknown,
-			reason: contract.ReasonCloudAccessDenied,
-		},
-		{
-			answer: "403", get: fails(problem(403, api.Forbidden, ours)), concludes: unknown,
-			reason: contract.ReasonCloudAccessDenied,
-		},
-		{answer: "409", get: fails(problem(409, api.WrongState, ours)), concludes: unknown},
-		{answer: "410", get: fails(problemOnTheWay(410)), concludes: unknown},
-		{
-			answer: "429", get: fails(problem(429, api.RateLimited, ours)), concludes: unknown,
-			reason: contract.ReasonCloudThrottled,
-		},
-		{answer: "500", get: fails(problem(500, api.Internal, ours)), concludes: unknown},
-		{answer: "502, 503 or 504 of something on the way", get: fails(problemOnTheWay(503)), concludes: unknown},
-		{answer: "timeout", get: fails(context.DeadlineExceeded), concludes: unknown},
-		{answer: "connection refused", get: fails(errors.New("connect: connection refused")), concludes: unknown},
+		{answer: "404 of something on the way", get: fails(problemOnTheWay(404))},
+		{answer: "401", get: fails(problem(401, api.Unauthenticated, "")), reason: accessDenied},
+		{answer: "403", get: fails(problem(403, api.Forbidden, ours)), reason: accessDenied},
+		{answer: "409", get: fails(problem(409, api.WrongState, ours))},
+		{answer: "410", get: fails(problemOnTheWay(410))},
+		{answer: "429", get: fails(problem(429, api.RateLimited, ours)), reason: throttled},
+		{answer: "500", get: fails(problem(500, api.Internal, ours))},
+		{answer: "502, 503 or 504 of something on the way", get: fails(problemOnTheWay(503))},
+		{answer: "timeout", get: fails(context.DeadlineExceeded)},
+		{answer: "connection refused", get: fails(errors.New("connect: connection refused"))},
 		{
 			answer: "404 of our project, which cannot be told from another as the cloud is down",
-			get:    fails(problem(404, api.NotFound, ours)), token: noProject, concludes: unknown,
+			get:    fails(problem(404, api.NotFound, ours)), token: noProject,
 		},
-		{
-			answer: "none: the provider ID is another cloud's", providerID: "aws:///eu/i-1",
-			concludes: unknown, reason: contract.ReasonForeignProviderID,
-		},
-		{
-			answer: "none: the provider ID names no instance", providerID: "fakecloud://",
-			concludes: unknown, reason: contract.ReasonForeignProviderID,
-		},
+		{answer: "none: the provider ID is another cloud's", providerID: "aws:///eu/i-1", reason: foreignID},
+		{answer: "none: the provider ID names no instance", providerID: "fakecloud://", reason: foreignID},
 	}
 	for n := range rows {
 		if rows[n].providerID == "" {
@@ -269,42 +257,31 @@ func answersByName() []answer {
 		},
 		{answer: "a list with one of that name and an ended namesake", list: lists(ended, running), concludes: exists},
 		{
-			answer:    "a list with one of that name, and one that is tagged for another cluster",
-			concludes: exists, list: lists(running, changed("i-2", inCluster("other"))),
+			answer: "a list with one of that name, and one that is tagged for another cluster", concludes: exists,
+			list: lists(running, changed("i-2", inCluster("other"))),
 		},
 		{
-			answer:    "a list with one that is tagged for this cluster, and one without a tag",
-			concludes: exists, list: lists(changed("i-1", inCluster("lab")), changed("i-2")),
+			answer: "a list with one that is tagged for this cluster, and one without a tag", concludes: exists,
+			list: lists(changed("i-1", inCluster("lab")), changed("i-2")),
 		},
 		{
-			answer: "a list with one that is tagged for another cluster", list: lists(changed("i-2", inCluster("other"))),
-			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+			answer: "a list with one that is tagged for another cluster",
+			list:   lists(changed("i-2", inCluster("other"))), reason: notFound,
 		},
+		{answer: "a list without the name: empty, partial, stale, or too early", list: lists(), reason: notFound},
 		{
-			answer: "a list without the name: empty, partial, stale, or too early", list: lists(),
-			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+			answer: "a list of others: the filter was not understood",
+			list:   lists(changed("i-9", func(i *api.Instance) { i.Name = "other" })), reason: notFound,
 		},
+		{answer: "an empty list, the token was swapped", list: lists(), token: theirToken, reason: wrongProject},
+		{answer: "a list of another project's", list: lists(changed("i-7", inProject(theirs))), reason: wrongProject},
 		{
-			answer:    "a list of others: the filter was not understood",
-			list:      lists(changed("i-9", func(i *api.Instance) { i.Name = "other" })),
-			concludes: unknown, reason: contract.ReasonInstanceNotFound,
-		},
-		{
-			answer: "an empty list, the token was swapped", list: lists(), token: theirToken,
-			concludes: unknown, reason: contract.ReasonWrongProject,
-		},
-		{
-			answer: "a list of another project's", list: lists(changed("i-7", inProject(theirs))),
-			concludes: unknown, reason: contract.ReasonWrongProject,
-		},
-		{
-			answer:    "a list with another project's ended one",
-			list:      lists(changed("i-7", inState(api.InstanceTerminated), inProject(theirs))),
-			concludes: unknown, reason: contract.ReasonWrongProject,
+			answer: "a list with another project's ended one",
+			list:   lists(changed("i-7", inState(api.InstanceTerminated), inProject(theirs))), reason: wrongProject,
 		},
 		{
 			answer: "a list with two of that name", list: lists(running, changed("i-2", inState(api.InstanceStopped))),
-			concludes: unknown, reason: contract.ReasonInstanceAmbiguous,
+			reason: contract.ReasonInstanceAmbiguous,
 		},
 		{
 			answer: "a list with only an ended one; 200, terminated", list: lists(ended), get: shows(ended),
@@ -316,27 +293,19 @@ func answersByName() []answer {
 		},
 		{
 			answer:  "a list with only an ended one, and the Node came after its end: a stale list hides a live namesake",
-			created: end.Add(time.Minute).Truncate(time.Second), list: lists(ended),
-			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+			created: end.Add(time.Minute).Truncate(time.Second), list: lists(ended), reason: notFound,
 		},
 		{
 			answer:  "a list with only an ended one, and the Node came within the second of its end",
-			created: end.Truncate(time.Second), list: lists(ended),
-			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+			created: end.Truncate(time.Second), list: lists(ended), reason: notFound,
 		},
 		{
-			answer: "a list with only an ended one, which does not say when it ended", created: end, list: lists(timeless),
-			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+			answer: "a list with only an ended one, which does not say when it ended", created: end,
+			list: lists(timeless), reason: notFound,
 		},
-		{
-			answer: "a list with only an ended one; timeout", list: lists(ended),
-			get: fails(context.DeadlineExceeded), concludes: unknown,
-		},
-		{answer: "the list fails", list: failsToList(errors.New("boom")), concludes: unknown},
-		{
-			answer: "the list is throttled", list: failsToList(problem(429, api.RateLimited, ours)),
-			concludes: unknown, reason: contract.ReasonCloudThrottled,
-		},
+		{answer: "a list with only an ended one; timeout", list: lists(ended), get: fails(context.DeadlineExceeded)},
+		{answer: "the list fails", list: failsToList(errors.New("boom"))},
+		{answer: "the list is throttled", list: failsToList(problem(429, api.RateLimited, ours)), reason: throttled},
 	}
 }
 

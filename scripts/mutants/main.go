@@ -52,6 +52,7 @@ func main() {
 	flag.IntVar(&o.parallel, "parallel", 2, "how many mutants are judged at a time, each in a lab of its own")
 	flag.BoolVar(&o.rings, "rings", false, "judge our CCM without each of its rings, with all core tests, and write "+
 		"the table in "+ringsFile)
+	build := flag.String("build", "", "build the mutant of this name, and print the program's path")
 	flag.Usage = func() {
 		fmt.Fprintln(
 			os.Stderr,
@@ -65,10 +66,36 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
+	if *build != "" {
+		if err := printBuilt(*build); err != nil {
+			fmt.Fprintln(os.Stderr, "mutants:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(flag.Args(), o); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
+}
+
+// printBuilt builds the mutant, and prints the path of its program.
+func printBuilt(name string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	chosen, err := mutants.Choose(name)
+	if err != nil {
+		return err
+	}
+	var program string
+	err = ui.New(os.Stderr, false).Do(stepTitle(name), func(note func(string)) (string, error) {
+		program, err = chosen[0].Build(ctx, ".", mutantDir(name), note)
+		return "built", err
+	})
+	if err == nil {
+		fmt.Println(program)
+	}
+	return err
 }
 
 // options say which mutants are judged, where, and by which tests.
