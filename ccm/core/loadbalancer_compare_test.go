@@ -12,17 +12,20 @@ import (
 
 // Compare names what EnsureLoadBalancer would change, without a call.
 func TestCompare(t *testing.T) {
-	status := func(svc *corev1.Service, ingress ...corev1.LoadBalancerIngress) *corev1.Service {
-		svc.Status.LoadBalancer.Ingress = ingress
+	withStatus := func(svc *corev1.Service, ingress corev1.LoadBalancerIngress) *corev1.Service {
+		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{ingress}
 		return svc
 	}
+	one := func(lb api.LoadBalancer) []api.LoadBalancer { return []api.LoadBalancer{lb} }
 	const address = "127.30.64.1"
-	invalid := func() *corev1.Service { return serviceWithAnnotations(annotations.Scheme, "x") }
-	balancer := func(target string) api.LoadBalancer { return *built(t, api.LoadBalancerActive, target) }
-	current, otherTargets := balancer("fakecloud://i-1"), balancer("fakecloud://i-2")
-	otherListeners, twin := balancer("fakecloud://i-1"), balancer("fakecloud://i-2")
-	otherListeners.Listeners, twin.ID = nil, "lb-2"
+	const unnamed = "load balancer lb-1 has address " + address + ", which the Service does not name"
 	vip, proxy := corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy
+	invalid := serviceWithAnnotations(annotations.Scheme, "x")
+	hostname := serviceWithAnnotations(annotations.Hostname, "web.example.com")
+	current := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+	otherTargets, otherListeners, twin := current, current, current
+	otherTargets.Targets, otherListeners.Listeners = api.Targets{{InstanceID: "i-2"}}, nil
+	twin.ID, twin.Targets = "lb-2", otherTargets.Targets
 	for name, tc := range map[string]struct {
 		svc         *corev1.Service
 		live        []api.LoadBalancer
@@ -30,54 +33,48 @@ func TestCompare(t *testing.T) {
 		targetsOnly bool
 		lacksName   bool // the status does not name the address
 	}{
-		"as it should be": {svc: serviceWithAddress(), live: []api.LoadBalancer{current}},
+		"as it should be": {svc: serviceWithAddress(), live: one(current)},
 		"no balancer": {
 			svc:        serviceWithAddress(),
 			difference: "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets",
 		},
-		"other targets": {
-			svc: serviceWithAddress(), live: []api.LoadBalancer{otherTargets},
-			difference: "update load balancer lb-1: targets 1 to 1",
-		},
 		"other listeners": {
-			svc: serviceWithAddress(), live: []api.LoadBalancer{otherListeners},
+			svc: serviceWithAddress(), live: one(otherListeners),
 			difference: "update load balancer lb-1: listeners [] to [tcp:8080→30080 tcp:8443→30443]",
 		},
 		"two balancers": {
 			svc: serviceWithAddress(), live: []api.LoadBalancer{otherListeners, twin}, targetsOnly: true,
 			difference: "update load balancer lb-2: targets 1 to 1",
 		},
-		"an invalid Service":                    {svc: invalid(), live: []api.LoadBalancer{otherListeners}, targetsOnly: true},
-		"an invalid Service without a balancer": {svc: invalid(), targetsOnly: true},
+		"an invalid Service":                    {svc: invalid, live: one(otherListeners), targetsOnly: true},
+		"an invalid Service without a balancer": {svc: invalid, targetsOnly: true},
 		"an invalid Service, other targets": {
-			svc: invalid(), live: []api.LoadBalancer{otherTargets}, targetsOnly: true,
+			svc: invalid, live: one(otherTargets), targetsOnly: true,
 			difference: "update load balancer lb-1: targets 1 to 1",
 		},
 		"a selector that cannot be read": {
-			svc:  serviceWithAnnotations(annotations.NodeSelector, "!"),
-			live: []api.LoadBalancer{otherTargets}, targetsOnly: true,
+			svc: serviceWithAnnotations(annotations.NodeSelector, "!"), live: one(otherTargets), targetsOnly: true,
 		},
 		"no address in the status": {
-			svc: service(), live: []api.LoadBalancer{current}, lacksName: true,
-			difference: "load balancer lb-1 has address " + address + ", which the Service does not name",
+			svc: service(), live: one(current), lacksName: true, difference: unnamed,
 		},
 		"another address in the status, and other targets": {
-			svc:  status(service(), corev1.LoadBalancerIngress{IP: "127.30.64.9", IPMode: &proxy}),
-			live: []api.LoadBalancer{otherTargets}, lacksName: true,
-			difference: "update load balancer lb-1: targets 1 to 1",
+			svc:  withStatus(service(), corev1.LoadBalancerIngress{IP: "127.30.64.9", IPMode: &proxy}),
+			live: one(otherTargets), lacksName: true, difference: "update load balancer lb-1: targets 1 to 1",
 		},
 		"another mode in the status": {
-			svc:  status(service(), corev1.LoadBalancerIngress{IP: address, IPMode: &vip}),
-			live: []api.LoadBalancer{current}, lacksName: true,
-			difference: "load balancer lb-1 has address " + address + ", which the Service does not name",
+			svc:  withStatus(service(), corev1.LoadBalancerIngress{IP: address, IPMode: &vip}),
+			live: one(current), lacksName: true, difference: unnamed,
 		},
 		"no mode, which old API servers drop": {
-			svc: status(service(), corev1.LoadBalancerIngress{IP: address}), live: []api.LoadBalancer{current},
+			svc: withStatus(service(), corev1.LoadBalancerIngress{IP: address}), live: one(current),
 		},
-		"a host name in the status": {
-			svc: status(serviceWithAnnotations(annotations.Hostname, "web.example.com"),
-				corev1.LoadBalancerIngress{Hostname: "web.example.com"}),
-			live: []api.LoadBalancer{current},
+		"a host name": {
+			svc: withStatus(hostname, corev1.LoadBalancerIngress{Hostname: "web.example.com"}), live: one(current),
+		},
+		"another host name in the status": {
+			svc:  withStatus(hostname.DeepCopy(), corev1.LoadBalancerIngress{Hostname: "old.example.com"}),
+			live: one(current), lacksName: true, difference: unnamed,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

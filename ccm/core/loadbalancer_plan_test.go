@@ -76,11 +76,13 @@ func TestPlanSteps(t *testing.T) {
 			change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }, update: "tags",
 		},
 
-		"a check taken away":             {change: hasCheck(nil, "http"), update: "health check none to " + kubeProxy},
-		"a check that was not asked for": {change: hasCheck(nil, "none"), update: "health check none to " + kubeProxy + "; tags"},
-		"older, with a check":            {change: hasCheck(&askKubeProxy, ""), update: "tags"},
-		"older, without a check":         {change: hasCheck(nil, "")},
-		"older, with a check of none":    {change: hasCheck(&noCheck, "")},
+		"a check taken away": {change: hasCheck(nil, "http"), update: "health check none to " + kubeProxy},
+		"a check that was not asked for": {
+			change: hasCheck(nil, "none"), update: "health check none to " + kubeProxy + "; tags",
+		},
+		"older, with a check":         {change: hasCheck(&askKubeProxy, ""), update: "tags"},
+		"older, without a check":      {change: hasCheck(nil, "")},
+		"older, with a check of none": {change: hasCheck(&noCheck, "")},
 		"older, none is asked for now": {
 			svc: annotated(annotations.HealthCheck, "none"), change: hasCheck(nil, ""), update: "tags",
 		},
@@ -94,7 +96,7 @@ func TestPlanSteps(t *testing.T) {
 		},
 
 		"the same address":                  {svc: serviceWithLoadBalancerIP("127.30.64.1")},
-		"the same, by ID":                   {svc: annotated(annotations.Address, "a-1"), change: reservedAs("a-1")},
+		"the same, by ID":                   {svc: annotated(annotations.Address, "a-1"), change: isReserved, update: "tags"},
 		"the same, by the name that it had": {svc: annotated(annotations.Address, "web"), change: reservedAs("web")},
 		"an address no longer chosen":       {change: isReserved},
 		"IPv6 no longer chosen":             {svc: serviceWithFamilies("SingleStack", "IPv4"), change: hasIPv6},
@@ -125,6 +127,7 @@ func TestPlanSteps(t *testing.T) {
 			}
 			want, err := newBalancerSpec(clusterID{name: clusterName}, cmp.Or(tc.svc, service()), nodes(targets...))
 			require.NoError(t, err)
+			require.NoError(t, checkFamilies(have, want))
 			var steps, wanted []string
 			for _, s := range planSteps(have, want) {
 				steps = append(steps, s.String())

@@ -77,7 +77,7 @@ func TestFailures(t *testing.T) {
 			nil, inState("error", "cannot listen on 127.30.64.1:80", api.ReasonCannotListen),
 			contract.ReasonPortCannotBeBound, "cannot listen on", failedStateRetry,
 		},
-		"changed meanwhile": {drains, refusesUpdate(412, api.PreconditionFailed), "", "changed meanwhile", provisioningRetry},
+		"changed meanwhile": {drains, refusesUpdate(412, api.PreconditionFailed), "", "changed", provisioningRetry},
 		"busy meanwhile":    {drains, refusesUpdate(409, api.WrongState), "", "changed meanwhile", provisioningRetry},
 		"deleted meanwhile": {drains, refusesUpdate(404, api.NotFound), "", "deleted meanwhile", provisioningRetry},
 		"name taken by its own, as the answer was lost": {
@@ -209,7 +209,9 @@ func TestServiceStatus(t *testing.T) {
 		"both, IPv6 first": {serviceWithFamilies("RequireDualStack", "IPv6", "IPv4"), ingress(proxy, v6, v4)},
 		"VIP":              {serviceWithAnnotations(annotations.IPMode, "VIP"), ingress(vip, v4)},
 		"network balancer": {serviceWithAnnotations(annotations.Kind, "network"), ingress(vip, v4)},
-		"not to be read":   {serviceWithAnnotations(annotations.IPMode, "vip", annotations.Hostname, "W"), ingress(proxy, v4)},
+		"not to be read": {
+			serviceWithAnnotations(annotations.IPMode, "vip", annotations.Hostname, "W"), ingress(proxy, v4),
+		},
 		"a host name": {
 			serviceWithAnnotations(annotations.Hostname, "web.example.com", annotations.IPMode, "VIP"),
 			[]corev1.LoadBalancerIngress{{Hostname: "web.example.com"}},

@@ -20,7 +20,7 @@ func TestLoadBalancerClass(t *testing.T) {
 	svc.Spec.LoadBalancerClass = &class
 	l := newLoadBalancers(&fakeAPI{t: t})
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
-	assert.True(t, err == cloudprovider.ImplementedElsewhere, "upstream compares it by ==") //nolint:errorlint // So do we.
+	assert.True(t, err == cloudprovider.ImplementedElsewhere) //nolint:errorlint // Upstream compares it by ==.
 	err = l.UpdateLoadBalancer(t.Context(), clusterName, svc, nil)
 	assert.True(t, err == cloudprovider.ImplementedElsewhere) //nolint:errorlint // As above.
 }
@@ -45,29 +45,27 @@ func TestSecondLook(t *testing.T) {
 	changed, gone := problem(412, api.PreconditionFailed, ourProject), problem(404, api.NotFound, ourProject)
 	busy, down := problem(409, api.WrongState, ourProject), problem(503, api.Unavailable, ourProject)
 	live, deleting := *built(t, api.LoadBalancerActive, "fakecloud://i-1"), *built(t, api.LoadBalancerDeleting)
+	once, twice := []api.LoadBalancer{live}, []api.LoadBalancer{live, live}
+	const updates, deletes = false, true
 	for name, tc := range map[string]struct {
-		deletes bool               // whether the balancer is deleted; else its targets are updated
+		deletes bool               // the balancer; else its targets are updated
 		lists   []api.LoadBalancer // what each list has
 		answers []error            // to each change
 		text    string             // of the error
 	}{
-		"update":                    {lists: []api.LoadBalancer{live}, answers: []error{nil}},
-		"update, changed meanwhile": {lists: []api.LoadBalancer{live, live}, answers: []error{changed, nil}},
-		"update, gone meanwhile":    {lists: []api.LoadBalancer{live, live}, answers: []error{gone, nil}},
-		"update, busy":              {lists: []api.LoadBalancer{live, live}, answers: []error{busy, nil}},
-		"update, busy for long": {
-			lists: []api.LoadBalancer{live, live}, answers: []error{busy, busy}, text: "changed meanwhile",
-		},
-		"update, the cloud is down":   {lists: []api.LoadBalancer{live}, answers: []error{down}, text: "unavailable"},
-		"update, deleting":            {lists: []api.LoadBalancer{deleting, deleting}, text: "still being deleted"},
-		"deletion":                    {deletes: true, lists: []api.LoadBalancer{live}, answers: []error{nil}},
-		"deletion, changed meanwhile": {deletes: true, lists: []api.LoadBalancer{live, live}, answers: []error{changed, nil}},
-		"deletion, gone meanwhile": {
-			deletes: true, lists: []api.LoadBalancer{live, deleting}, answers: []error{gone},
-		},
-		"deletion, another by now":    {deletes: true, lists: []api.LoadBalancer{live, live}, answers: []error{gone, nil}},
-		"deletion, begun already":     {deletes: true, lists: []api.LoadBalancer{deleting}},
-		"deletion, the cloud is down": {deletes: true, lists: []api.LoadBalancer{live}, answers: []error{down}, text: "unavailable"},
+		"update":                      {updates, once, []error{nil}, ""},
+		"update, changed meanwhile":   {updates, twice, []error{changed, nil}, ""},
+		"update, gone meanwhile":      {updates, twice, []error{gone, nil}, ""},
+		"update, busy":                {updates, twice, []error{busy, nil}, ""},
+		"update, busy for long":       {updates, twice, []error{busy, busy}, "changed meanwhile"},
+		"update, the cloud is down":   {updates, once, []error{down}, "unavailable"},
+		"update, deleting":            {updates, []api.LoadBalancer{deleting, deleting}, nil, "still being deleted"},
+		"deletion":                    {deletes, once, []error{nil}, ""},
+		"deletion, changed meanwhile": {deletes, twice, []error{changed, nil}, ""},
+		"deletion, gone meanwhile":    {deletes, []api.LoadBalancer{live, deleting}, []error{gone}, ""},
+		"deletion, another by now":    {deletes, twice, []error{gone, nil}, ""},
+		"deletion, begun already":     {deletes, []api.LoadBalancer{deleting}, nil, ""},
+		"deletion, the cloud is down": {deletes, once, []error{down}, "unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeBalancers(t)
