@@ -94,7 +94,7 @@ func (e *delayedRetryError) Unwrap() []error {
 // honorRetryAfter retries the call after the cloud's Retry-After, if it sent one.
 func honorRetryAfter(err error) error {
 	var refused *client.Error
-	if !IsPending(err) && errors.As(err, &refused) && refused.RetryAfter > 0 {
+	if errors.As(err, &refused) && refused.RetryAfter > 0 {
 		return &delayedRetryError{err, refused.RetryAfter}
 	}
 	return err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -150,9 +149,4 @@ func assertError(t *testing.T, err error, want string) {
 	} else {
 		assert.ErrorContains(t, err, want)
 	}
-}
-
-// runInBubble runs a subtest in a synctest bubble.
-func runInBubble(t *testing.T, name string, test func(t *testing.T)) {
-	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }

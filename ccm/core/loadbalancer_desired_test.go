@@ -52,7 +52,7 @@ func TestDesiredLoadBalancer(t *testing.T) {
 	tcp := corev1.ServicePort{Port: 53, NodePort: 30054}
 	dual := func() *corev1.Service { return serviceWithFamilies("RequireDualStack", "IPv4", "IPv6") }
 	ranges := func(want ...string) func(*api.LoadBalancerCreate) {
-		return func(lb *api.LoadBalancerCreate) { lb.SourceRanges = new(api.SourceRanges(want)) }
+		return func(lb *api.LoadBalancerCreate) { lb.SourceRanges = new(want) }
 	}
 	check := func(want api.HealthCheck) func(*api.LoadBalancerCreate) {
 		return func(lb *api.LoadBalancerCreate) {

@@ -1,9 +1,11 @@
 package watch
 
 import (
+	"errors"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
@@ -46,7 +48,7 @@ func (o *outcomes) record(uid types.UID, err error, notices []core.Notice) {
 		if o.byUID[uid].reason != "" {
 			now.reason = reasonPending
 		}
-	case err != nil:
+	case err != nil && !errors.Is(err, cloudprovider.ImplementedElsewhere):
 		now.reason = core.CauseOf(err).Reason
 	}
 	for _, n := range notices {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -39,6 +40,7 @@ func TestOutcomes(t *testing.T) {
 	degraded := core.Notice{Cause: core.Cause{Reason: contract.ReasonLoadBalancerDegraded}}
 	assert.Equal(t, outcome{isDegraded: true}, call("EnsureLoadBalancer", nil, degraded))
 	assert.Equal(t, outcome{}, call("EnsureLoadBalancerDeleted", nil))
+	assert.Equal(t, outcome{}, call("EnsureLoadBalancer", cloudprovider.ImplementedElsewhere), "it is another's")
 	assert.Empty(t, w.outcomes.byUID)
 }
 
