@@ -3,8 +3,9 @@ package watch
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -46,30 +47,25 @@ func TestOutcomes(t *testing.T) {
 
 // Upstream's controller and ours call for one Service one after the other, and for two beside each other.
 func TestOneCallAtATimeForAService(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, one, another, free := newTestWatch(), service(), service(), make(chan struct{})
-		another.UID = "another"
-		running := map[*corev1.Service]int{}
-		begin := func(svc *corev1.Service) {
-			go func() {
-				_ = w.observeCall(t.Context(), core.Call{Method: "EnsureLoadBalancer", Object: svc}, func(context.Context) error {
-					running[svc]++
-					<-free
-					return nil
-				})
-			}()
-			synctest.Wait()
-		}
-		begin(one)
-		begin(one)
-		begin(another)
-		assert.Equal(t, map[*corev1.Service]int{one: 1, another: 1}, running)
-		free <- struct{}{}
-		free <- struct{}{}
-		synctest.Wait()
-		assert.Equal(t, 2, running[one])
-		close(free)
-	})
+	w, one, another := newTestWatch(), service(), service()
+	another.UID = "another"
+	call := func(svc *corev1.Service, next func(context.Context) error) {
+		assert.NoError(t, w.observeCall(t.Context(), core.Call{Method: "EnsureLoadBalancer", Object: svc}, next))
+	}
+	var running atomic.Int32
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			call(one, func(context.Context) error {
+				assert.EqualValues(t, 1, running.Add(1))
+				call(another, func(context.Context) error { return nil }) // It waits for nobody but its like.
+				running.Add(-1)
+				return nil
+			})
+		})
+	}
+	calls.Wait()
+	assert.Empty(t, w.locks.held)
 }
 
 // What this process writes, or finds right, is no change out of band; neither is a new state.
