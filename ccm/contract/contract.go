@@ -48,7 +48,8 @@ const (
 	// TagOnDelete on a balancer is what its Service's annotation on-delete says: it outlives the
 	// Service.
 	TagOnDelete = "kubernetes-on-delete"
-	// TagHealthCheck on a balancer is "none" if its Service asks for no health check.
+	// TagHealthCheck on a balancer is the protocol of the health check that its Service asks for, "none" for none. A
+	// balancer of a release without this tag lacks it.
 	TagHealthCheck = "kubernetes-health-check"
 	// TagServiceTags on a balancer are the keys of the tags that its Service asks for, with commas
 	// between: these are taken away when the Service does not ask for them any more.
