@@ -1,10 +1,7 @@
 package core
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,14 +11,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-const ourProject = "p-ours"
-
 // fakeAPI answers the calls it was told of; any other fails the test.
 type fakeAPI struct {
 	t             *testing.T
 	getInstance   func(id string) (*api.Instance, error)
 	listInstances func(f client.InstanceFilter) ([]api.Instance, error)
-	project       func() (*api.Project, error)
 	listBalancers func(f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
 	create        func(api.LoadBalancerCreate) (*api.LoadBalancer, error)
 	update        func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error)
@@ -42,16 +36,9 @@ func (f *fakeAPI) ListInstances(_ context.Context, filter client.InstanceFilter)
 	return f.listInstances(filter)
 }
 
-func (f *fakeAPI) Project(context.Context) (*api.Project, error) {
-	if f.project == nil {
-		return ours()
-	}
-	return f.project()
-}
-
 func (f *fakeAPI) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	require.NotNil(f.t, f.listBalancers, "unexpected ListLoadBalancers(%+v)", filter)
-	return inOurProject(f.listBalancers, filter, func(lb *api.LoadBalancer) *string { return &lb.Project })
+	return f.listBalancers(filter)
 }
 
 func (f *fakeAPI) GetLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
@@ -85,7 +72,7 @@ func (f *fakeAPI) DeleteLoadBalancer(_ context.Context, id string) (*api.LoadBal
 
 func (f *fakeAPI) ListRoutes(_ context.Context, filter client.RouteFilter) ([]api.Route, error) {
 	require.NotNil(f.t, f.listRoutes, "unexpected ListRoutes(%+v)", filter)
-	return inOurProject(f.listRoutes, filter, func(r *api.Route) *string { return &r.Project })
+	return f.listRoutes(filter)
 }
 
 func (f *fakeAPI) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Route, error) {
@@ -103,38 +90,16 @@ func (f *fakeAPI) DeleteRoute(_ context.Context, id string) error {
 	return f.deleteRoute(id)
 }
 
-// Follow is a stream that never opens.
-func (f *fakeAPI) Follow(
-	ctx context.Context, _ int64, _ func(api.Event) error, onBreak func(error), _ ...client.EventFilter,
-) error {
-	onBreak(errors.New("this fake has no events"))
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-// inOurProject is a list whose items belong to our project unless the test says otherwise.
-func inOurProject[F, T any](list func(F) ([]T, error), filter F, project func(*T) *string) ([]T, error) {
-	found, err := list(filter)
-	found = slices.Clone(found)
-	for n := range found {
-		p := project(&found[n])
-		*p = cmp.Or(*p, ourProject)
-	}
-	return found, err
-}
-
-func ours() (*api.Project, error) { return &api.Project{ID: ourProject, Name: "lab"}, nil }
-
 // problem is an answer of the cloud itself.
-func problem(status int, code api.ProblemCode, project string) error {
+func problem(status int, code api.ProblemCode) error {
 	return &client.Error{
-		Status: status, Problem: api.Problem{Status: status, Code: code, Detail: string(code), Project: &project},
+		Status: status, Problem: api.Problem{Status: status, Code: code, Detail: string(code), Project: new("p-ours")},
 	}
 }
 
 func instance(state api.InstanceState) api.Instance {
 	return api.Instance{
-		ID: "i-1", Project: ourProject, Name: "node-1", Region: "r", Zone: "r-a", Type: "small", State: state,
+		ID: "i-1", Name: "node-1", Region: "r", Zone: "r-a", Type: "small", State: state,
 		Addresses: []api.Address{
 			{Type: api.AddressInternal, IP: "127.30.16.1"}, {Type: api.AddressExternal, IP: "192.0.2.1"},
 		},

@@ -80,7 +80,7 @@ func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.Lo
 	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nodes(targets...))
 	require.NoError(t, err)
 	return &api.LoadBalancer{
-		ID: "lb-1", Project: ourProject, Name: want.Name, Address: "127.30.64.1", State: state,
+		ID: "lb-1", Name: want.Name, Address: "127.30.64.1", State: state,
 		Listeners: want.Listeners, Targets: *want.Targets, Tags: *want.Tags, SourceRanges: *want.SourceRanges,
 		HealthCheck: want.HealthCheck,
 	}
@@ -112,10 +112,9 @@ func listing(t *testing.T, lb *api.LoadBalancer) *fakeBalancers {
 	return f
 }
 
-func (f *fakeBalancers) ListAddresses(_ context.Context, filter client.AddressFilter) ([]api.ReservedAddress, error) {
+func (f *fakeBalancers) ListAddresses(context.Context, client.AddressFilter) ([]api.ReservedAddress, error) {
 	require.NotNil(f.t, f.addresses, "unexpected ListAddresses()")
-	list := func(client.AddressFilter) ([]api.ReservedAddress, error) { return f.addresses() }
-	return inOurProject(list, filter, func(a *api.ReservedAddress) *string { return &a.Project })
+	return f.addresses()
 }
 
 func (f *fakeBalancers) loadBalancers() *loadBalancers {

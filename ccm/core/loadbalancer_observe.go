@@ -123,7 +123,7 @@ func chooseBalancer(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBal
 // resolveAddress looks up the ID of the reserved address that want chooses, unless the balancer has
 // that address. It fails unless the address is free, because replacing the balancer would not help.
 func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalancer, want *balancerSpec) error {
-	if want.scope == targetsOnly || want.address == (addressChoice{}) || have != nil && want.address.isHeldBy(have) {
+	if want.address == (addressChoice{}) || have != nil && want.address.isHeldBy(have) {
 		return nil
 	}
 	reserved, err := l.api.ListAddresses(ctx, client.AddressFilter{})

@@ -20,10 +20,7 @@ import (
 // planSteps returns no steps when the cloud already has what is wanted. Names are
 // not compared: nothing is found by them, and another balancer may have the wanted name now.
 func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
-	switch {
-	case have == nil && want.scope == targetsOnly:
-		return nil
-	case have == nil:
+	if have == nil {
 		return []step{createStep(want)}
 	}
 	u := updateStep{id: have.ID, version: have.Version}

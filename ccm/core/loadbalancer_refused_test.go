@@ -141,7 +141,7 @@ func TestServiceThatTheCloudRefusesFollowsItsNodes(t *testing.T) {
 	follow := f.update
 	f.update = func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		if u.Listeners != nil {
-			return nil, problem(400, api.InvalidRequest, ourProject)
+			return nil, problem(400, api.InvalidRequest)
 		}
 		return follow(id, u)
 	}
@@ -157,7 +157,7 @@ func TestTargetsOfRefusedServiceThatCannotFollow(t *testing.T) {
 	svc.Status = serviceWithAddress().Status
 	f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerUpdating))}
 	f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-		return nil, problem(409, api.WrongState, ourProject)
+		return nil, problem(409, api.WrongState)
 	}
 	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
 	assert.True(t, IsRefusal(err))

@@ -42,7 +42,7 @@ func TestFailures(t *testing.T) {
 		return func(f *fakeBalancers) {
 			f.listBalancers = listReturns(*built(t, api.LoadBalancerActive))
 			f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-				return nil, problem(status, code, ourProject)
+				return nil, problem(status, code)
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func TestFailures(t *testing.T) {
 			}
 		}
 	}
-	nameTaken := problem(409, api.NameTaken, ourProject)
+	nameTaken := problem(409, api.NameTaken)
 	own := *built(t, api.LoadBalancerActive)
 	stranger, twin := own, own
 	stranger.ID, stranger.Tags, twin.ID = "lb-2", api.Tags{}, "lb-2"
@@ -97,7 +97,7 @@ func TestFailures(t *testing.T) {
 			contract.ReasonAddressNotAvailable, "in use by instance i-9", 0,
 		},
 		"address taken meanwhile": {
-			nil, refusesCreate(problem(409, api.AddressInUse, ourProject)),
+			nil, refusesCreate(problem(409, api.AddressInUse)),
 			contract.ReasonAddressNotAvailable, "address-in-use", 0,
 		},
 		"two of ours": {nil, lists(own, twin), contract.ReasonLoadBalancerAmbiguous, "does not guess which is right", 0},

@@ -42,8 +42,8 @@ func TestUpdateLoadBalancerChangesTargetsOnly(t *testing.T) {
 // A balancer that changed or went since it was read is read once more at once: upstream's next try is at the next
 // change of Nodes, and delays those of a deletion by seconds.
 func TestSecondLook(t *testing.T) {
-	changed, gone := problem(412, api.PreconditionFailed, ourProject), problem(404, api.NotFound, ourProject)
-	busy, down := problem(409, api.WrongState, ourProject), problem(503, api.Unavailable, ourProject)
+	changed, gone := problem(412, api.PreconditionFailed), problem(404, api.NotFound)
+	busy, down := problem(409, api.WrongState), problem(503, api.Unavailable)
 	live, deleting := *built(t, api.LoadBalancerActive, "fakecloud://i-1"), *built(t, api.LoadBalancerDeleting)
 	once, twice := []api.LoadBalancer{live}, []api.LoadBalancer{live, live}
 	const updates, deletes = false, true

@@ -41,7 +41,7 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 // route is what CreateRoute makes for node-1.
 func route(change ...func(*api.Route)) api.Route {
 	r := api.Route{
-		ID: "r-1", Project: ourProject, Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
+		ID: "r-1", Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
 		State: api.RouteActive, Version: 1, Tags: api.Tags{
 			contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-1",
 		},
@@ -169,7 +169,7 @@ func TestCreateRoute(t *testing.T) {
 					Name: made.Name, Destination: made.Destination, InstanceID: made.InstanceID, Tags: &made.Tags,
 				}, r)
 				if tc.refusal != "" {
-					return nil, problem(409, tc.refusal, ourProject)
+					return nil, problem(409, tc.refusal)
 				}
 				return &made, nil
 			}
@@ -187,10 +187,10 @@ func TestCreateRoute(t *testing.T) {
 
 // A route of an older release gets the cluster's UID when it is in the way of itself. It serves also if that fails.
 func TestAdoptedRoutes(t *testing.T) {
-	for _, failure := range []error{nil, problem(412, api.PreconditionFailed, ourProject)} {
+	for _, failure := range []error{nil, problem(412, api.PreconditionFailed)} {
 		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
 		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
-			return nil, problem(409, api.RouteConflict, ourProject)
+			return nil, problem(409, api.RouteConflict)
 		}
 		f.listRoutes = hasRoutes(route(untagged(contract.TagClusterUID)))
 		updates := 0
@@ -265,7 +265,7 @@ func TestDeleteRoute(t *testing.T) {
 		"there":     {have: []api.Route{route()}, want: []string{"r-1"}},
 		"not there": {},
 		"gone meanwhile": {
-			have: []api.Route{route()}, remove: problem(404, api.NotFound, ourProject), want: []string{"r-1"},
+			have: []api.Route{route()}, remove: problem(404, api.NotFound), want: []string{"r-1"},
 		},
 		"refused": {
 			have: []api.Route{route()}, remove: errors.New("boom"), want: []string{"r-1"},
@@ -318,7 +318,7 @@ func TestManyRefusalsOneLook(t *testing.T) {
 		lists, have, listErr := 0, []api.Route{route()}, errors.New("boom")
 		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
 		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
-			return nil, problem(409, api.RouteConflict, ourProject)
+			return nil, problem(409, api.RouteConflict)
 		}
 		f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
 			assert.Equal(t, client.RouteFilter{}, filter)

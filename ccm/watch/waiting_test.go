@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -289,4 +290,38 @@ func TestWaitingServicesLeftAlone(t *testing.T) {
 			assert.Empty(t, w.takeWrites())
 		})
 	}
+}
+
+// Of an invalid Service the targets are repaired, once for each difference, and nothing else.
+func TestTargetsOfAnInvalidServiceAreRepaired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := serviceWithAddress()
+		svc.Annotations[annotations.Prefix+annotations.ProxyProtocol] = "v9"
+		w := newWatchWorld(t, svc, node("fakecloud://i-1"))
+		lb := built(t, api.LoadBalancerActive)
+		lb.Listeners = nil
+		w.cloud.setBalancers(*lb)
+		ensured := 0
+		w.reconciler.ensure = func(*corev1.Service, []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			ensured++
+			lb.Targets = api.Targets{{InstanceID: "i-1"}}
+			w.cloud.setBalancers(*lb)
+			return nil, because(contract.ReasonInvalidService)
+		}
+		sync := func() {
+			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
+			advanceTime(overdueDelay + time.Second)
+		}
+		sync()
+		require.Zero(t, ensured, "upstream is given a minute")
+		sync()
+		require.Equal(t, 1, ensured)
+		sync()
+		sync()
+		require.Equal(t, 1, ensured, "nothing else is repaired")
+		w.cloud.setBalancers()
+		sync()
+		sync()
+		require.Equal(t, 1, ensured, "nor created anew")
+	})
 }
