@@ -37,6 +37,7 @@ import (
 	"k8s.io/controller-manager/controller"
 	"k8s.io/controller-manager/pkg/healthz"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/keymutex"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
@@ -156,6 +157,9 @@ type watchJob interface {
 	Run(ctx context.Context, health *jobHealth)
 }
 
+// lockCount is so large that two of the Services that are reconciled at a time seldom share a lock.
+const lockCount = 4096
+
 // Options are what the watch follows and uses.
 type Options struct {
 	Cluster *core.Cluster
@@ -172,8 +176,9 @@ type Watch struct {
 	provider core.Provider // set by Follow
 	settings *balancerSettings
 	outcomes *outcomes
-	// locks has one lock for each Service, by UID: upstream's controller and ours call for the same balancers.
-	locks keyedLocks
+	// locks has a lock for each Service, by UID: upstream's controller and ours call for the same balancers. Few
+	// Services share one.
+	locks keymutex.KeyMutex
 
 	starting                  sync.Mutex
 	health                    watchHealth
@@ -190,6 +195,7 @@ func New(o Options) *Watch {
 	return &Watch{
 		opts:         o,
 		settings:     &balancerSettings{byID: map[string]fingerprint{}},
+		locks:        keymutex.NewHashed(lockCount),
 		outcomes:     &outcomes{byUID: map[types.UID]outcome{}},
 		memoryHealth: newJobHealth("the cache"),
 		routeHealth:  newJobHealth("the route controller"),
@@ -216,7 +222,9 @@ func (w *Watch) observeCall(ctx context.Context, call core.Call, next func(conte
 	}
 	_, isService := call.Object.(*corev1.Service)
 	if isService && call.Method != "GetLoadBalancer" {
-		defer w.locks.lock(string(call.Object.GetUID()))()
+		uid := string(call.Object.GetUID())
+		w.locks.LockKey(uid)
+		defer func() { _ = w.locks.UnlockKey(uid) }() // It never fails.
 	}
 	var notices []core.Notice
 	err := next(core.WithNotices(ctx, func(n core.Notice) { notices = append(notices, n) }))
