@@ -10,9 +10,9 @@ import (
 // Cluster is which cluster this is, and what in the cloud is its own. The name may change, and two clusters may
 // share it. The UID, that of namespace kube-system, is unique and never changes. Safe for concurrent use.
 type Cluster struct {
-	name     string // --cluster-name
-	hasUID   atomic.Bool
-	knownUID atomic.Pointer[string]
+	name       string // --cluster-name
+	expectsUID atomic.Bool
+	knownUID   atomic.Pointer[string]
 	// onUIDKnown is called when the UID has become known; nil for nobody.
 	onUIDKnown func()
 }
@@ -22,14 +22,14 @@ func NewCluster(name string) *Cluster { return &Cluster{name: name} }
 
 // ExpectUID says that the cluster's UID will be set: until then no route can be told from another cluster's. It is
 // called before the controllers start.
-func (c *Cluster) ExpectUID() { c.hasUID.Store(true) }
+func (c *Cluster) ExpectUID() { c.expectsUID.Store(true) }
 
 // OnUIDKnown has fn called when the UID is set. It is called before ExpectUID.
 func (c *Cluster) OnUIDKnown(fn func()) { c.onUIDKnown = fn }
 
 // SetUID sets the cluster's UID.
 func (c *Cluster) SetUID(uid string) {
-	c.hasUID.Store(true)
+	c.expectsUID.Store(true)
 	c.knownUID.Store(&uid)
 	if c.onUIDKnown != nil {
 		c.onUIDKnown()

@@ -38,7 +38,8 @@ func (i *instances) additionalLabels(ctx context.Context, instance *api.Instance
 		if !there {
 			continue
 		}
-		key, fit, err := labelFromTag(i.labels.Prefix+tag, value)
+		key := i.labels.Prefix + tag
+		fit, err := labelValue(key, value)
 		if err != nil {
 			skipped = append(skipped, fmt.Sprintf("tag %q: %v", tag, err))
 			continue
@@ -56,19 +57,19 @@ func (i *instances) additionalLabels(ctx context.Context, instance *api.Instance
 	return labels
 }
 
-// labelFromTag makes a label's key and value. What a value cannot hold becomes "-", and a value
-// that is too long is cut.
-func labelFromTag(key, value string) (string, string, error) {
+// labelValue makes the value of a label with that key. What it cannot hold becomes "-", and one that is too long is
+// cut. It fails if either cannot be a label's.
+func labelValue(key, value string) (string, error) {
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-		return "", "", fmt.Errorf("%q is not a valid label key: %s", key, strings.Join(problems, ", "))
+		return "", fmt.Errorf("%q is not a valid label key: %s", key, strings.Join(problems, ", "))
 	}
 	if kubernetesPrefixes.MatchString(key) {
-		return "", "", fmt.Errorf("%q has a prefix that is reserved for Kubernetes", key)
+		return "", fmt.Errorf("%q has a prefix that is reserved for Kubernetes", key)
 	}
 	fit := invalidLabelValueChars.ReplaceAllString(value, "-")
 	fit = strings.Trim(fit[:min(len(fit), validation.LabelValueMaxLength)], "-_.")
 	if fit == "" && value != "" {
-		return "", "", fmt.Errorf("its value %q has no character that a label can hold", value)
+		return "", fmt.Errorf("its value %q has no character that a label can hold", value)
 	}
-	return key, fit, nil
+	return fit, nil
 }

@@ -223,9 +223,12 @@ func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Servi
 		var errs []error
 		hasChanged := false
 		for _, lb := range WithoutDeleting(found) {
-			wasGone, err := l.deleteBalancer(ctx, svc, asked, &lb)
-			hasChanged = hasChanged || wasGone || client.HasCode(err, api.PreconditionFailed)
-			errs = append(errs, err)
+			err := l.deleteBalancer(ctx, svc, asked, &lb)
+			isGone := client.IsNotFound(err)
+			hasChanged = hasChanged || isGone || client.HasCode(err, api.PreconditionFailed)
+			if !isGone {
+				errs = append(errs, err)
+			}
 		}
 		if attempt > 0 || !hasChanged {
 			return errors.Join(errs...)

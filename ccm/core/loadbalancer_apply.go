@@ -139,39 +139,36 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 		"load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
 }
 
-// deleteBalancer deletes one balancer, or keeps it as the Service says, or finds that it was gone
-// already.
+// deleteBalancer deletes one balancer, or keeps it as the Service says. The error is client.IsNotFound if it was
+// gone already.
 func (l *loadBalancers) deleteBalancer(
 	ctx context.Context, svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer,
-) (wasGone bool, err error) {
+) error {
 	onDelete, err := l.onDeletionOf(svc, asked, lb)
 	switch {
 	case err != nil:
-		return false, err
+		return err
 	case onDelete == annotations.Keep:
 		return l.disownBalancer(ctx, lb)
 	case onDelete == annotations.Refuse:
-		return false, newReasonError(contract.ReasonLoadBalancerProtected,
+		return newReasonError(contract.ReasonLoadBalancerProtected,
 			"load balancer %s is protected by the Service's annotation %s%s", lb.ID, annotations.Prefix, annotations.OnDelete)
 	case onDelete == annotations.Delete && lb.DeletionProtection:
 		lb, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID,
 			api.LoadBalancerUpdate{DeletionProtection: new(false)})
 		if err != nil {
-			return false, fmt.Errorf("removing the deletion protection of the load balancer: %w", err)
+			return fmt.Errorf("removing the deletion protection of the load balancer: %w", err)
 		}
 	}
 	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
 	_, err = l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
-	if err == nil {
-		return false, nil
+	switch {
+	case err == nil:
+		return nil
+	case client.HasCode(err, api.Protected):
+		return &reasonError{contract.ReasonLoadBalancerProtected, err}
 	}
-	if client.HasCode(err, api.Protected) {
-		return false, &reasonError{contract.ReasonLoadBalancerProtected, err}
-	}
-	if client.IsNotFound(err) {
-		return true, nil
-	}
-	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
+	return fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
 }
 
 // onDeletionOf is what becomes of the balancer when its Service is deleted. The Service or the
@@ -194,20 +191,17 @@ func (l *loadBalancers) onDeletionOf(
 
 // disownBalancer removes the tags by which a balancer is the Service's and the cluster's. The tag
 // with the Service's name stays, for people.
-func (l *loadBalancers) disownBalancer(ctx context.Context, lb *api.LoadBalancer) (wasGone bool, err error) {
+func (l *loadBalancers) disownBalancer(ctx context.Context, lb *api.LoadBalancer) error {
 	tags := maps.Clone(lb.Tags)
 	owners := []string{contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID}
 	for _, key := range slices.Concat(owners, optionTags) {
 		delete(tags, key)
 	}
-	_, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})
+	_, err := l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})
 	if err == nil {
 		notify(ctx, contract.ReasonLoadBalancerKept, "Load balancer %s (%s, %s) is kept and no longer "+
 			"belongs to the cluster: delete it in the cloud when nobody needs it", lb.Name, lb.ID, lb.Address)
-		return false, nil
+		return nil
 	}
-	if client.IsNotFound(err) {
-		return true, nil
-	}
-	return false, fmt.Errorf("removing the cluster's tags from load balancer %s: %w", lb.ID, err)
+	return fmt.Errorf("removing the cluster's tags from load balancer %s: %w", lb.ID, err)
 }

@@ -379,7 +379,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	default:
 		check.Port = cmp.Or(check.Port, firstTCPNodePort(svc))
 		if check.Port == 0 {
-			err = asked.Error(annotations.HealthCheck, "the Service has no TCP port to check: set %s%s",
+			err = asked.Error(annotations.HealthCheck, "the Service has no TCP port with a node port to check: set %s%s",
 				annotations.Prefix, annotations.HealthCheckPort)
 		}
 	}
@@ -408,7 +408,7 @@ func asksForHealthCheck(asked annotations.Values) bool {
 
 func firstTCPNodePort(svc *corev1.Service) int {
 	for _, p := range svc.Spec.Ports {
-		if protocols[p.Protocol] == api.ProtocolTCP {
+		if protocols[p.Protocol] == api.ProtocolTCP && p.NodePort != 0 {
 			return int(p.NodePort)
 		}
 	}

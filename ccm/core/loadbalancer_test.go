@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	cloudprovider "k8s.io/cloud-provider"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -148,4 +149,26 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 	assert.Equal(t, []string{"lb-1", "lb-2", "lb-1", "lb-2"}, changed)
 	f.listBalancers = listReturns(leaving)
 	assert.False(t, exists())
+}
+
+// A balancer that goes while its protection is lifted is deleted.
+func TestProtectedBalancerThatIsGone(t *testing.T) {
+	protected := *built(t, api.LoadBalancerActive)
+	protected.DeletionProtection = true
+	f := newFakeBalancers(t, protected)
+	f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		f.listBalancers = listReturns()
+		return nil, problem(404, api.NotFound)
+	}
+	svc := serviceWithAnnotations(annotations.OnDelete, "delete")
+	assert.NoError(t, f.loadBalancers().EnsureLoadBalancerDeleted(t.Context(), clusterName, svc))
+}
+
+// A TCP check without a port is made of the first port that has a node port.
+func TestHealthCheckOfAPortWithANodePort(t *testing.T) {
+	svc := serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.Kind, "network")
+	svc.Spec.Ports[0].NodePort = 0
+	want, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
+	require.NoError(t, err)
+	assert.Equal(t, 30080, want.HealthCheck.Port)
 }

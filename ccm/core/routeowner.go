@@ -27,7 +27,7 @@ func (c *Cluster) routeFilter() (string, error) {
 	switch uid := c.UID(); {
 	case uid != "":
 		return contract.TagClusterUID + "=" + uid, nil
-	case c.hasUID.Load():
+	case c.expectsUID.Load():
 		return "", errClusterUnknown
 	}
 	return contract.TagCluster + "=" + c.name, nil
@@ -36,14 +36,14 @@ func (c *Cluster) routeFilter() (string, error) {
 // ownsRoute tells whether a route is for a Node of this cluster.
 func (c *Cluster) ownsRoute(route *api.Route) bool {
 	uid := c.UID()
-	if uid == "" && !c.hasUID.Load() {
-		return c.isUntagged(route)
+	if uid == "" && !c.expectsUID.Load() {
+		return c.lacksUID(route)
 	}
 	return uid != "" && route.Tags[contract.TagClusterUID] == uid && route.Tags[contract.TagNode] != ""
 }
 
-// isUntagged tells whether a route is for a Node of a cluster of this name, and lacks the UID.
-func (c *Cluster) isUntagged(route *api.Route) bool {
+// lacksUID tells whether a route is tagged with this cluster's name and a Node, and with no UID.
+func (c *Cluster) lacksUID(route *api.Route) bool {
 	return route.Tags[contract.TagClusterUID] == "" && route.Tags[contract.TagCluster] == c.name &&
 		route.Tags[contract.TagNode] != ""
 }
@@ -71,7 +71,7 @@ func (c *Cluster) describeOwner(route *api.Route) string {
 		return fmt.Sprintf("this cluster's node %s and is deleted first", node)
 	case cluster == "" || node == "":
 		return "no node of a cluster; delete it if nobody needs it"
-	case c.isUntagged(route):
+	case c.lacksUID(route):
 		return fmt.Sprintf("node %s of a cluster named %s, which may be another one; "+
 			"delete it if nobody needs it", node, cluster)
 	case cluster == c.name:

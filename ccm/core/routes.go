@@ -195,7 +195,7 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 	for _, have := range all {
 		switch {
 		case have.Name != want.Name && !prefixesOverlap(have.Destination, want.Destination):
-		case (r.cluster.ownsRoute(&have) || r.cluster.isUntagged(&have)) &&
+		case (r.cluster.ownsRoute(&have) || r.cluster.lacksUID(&have)) &&
 			have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
 			r.adoptRoute(ctx, &have)
