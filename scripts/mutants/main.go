@@ -184,7 +184,7 @@ func run(names []string, o options) error {
 		outcomes[n].took = time.Since(began)
 	})]
 	printResults(os.Stdout, chosen, outcomes, time.Since(began))
-	if o.rings && ctx.Err() == nil {
+	if o.rings {
 		err = writeRings(chosen, outcomes, j.tests)
 	}
 	problems := []error{err}
