@@ -24,7 +24,7 @@ func NewCluster(name string) *Cluster { return &Cluster{name: name} }
 // called before the controllers start.
 func (c *Cluster) ExpectUID() { c.expectsUID.Store(true) }
 
-// OnUIDKnown has fn called when the UID is set. It is called before ExpectUID.
+// OnUIDKnown has fn called when the UID is set. Call it before anybody sets it.
 func (c *Cluster) OnUIDKnown(fn func()) { c.onUIDKnown = fn }
 
 // SetUID sets the cluster's UID.

@@ -15,11 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
-	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -158,14 +156,8 @@ func (e *Explainer) SetRecorder(r record.EventRecorder) {
 
 // Follow has what was reported of a Node or a Service forgotten with it. Call it before the informers start.
 func (e *Explainer) Follow(shared informers.SharedInformerFactory) {
-	core := shared.Core().V1()
-	e.nodes = core.Nodes().Lister()
-	forget := cache.ResourceEventHandlerFuncs{DeleteFunc: e.forgetObject}
-	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
-		if _, err := informer.AddEventHandler(forget); err != nil {
-			klog.ErrorS(err, "Cannot watch deletions: the reported causes of deleted objects stay in memory")
-		}
-	}
+	e.nodes = shared.Core().V1().Nodes().Lister()
+	core.OnDeletion(shared, e.forget)
 }
 
 // Explain has the provider's errors and notices explained.
@@ -311,22 +303,13 @@ func (e *Explainer) Resolve(obj core.Object, topic string) {
 	delete(e.reported, objectTopic{obj.GetUID(), topic})
 }
 
-// forgetObject handles an informer's deletions: it drops what is remembered of an object that
-// was deleted.
-func (e *Explainer) forgetObject(obj any) {
-	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = last.Obj
-	}
-	gone, ok := obj.(core.Object)
-	if !ok {
-		klog.ErrorS(nil, "Informer reported the deletion of an unexpected type", "type", fmt.Sprintf("%T", obj))
-		return
-	}
+// forget drops what is remembered of an object that was deleted.
+func (e *Explainer) forget(uid types.UID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.pendingSince, gone.GetUID())
+	delete(e.pendingSince, uid)
 	for key := range e.reported {
-		if key.uid == gone.GetUID() {
+		if key.uid == uid {
 			delete(e.reported, key)
 		}
 	}

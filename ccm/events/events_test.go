@@ -398,7 +398,9 @@ func TestFollow(t *testing.T) {
 		assert.Empty(t, w.pendingSince)
 
 		w.WarnOnce(node(), "topic", "Why", "", "it is not so")
-		w.forgetObject(cache.DeletedFinalStateUnknown{Key: "node-1", Obj: node()})
+		uid, ok := core.DeletedUID(cache.DeletedFinalStateUnknown{Key: "node-1", Obj: node()})
+		require.True(t, ok)
+		w.forget(uid)
 		assert.Empty(t, w.reported)
 	})
 }

@@ -361,7 +361,7 @@ func (w *nodeWatch) resetPromptPauses() {
 
 // forgetNode drops what is remembered of a Node that was deleted.
 func (w *nodeWatch) forgetNode(obj any) {
-	if uid, ok := deletedUID(obj); ok {
+	if uid, ok := core.DeletedUID(obj); ok {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.prompts, uid)

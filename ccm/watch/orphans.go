@@ -43,7 +43,7 @@ type orphanSweeper struct {
 	cluster   *core.Cluster
 	kube      kubernetes.Interface
 	memory    balancerLister
-	balancers balancerDeleter
+	balancers core.LoadBalancers
 
 	services serviceIndex
 	synced   cache.InformerSynced
@@ -82,12 +82,6 @@ func (unlimited) Admit(context.Context, guard.Candidate) error           { retur
 // balancerLister is the part of the cache that lists the cluster's balancers.
 type balancerLister interface {
 	LoadBalancers() []api.LoadBalancer
-}
-
-// balancerDeleter is what upstream's service controller calls too. It has one lock per
-// Service.
-type balancerDeleter interface {
-	EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error
 }
 
 func newOrphanSweeper(

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/ccmlab/ccmlab/ccm/core"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
 // serviceReconciler does for a Service what upstream's service controller would do, at
@@ -21,16 +22,7 @@ import (
 type serviceReconciler struct {
 	cluster   string // --cluster-name
 	kube      kubernetes.Interface
-	balancers balancerEnsurer
-}
-
-// balancerEnsurer is what upstream's service controller calls too. It has one lock per
-// Service.
-type balancerEnsurer interface {
-	EnsureLoadBalancer(
-		ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node,
-	) (*corev1.LoadBalancerStatus, error)
-	balancerDeleter
+	balancers core.LoadBalancers
 }
 
 // getService asks the API server for a Service that an informer has. It is nil if the

@@ -459,7 +459,7 @@ func (w *serviceWatch) forgetDrift(uid string) {
 }
 
 func (w *serviceWatch) forgetService(obj any) {
-	if uid, ok := deletedUID(obj); ok {
+	if uid, ok := core.DeletedUID(obj); ok {
 		w.forgetDrift(string(uid))
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
@@ -241,17 +240,7 @@ func (w *Watch) observeCall(ctx context.Context, call core.Call, next func(conte
 
 // SetInformers has what is remembered of a Node or a Service forgotten with it.
 func (w *Watch) SetInformers(shared informers.SharedInformerFactory) {
-	forget := kcache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if uid, ok := deletedUID(obj); ok {
-			w.outcomes.forget(uid)
-		}
-	}}
-	core := shared.Core().V1()
-	for _, informer := range []kcache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
-		if _, err := informer.AddEventHandler(forget); err != nil {
-			klog.ErrorS(err, "Cannot watch deletions: the outcomes of calls for deleted objects stay in memory")
-		}
-	}
+	core.OnDeletion(shared, w.outcomes.forget)
 }
 
 // Run has the cache follow the cloud until ctx ends.
@@ -393,17 +382,4 @@ func addIndex(informer kcache.SharedIndexInformer, name string, index kcache.Ind
 		return fmt.Errorf("indexing what %s looks up: %w", calls.CloudWatch, err)
 	}
 	return nil
-}
-
-// deletedUID is the UID of an object that an informer reports as deleted; false for another type.
-func deletedUID(obj any) (types.UID, bool) {
-	if last, ok := obj.(kcache.DeletedFinalStateUnknown); ok {
-		obj = last.Obj
-	}
-	object, err := meta.Accessor(obj)
-	if err != nil {
-		klog.ErrorS(err, "Informer reported the deletion of an unexpected type")
-		return "", false
-	}
-	return object.GetUID(), true
 }
