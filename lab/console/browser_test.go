@@ -385,9 +385,11 @@ func TestPageWaitsForRoom(t *testing.T) {
 	for others("stream") == http.StatusOK {
 		open++
 	}
-	runInBrowser(t, browser, chromedp.Navigate(link), waitFor(fmt.Sprintf("%s.includes('%d of these pages are open')", text("#connection"), open)))
+	isFull := fmt.Sprintf("%s.includes('%d of these pages are open')", text("#connection"), open)
+	runInBrowser(t, browser, chromedp.Navigate(link), waitFor(isFull))
 	calmDown()
-	runInBrowser(t, browser, waitFor(text("#connection")+" === '' && document.querySelector('.machine .node') !== null"))
+	// Soon after it is connected, the page says that this lab is stopped.
+	runInBrowser(t, browser, waitFor("!"+isFull+" && document.querySelector('.machine .node') !== null"))
 	isRefused := text("#details") + ".includes('more is being explained')"
 	require.Eventually(t, func() bool {
 		for i := 0; ; i++ {

@@ -91,6 +91,7 @@ func TestLeaderMigration(t *testing.T) {
 	require.NoError(t, w.SetReady(w.ctx, corev1.ConditionTrue, "node-1"))
 	svc := w.create(service("web", 8080))
 	w.awaitAddress(svc, "")
+	w.awaitEvent(string(svc.UID), "EnsuredLoadBalancer") // The recorder sends it later than the address.
 	lost := w.balancers(svc)[0]
 	require.NoError(t, before.Kill())
 	leases := w.Admin().CoordinationV1().Leases(metav1.NamespaceSystem)
