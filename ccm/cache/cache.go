@@ -2,9 +2,9 @@
 // calls. "Yes, and so it looks" comes from memory; "no" is asked of the cloud. Its answers are all about one
 // project: package doubt lets no others pass.
 //
-// It is made of client-go's parts: a Reflector for each kind of resource lists it when somebody first asks,
-// and then applies the cloud's events to an Indexer. An older version, in a late event or a stale list,
-// never replaces a newer one.
+// Each kind of resource is listed when somebody first asks, and then the cloud's events are applied to it. An
+// older version, in a late event or a stale list, never replaces a newer one. It is no informer of client-go:
+// that would list whether anybody asks or not and, without a stream, at a pace of its own.
 //
 // Begin with Cloud. stream.go follows the events, and kind.go has the lists and the memory.
 package cache
@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
@@ -83,7 +84,8 @@ var _ core.Cloud = (*Cloud)(nil)
 
 // New makes a cloud that remembers nothing yet.
 func New(source Source, opts Options) *Cloud {
-	c := &Cloud{Source: source, memory: &memory{}, opts: opts}
+	c := &Cloud{Source: source, memory: &memory{decided: make(chan struct{})}, opts: opts}
+	c.decide = sync.OnceFunc(func() { close(c.decided) })
 	c.instances = newKind(c.memory, api.ResourceInstance, func(ctx context.Context) ([]api.Instance, error) {
 		return source.ListInstances(ctx, client.InstanceFilter{})
 	}, func(i *api.Instance) facts {

@@ -109,6 +109,21 @@ func TestListsWaitForTheStream(t *testing.T) {
 		began := time.Now()
 		r.named("node-1")
 		assert.Equal(t, time.Second, time.Since(began))
+		r.cloud.takeCalls()
+		time.Sleep(2 * time.Second)
+		r.cloud.set(func() {
+			r.cloud.listInstances = func() ([]api.Instance, error) {
+				time.Sleep(3 * time.Second)
+				return []api.Instance{instance("i-1", 1, api.InstanceRunning)}, nil
+			}
+		})
+		var asking sync.WaitGroup
+		asking.Go(func() { r.version("i-1") })
+		time.Sleep(2 * time.Second)
+		r.cloud.openStream() // during the list
+		asking.Wait()
+		time.Sleep(3 * time.Second)
+		assert.Equal(t, []string{"list", "list"}, r.cloud.takeCalls())
 	})
 }
 
@@ -123,15 +138,20 @@ func TestEventsDuringAList(t *testing.T) {
 			}
 		})
 		r.cloud.openStream()
+		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 1, api.InstanceRunning))
+		assert.Empty(t, r.takeChanges(), "nobody has asked for instances")
 		var asking sync.WaitGroup
 		asking.Go(func() { r.named("node-i-1") })
 		synctest.Wait()
+		time.Sleep(time.Millisecond)
+		r.cloud.sendEvent(api.EventCreated, instance("i-3", 1, api.InstancePending))
 		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 2, api.InstanceStopped))
 		r.cloud.sendEvent(api.EventDeleted, instance("i-2", 1, api.InstanceRunning))
 		asking.Wait()
 		synctest.Wait()
 		assert.EqualValues(t, 2, r.version("i-1"))
 		assert.Zero(t, r.version("i-2"))
+		assert.EqualValues(t, 1, r.version("i-3"))
 		assert.Equal(t, []string{"list", "get i-2"}, r.cloud.takeCalls())
 	})
 }
@@ -147,6 +167,8 @@ func TestOlderNewsChangeNothing(t *testing.T) {
 		assert.EqualValues(t, 3, r.version("i-1"))
 		assert.Zero(t, r.version("i-2"), "a deleted one stays so")
 		assert.Equal(t, []string{"i-2 v4 terminated gone"}, r.takeChanges())
+		time.Sleep(2 * time.Hour)
+		assert.EqualValues(t, 3, r.version("i-1"))
 	})
 }
 
@@ -242,18 +264,23 @@ func TestOutage(t *testing.T) {
 		r.cloud.breakStream()
 		time.Sleep(2 * time.Second)
 		fail := errors.New("503")
-		r.cloud.set(func() { r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail } })
+		r.cloud.set(func() {
+			r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail }
+			r.cloud.listBalancers = func(string) ([]api.LoadBalancer, error) { return nil, fail }
+		})
 		for range 600 {
 			_, err := r.GetInstance(r.t.Context(), "i-1")
 			require.ErrorIs(t, err, fail)
+			assert.Empty(t, r.LoadBalancers())
 			time.Sleep(100 * time.Millisecond)
 		}
-		assert.LessOrEqual(t, len(r.cloud.takeCalls()), 10)
+		assert.LessOrEqual(t, len(r.cloud.takeCalls()), 20)
 		assert.Empty(t, r.takeChanges())
 		r.cloud.setInstances(instance("i-1", 2, api.InstanceRunning))
 		time.Sleep(12 * time.Second)
 		assert.EqualValues(t, 2, r.version("i-1"))
 		assert.Equal(t, []string{"recovered", "i-1 v2 running"}, r.takeChanges())
+		r.cloud.setBalancers()
 
 		time.Sleep(2 * time.Second)
 		r.cloud.set(func() { r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail } })
@@ -262,7 +289,7 @@ func TestOutage(t *testing.T) {
 		r.cloud.setInstances(instance("i-1", 3, api.InstanceRunning))
 		r.cloud.openStream() // The stream tells of the end at once.
 		assert.EqualValues(t, 3, r.version("i-1"))
-		assert.Equal(t, []string{"recovered", "i-1 v3 running"}, r.takeChanges())
+		assert.ElementsMatch(t, []string{"recovered", "i-1 v3 running", "listed anew"}, r.takeChanges())
 	})
 }
 
@@ -371,8 +398,14 @@ func TestRoutes(t *testing.T) {
 		_, err = r.ListRoutes(r.t.Context(), client.RouteFilter{})
 		require.NoError(t, err)
 		assert.Equal(t, []string{"list []"}, r.cloud.takeCalls(), "of all clusters")
+		r.cloud.set(func() {
+			r.cloud.listRoutes = func() ([]api.Route, error) { time.Sleep(time.Second); return nil, nil }
+		})
 		r.RelistCluster()
-		assert.Equal(t, []string{"list [" + clusterTag + "]"}, r.cloud.takeCalls())
+		synctest.Wait()
+		r.RelistCluster() // during the list
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, []string{"list [" + clusterTag + "]", "list [" + clusterTag + "]"}, r.cloud.takeCalls())
 	})
 }
 

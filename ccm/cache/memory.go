@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -9,15 +10,21 @@ import (
 // memory is what all kinds of resources have in common.
 type memory struct {
 	mu sync.Mutex // also of each kind's fields
-	// running is true while Run runs.
-	running bool
+	// running is Run's context while Run runs, else nil.
+	running context.Context //nolint:containedctx // Lists outlive the questions that they are made for.
+	lists   sync.WaitGroup
+	kinds   []interface {
+		continueStream()
+		forget()
+	}
 	// isOpen tells whether the event stream is open, and opened how often it was opened.
 	isOpen bool
 	opened int
 	// isLost is true after a stream ended that cannot be resumed: the next one does not continue it.
 	isLost bool
-	// decided is closed when it is known whether the stream opens.
+	// decided is closed when it is known whether the first stream opens.
 	decided chan struct{}
+	decide  func()
 	// unreachable is true after the stream broke or a list failed, until Recovered is reported.
 	unreachable bool
 	subscribers []func(Change)

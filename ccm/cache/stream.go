@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -29,13 +28,9 @@ const (
 // because the cloud no longer keeps those events or has other data now, what is remembered cannot be
 // compared with what exists: it is forgotten and listed anew.
 func (c *Cloud) Run(ctx context.Context) {
-	var kinds sync.WaitGroup
-	c.setRunning(true)
-	defer kinds.Wait()
-	defer c.setRunning(false)
-	kinds.Go(func() { c.instances.run(ctx) })
-	kinds.Go(func() { c.balancers.run(ctx) })
-	kinds.Go(func() { c.routes.run(ctx) })
+	c.setRunning(ctx)
+	defer c.lists.Wait()
+	defer c.setRunning(nil)
 	pause, logged := newRefusalBackoff(), ""
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -72,20 +67,16 @@ func causeOf(err error) string {
 	return err.Error()
 }
 
-func (c *Cloud) setRunning(running bool) {
+// setRunning begins and, with nil, ends the work of lists.
+func (c *Cloud) setRunning(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.running, c.decided = running, make(chan struct{})
+	c.running = ctx
 }
 
 // followStream follows the events until the stream cannot be resumed.
 func (c *Cloud) followStream(ctx context.Context) error {
-	c.mu.Lock()
-	if c.isDecided() {
-		c.decided = make(chan struct{})
-	}
-	c.mu.Unlock()
-	onEvent := func(ev api.Event) error { c.applyEvent(ctx, ev); return nil }
+	onEvent := func(ev api.Event) error { c.applyEvent(ev); return nil }
 	// No filter: a release of the cloud refuses kinds that it does not know.
 	err := c.Follow(ctx, client.FromNewest, onEvent, c.handleStreamState)
 	c.mu.Lock()
@@ -117,52 +108,35 @@ func (c *Cloud) handleStreamState(err error) {
 		c.forgetAll()
 	}
 	c.opened++
-	c.instances.continueStream()
-	c.balancers.continueStream()
-	c.routes.continueStream()
+	for _, k := range c.kinds {
+		k.continueStream()
+	}
 	c.reportRecovery()
-}
-
-// isDecided tells whether it is known whether the stream opens. mu is held.
-func (c *Cloud) isDecided() bool {
-	select {
-	case <-c.decided:
-		return true
-	default:
-		return false
-	}
-}
-
-// decide lets lists go on. mu is held.
-func (c *Cloud) decide() {
-	if !c.isDecided() {
-		close(c.decided)
-	}
 }
 
 // forgetAll drops what cannot be compared with what exists. mu is held.
 func (c *Cloud) forgetAll() {
 	c.isLost = false
-	c.instances.forget()
-	c.balancers.forget()
-	c.routes.forget()
+	for _, k := range c.kinds {
+		k.forget()
+	}
 }
 
 // applyEvent passes an event on to the kind that it is about.
-func (c *Cloud) applyEvent(ctx context.Context, ev api.Event) {
+func (c *Cloud) applyEvent(ev api.Event) {
 	deleted := ev.Type == api.EventDeleted
 	switch {
 	case ev.Instance != nil:
-		c.instances.send(ctx, *ev.Instance, deleted)
+		c.instances.applyEvent(*ev.Instance, deleted)
 	case ev.LoadBalancer != nil:
-		c.balancers.send(ctx, *ev.LoadBalancer, deleted)
+		c.balancers.applyEvent(*ev.LoadBalancer, deleted)
 		if !c.opts.InCluster(ev.LoadBalancer.Tags) {
 			c.reportFreed()
 		}
 	case ev.Resource == api.ResourceAddress, ev.Resource == api.ResourceQuota:
 		c.reportFreed()
 	case ev.Route != nil:
-		c.routes.send(ctx, *ev.Route, deleted)
+		c.routes.applyEvent(*ev.Route, deleted)
 	}
 }
 
