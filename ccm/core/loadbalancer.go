@@ -5,8 +5,8 @@ package core
 //
 //	desired  loadbalancer_desired.go  what the Service asks for
 //	observe  loadbalancer_observe.go  what the cloud has
-//	plan     loadbalancer_plan.go     the steps from one to the other
-//	apply    loadbalancer_apply.go    their calls to the cloud, and what a refusal means
+//	plan     loadbalancer_plan.go     the step from one to the other
+//	apply    loadbalancer_apply.go    its call to the cloud, and what a refusal means
 //	report   loadbalancer_report.go   the Service's status, when to try again
 //
 // With nothing to change, a call only reads.
@@ -172,20 +172,6 @@ func (l *loadBalancers) updateTargets(
 		return lb, errs[0] // It may be a bare api.RetryError.
 	}
 	return lb, errors.Join(errs...)
-}
-
-// planAndApply changes the balancer from have to want.
-func (l *loadBalancers) planAndApply(
-	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec,
-) (*api.LoadBalancer, error) {
-	lb, err := l.applySteps(ctx, svc, have, planSteps(have, want))
-	if err != nil {
-		lb, err = l.applyWithFallbacks(ctx, svc, have, want, err)
-	}
-	if err != nil {
-		return nil, l.explainRefusal(ctx, svc, want, err)
-	}
-	return lb, nil
 }
 
 // followNodes updates the targets of a Service whose other wishes are refused. A Service that never

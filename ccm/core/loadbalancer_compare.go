@@ -30,18 +30,18 @@ func (l *loadBalancers) Compare(svc *corev1.Service, nodes []*corev1.Node, live 
 	c := Comparison{TargetsOnly: want.scope == targetsOnly, HasAddress: true}
 	var parts []string
 	if len(live) == 0 && !c.TargetsOnly {
-		parts = append(parts, planSteps(nil, want)[0].String())
+		parts = append(parts, planStep(nil, want).text)
 	}
 	for _, lb := range live {
-		steps := planSteps(&lb, want)
-		for _, step := range steps {
-			parts = append(parts, step.String())
+		step := planStep(&lb, want)
+		if step != nil {
+			parts = append(parts, step.text)
 		}
 		if len(live) == 1 {
 			c.Ingress = statusOf(svc, want.asked, &lb).Ingress
 			c.HasAddress = c.TargetsOnly || slices.EqualFunc(c.Ingress, svc.Status.LoadBalancer.Ingress, isNamedBy)
 		}
-		if len(steps) == 0 && !c.HasAddress {
+		if step == nil && !c.HasAddress {
 			parts = append(parts, fmt.Sprintf("load balancer %s has address %s, which the Service does not name",
 				lb.ID, lb.Address))
 		}
