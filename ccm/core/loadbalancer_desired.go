@@ -94,10 +94,6 @@ func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 	return i
 }
 
-// clusterID is the cluster that owns the balancers. The uid is that of the
-// namespace kube-system, "" while it is not known.
-type clusterID struct{ name, uid string }
-
 // desiredSpec is the balancer that the Service asks for, with the configuration's annotations that it does not
 // have itself. One that cannot be for this Service, such as a health check by TCP where kube-proxy must be asked,
 // is left out. The Service that it is given does not change. The ID of its
@@ -111,7 +107,7 @@ func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (
 			changed.Annotations[annotations.Prefix+name] = l.defaults[name]
 		}
 		maps.Copy(changed.Annotations, svc.Annotations)
-		spec, err := newBalancerSpec(clusterID{l.cluster.name, l.cluster.UID()}, &changed, nodes)
+		spec, err := newBalancerSpec(l.cluster, &changed, nodes)
 		return &changed, spec, err
 	}
 	names := slices.Sorted(maps.Keys(l.defaults))
@@ -130,7 +126,7 @@ func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (
 // newBalancerSpec reads the Service and makes no call. Its error is about the Service, whole. With it
 // comes a spec of the targets alone. If the Service does not say which Nodes it means, they stay as they
 // are.
-func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
+func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
 	asked, annotationsErr := annotations.Parse(svc.Annotations)
 	listeners := listenersOf(svc, asked)
 	address, addressErr := addressOf(svc, asked)
@@ -437,14 +433,14 @@ func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 }
 
 // tagsOf are the Service's own tags and ours, by which the balancer is found.
-func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values, check api.HealthCheck) api.Tags {
+func tagsOf(cluster *Cluster, svc *corev1.Service, asked annotations.Values, check api.HealthCheck) api.Tags {
 	tags := api.Tags{}
 	maps.Copy(tags, asked.Tags)
 	tags[contract.TagCluster] = cluster.name
 	tags[contract.TagServiceUID] = string(svc.UID)
 	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
 	for key, value := range map[string]string{
-		contract.TagClusterUID:     cluster.uid,
+		contract.TagClusterUID:     cluster.UID(),
 		contract.TagServiceAddress: asked.Address,
 		contract.TagOnDelete:       string(asked.OnDelete),
 		contract.TagHealthCheck:    string(check.Protocol),

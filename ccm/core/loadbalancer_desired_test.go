@@ -149,7 +149,7 @@ func TestDesiredLoadBalancer(t *testing.T) {
 				tc.want(&want)
 			}
 			nodes := nodes("fakecloud://i-2", "", "fakecloud://i-1", "aws:///x", "fakecloud://i-2")
-			got, err := newBalancerSpec(clusterID{clusterName, "k-1"}, tc.svc, nodes)
+			got, err := newBalancerSpec(testCluster("k-1"), tc.svc, nodes)
 			require.NoError(t, err)
 			assert.Equal(t, want, got.LoadBalancerCreate)
 		})

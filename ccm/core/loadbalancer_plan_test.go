@@ -125,7 +125,7 @@ func TestPlanStep(t *testing.T) {
 			if tc.change != nil {
 				tc.change(have)
 			}
-			want, err := newBalancerSpec(clusterID{name: clusterName}, cmp.Or(tc.svc, service()), nodes(targets...))
+			want, err := newBalancerSpec(testCluster(""), cmp.Or(tc.svc, service()), nodes(targets...))
 			require.NoError(t, err)
 			require.NoError(t, checkFamilies(have, want))
 			planned, wanted := "", ""
