@@ -96,31 +96,36 @@ func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 
 // desiredSpec is the balancer that the Service asks for, with the configuration's annotations that it does not
 // have itself. One that cannot be for this Service, such as a health check by TCP where kube-proxy must be asked,
-// is left out. The Service that it is given does not change. The ID of its
-// reserved address is still to be looked up. If the Service is invalid, the spec is as much as follows from
-// the Nodes.
+// is left out. The ID of its reserved address is still to be looked up. If the Service itself is invalid, the spec is
+// as much as follows from the Nodes.
 func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-	with := func(svc *corev1.Service, names ...string) (*corev1.Service, balancerSpec, error) {
-		changed := *svc
-		changed.Annotations = map[string]string{}
-		for _, name := range names {
-			changed.Annotations[annotations.Prefix+name] = l.defaults[name]
-		}
-		maps.Copy(changed.Annotations, svc.Annotations)
-		spec, err := newBalancerSpec(l.cluster, &changed, nodes)
-		return &changed, spec, err
-	}
 	names := slices.Sorted(maps.Keys(l.defaults))
-	if _, spec, err := with(svc, names...); err == nil || len(names) == 0 {
-		return spec, err
+	spec, err := newBalancerSpec(l.cluster, l.withDefaults(svc, names...), nodes)
+	if err == nil {
+		return spec, nil
+	}
+	own, err := newBalancerSpec(l.cluster, svc, nodes)
+	if err != nil {
+		return spec, err // Its targets follow the Nodes that the configuration selects.
 	}
 	for _, name := range names {
-		if one, _, err := with(svc, name); err == nil {
-			svc = one
+		with := l.withDefaults(svc, name)
+		if spec, err := newBalancerSpec(l.cluster, with, nodes); err == nil {
+			svc, own = with, spec
 		}
 	}
-	_, spec, err := with(svc)
-	return spec, err
+	return own, nil
+}
+
+// withDefaults returns a copy of the Service with the named annotations of the configuration, where it has none itself.
+func (l *loadBalancers) withDefaults(svc *corev1.Service, names ...string) *corev1.Service {
+	with := *svc
+	with.Annotations = map[string]string{}
+	for _, name := range names {
+		with.Annotations[annotations.Prefix+name] = l.defaults[name]
+	}
+	maps.Copy(with.Annotations, svc.Annotations)
+	return &with
 }
 
 // newBalancerSpec reads the Service and makes no call. Its error is about the Service, whole. With it

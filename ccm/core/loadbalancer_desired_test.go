@@ -183,3 +183,13 @@ func TestDefaultAnnotations(t *testing.T) {
 		assert.Equal(t, before, tc.svc, name)
 	}
 }
+
+// The default node selector chooses the targets of an invalid Service, too. Its error is not about the defaults.
+func TestDefaultAnnotationsOfAnInvalidService(t *testing.T) {
+	l := newFakeBalancers(t).loadBalancers()
+	l.defaults = map[string]string{annotations.NodeSelector: "pool=web", annotations.HealthCheck: "none"}
+	spec, err := l.desiredSpec(withLocalPolicy(serviceWithAnnotations(annotations.Scheme, "x")), nodes("fakecloud://i-1"))
+	require.ErrorContains(t, err, `scheme is "x"`)
+	assert.NotContains(t, err.Error(), annotations.HealthCheck)
+	assert.Empty(t, *spec.Targets)
+}
