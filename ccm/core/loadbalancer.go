@@ -72,7 +72,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	if err == nil {
 		lb, err = l.reconcile(ctx, svc, want)
 	}
-	if IsRefusal(err) {
+	if NeedsIntervention(err) {
 		err = errors.Join(err, l.followNodes(ctx, svc, want))
 	}
 	if err == nil {
@@ -188,8 +188,9 @@ func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, wa
 	return err
 }
 
-// IsRefusal tells whether the Service itself, not the cloud's state, is why its balancer fails.
-func IsRefusal(err error) bool {
+// NeedsIntervention tells whether a balancer fails until somebody changes the Service, or what the project has in the
+// cloud. Retries alone do not help.
+func NeedsIntervention(err error) bool {
 	return err != nil && slices.Contains([]string{
 		contract.ReasonInvalidService, contract.ReasonAddressNotAvailable,
 		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted, contract.ReasonLoadBalancerProtected,
