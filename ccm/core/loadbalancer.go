@@ -20,10 +20,8 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // loadBalancers implements cloudprovider.LoadBalancer.
@@ -196,29 +194,4 @@ func NeedsIntervention(err error) bool {
 		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted, contract.ReasonLoadBalancerProtected,
 		contract.ReasonLoadBalancerAmbiguous,
 	}, CauseOf(err).Reason)
-}
-
-// reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
-// more and tries again at once: upstream delays the retry of a deletion by seconds.
-func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
-	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
-	for attempt := 0; ; attempt++ {
-		found, err := l.findBalancers(ctx, svc)
-		if err != nil {
-			return err
-		}
-		var errs []error
-		hasChanged := false
-		for _, lb := range WithoutDeleting(found) {
-			err := l.deleteBalancer(ctx, svc, asked, &lb)
-			isGone := client.IsNotFound(err)
-			hasChanged = hasChanged || isGone || client.HasCode(err, api.PreconditionFailed)
-			if !isGone {
-				errs = append(errs, err)
-			}
-		}
-		if attempt > 0 || !hasChanged {
-			return errors.Join(errs...)
-		}
-	}
 }

@@ -141,6 +141,31 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 		"load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
 }
 
+// reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
+// more and tries again at once: upstream delays the retry of a deletion by seconds.
+func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
+	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
+	for attempt := 0; ; attempt++ {
+		found, err := l.findBalancers(ctx, svc)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		hasChanged := false
+		for _, lb := range WithoutDeleting(found) {
+			err := l.deleteBalancer(ctx, svc, asked, &lb)
+			isGone := client.IsNotFound(err)
+			hasChanged = hasChanged || isGone || client.HasCode(err, api.PreconditionFailed)
+			if !isGone {
+				errs = append(errs, err)
+			}
+		}
+		if attempt > 0 || !hasChanged {
+			return errors.Join(errs...)
+		}
+	}
+}
+
 // deleteBalancer deletes one balancer, or keeps it as the Service says. The error is client.IsNotFound if it was
 // gone already.
 func (l *loadBalancers) deleteBalancer(
