@@ -53,12 +53,9 @@ type ownership int
 const (
 	// ownedByOther: another cluster's, or no cluster's.
 	ownedByOther ownership = iota
-	// ownedByThis: this very cluster's.
+	// ownedByThis: this cluster's, by its UID, or by its name as long as a UID cannot tell.
 	ownedByThis
-	// ownedByName: it has this cluster's name, and a UID that cannot be compared until the
-	// cluster's own is known.
-	ownedByName
-	// ownershipUnknown: it has another name, and a UID that cannot be compared yet. It is
+	// ownershipUnknown: it has another name, and a UID that cannot be compared until the cluster's own is known. It is
 	// another cluster's, or this one's from when it had another name.
 	ownershipUnknown
 )
@@ -70,22 +67,16 @@ func (c *Cluster) ownershipOf(tags api.Tags) ownership {
 	uid, ours := tags[contract.TagClusterUID], c.UID()
 	hasName := tags[contract.TagCluster] == c.name
 	switch {
-	case uid == "" && hasName, uid != "" && uid == ours:
+	case (uid == "" || ours == "") && hasName, uid != "" && uid == ours:
 		return ownedByThis
-	case uid == "" || ours != "":
-		return ownedByOther
-	case hasName:
-		return ownedByName
-	default:
+	case uid != "" && ours == "":
 		return ownershipUnknown
 	}
+	return ownedByOther
 }
 
 // MayOwn tells whether nothing in a resource's tags says that it is another cluster's.
-func (c *Cluster) MayOwn(tags api.Tags) bool {
-	o := c.ownershipOf(tags)
-	return o == ownedByThis || o == ownedByName
-}
+func (c *Cluster) MayOwn(tags api.Tags) bool { return c.ownershipOf(tags) == ownedByThis }
 
 // TagFilters are filters of the cloud's lists. Each resource of the cluster matches one of
 // them, but for those of another name as long as the UID is not known.

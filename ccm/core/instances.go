@@ -10,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
@@ -27,7 +30,7 @@ import (
 type instances struct {
 	api       Cloud
 	cluster   *Cluster
-	labels    nodeLabels
+	labels    config.NodeLabels // which of an instance's tags become labels
 	addresses nodeAddressRules
 }
 
@@ -213,4 +216,55 @@ func (e *nodeIPError) Unwrap() error { return e.err }
 
 func (e *nodeIPError) Cause() Cause {
 	return Cause{contract.ReasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
+}
+
+// kubernetesPrefixes matches the prefixes that belong to Kubernetes. Upstream discards
+// labels with them (controllers/node, getNodeModifiersFromCloudProvider).
+var kubernetesPrefixes = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
+
+// invalidLabelValueChars matches what a label's value cannot hold.
+var invalidLabelValueChars = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
+
+// additionalLabels are labels from the instance's tags, beside the well-known ones for type, zone and region: the
+// configured prefix and the tag's key, with the tag's value. Upstream sets them when it initialises the Node, and changes
+// none that exists. A tag that cannot be a label is left out, and a notice says so: a missing label is no reason to keep
+// a Node from its pods.
+func (i *instances) additionalLabels(ctx context.Context, instance *api.Instance) map[string]string {
+	labels := map[string]string{}
+	var skipped []string
+	for _, tag := range i.labels.Tags {
+		value, there := instance.Tags[tag]
+		if !there {
+			continue
+		}
+		key := i.labels.Prefix + tag
+		fit, err := labelValue(key, value)
+		if err != nil {
+			skipped = append(skipped, fmt.Sprintf("tag %q: %v", tag, err))
+			continue
+		}
+		labels[key] = fit
+	}
+	if len(skipped) > 0 {
+		notify(ctx, contract.ReasonNodeLabelSkipped, "Some tags of instance %s cannot be labels of the Node: %s",
+			instance.ID, strings.Join(skipped, "; "))
+	}
+	return labels
+}
+
+// labelValue makes the value of a label with that key. What it cannot hold becomes "-", and one that is too long is
+// cut. It fails if either cannot be a label's.
+func labelValue(key, value string) (string, error) {
+	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+		return "", fmt.Errorf("%q is not a valid label key: %s", key, strings.Join(problems, ", "))
+	}
+	if kubernetesPrefixes.MatchString(key) {
+		return "", fmt.Errorf("%q has a prefix that is reserved for Kubernetes", key)
+	}
+	fit := invalidLabelValueChars.ReplaceAllString(value, "-")
+	fit = strings.Trim(fit[:min(len(fit), validation.LabelValueMaxLength)], "-_.")
+	if fit == "" && value != "" {
+		return "", fmt.Errorf("its value %q has no character that a label can hold", value)
+	}
+	return fit, nil
 }

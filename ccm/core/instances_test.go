@@ -52,7 +52,7 @@ func TestInstanceMetadata(t *testing.T) {
 	i := newInstances(&fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
 		return &tagged, nil
 	}})
-	i.labels = nodeLabels{Tags: []string{"team", "rack", "absent"}, Prefix: "example.org/"}
+	i.labels = config.NodeLabels{Tags: []string{"team", "rack", "absent"}, Prefix: "example.org/"}
 	meta, err := i.InstanceMetadata(t.Context(), node("fakecloud://i-1"))
 	require.NoError(t, err)
 	assert.Equal(t, &cloudprovider.InstanceMetadata{
@@ -162,14 +162,14 @@ func TestTagsThatCanBeNoLabels(t *testing.T) {
 			},
 		},
 		"Kubernetes' own": {
-			prefix: "node.kubernetes.io/", tags: api.Tags{"ok": "1"}, skips: []string{"a prefix that is reserved for Kubernetes"},
+			prefix: "node.kubernetes.io/", tags: api.Tags{"ok": "1"}, want: map[string]string{}, skips: []string{"a prefix that is reserved for Kubernetes"},
 		},
-		"no tags": {prefix: "example.org/"},
+		"no tags": {prefix: "example.org/", want: map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := instance(api.InstanceRunning)
 			got.Tags = tc.tags
-			i.labels = nodeLabels{Tags: []string{"ok", "long", "dots", "a b"}, Prefix: tc.prefix}
+			i.labels = config.NodeLabels{Tags: []string{"ok", "long", "a b", "dots"}, Prefix: tc.prefix}
 			told := noticesOf(t, func(ctx context.Context) {
 				assert.Equal(t, tc.want, i.additionalLabels(ctx, &got))
 			})

@@ -5,8 +5,8 @@ package core
 //
 //	desired  loadbalancer_desired.go  what the Service asks for
 //	observe  loadbalancer_observe.go  what the cloud has
-//	plan     loadbalancer_plan.go     the steps from one to the other
-//	apply    loadbalancer_apply.go    their calls to the cloud, and what a refusal means
+//	plan     loadbalancer_plan.go     the step from one to the other
+//	apply    loadbalancer_apply.go    its call to the cloud, and what a refusal means
 //	report   loadbalancer_report.go   the Service's status, when to try again
 //
 // With nothing to change, a call only reads.
@@ -20,10 +20,8 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // loadBalancers implements cloudprovider.LoadBalancer.
@@ -72,7 +70,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	if err == nil {
 		lb, err = l.reconcile(ctx, svc, want)
 	}
-	if IsRefusal(err) {
+	if NeedsIntervention(err) {
 		err = errors.Join(err, l.followNodes(ctx, svc, want))
 	}
 	if err == nil {
@@ -174,20 +172,6 @@ func (l *loadBalancers) updateTargets(
 	return lb, errors.Join(errs...)
 }
 
-// planAndApply changes the balancer from have to want.
-func (l *loadBalancers) planAndApply(
-	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec,
-) (*api.LoadBalancer, error) {
-	lb, err := l.applySteps(ctx, svc, have, planSteps(have, want))
-	if err != nil {
-		lb, err = l.applyWithFallbacks(ctx, svc, have, want, err)
-	}
-	if err != nil {
-		return nil, l.explainRefusal(ctx, svc, want, err)
-	}
-	return lb, nil
-}
-
 // followNodes updates the targets of a Service whose other wishes are refused. A Service that never
 // had a balancer costs no call.
 func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, want balancerSpec) error {
@@ -202,36 +186,12 @@ func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, wa
 	return err
 }
 
-// IsRefusal tells whether the Service itself, not the cloud's state, is why its balancer fails.
-func IsRefusal(err error) bool {
+// NeedsIntervention tells whether a balancer fails until somebody changes the Service, or what the project has in the
+// cloud. Retries alone do not help.
+func NeedsIntervention(err error) bool {
 	return err != nil && slices.Contains([]string{
 		contract.ReasonInvalidService, contract.ReasonAddressNotAvailable,
 		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted, contract.ReasonLoadBalancerProtected,
 		contract.ReasonLoadBalancerAmbiguous,
 	}, CauseOf(err).Reason)
-}
-
-// reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
-// more and tries again at once: upstream delays the retry of a deletion by seconds.
-func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
-	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
-	for attempt := 0; ; attempt++ {
-		found, err := l.findBalancers(ctx, svc)
-		if err != nil {
-			return err
-		}
-		var errs []error
-		hasChanged := false
-		for _, lb := range WithoutDeleting(found) {
-			err := l.deleteBalancer(ctx, svc, asked, &lb)
-			isGone := client.IsNotFound(err)
-			hasChanged = hasChanged || isGone || client.HasCode(err, api.PreconditionFailed)
-			if !isGone {
-				errs = append(errs, err)
-			}
-		}
-		if attempt > 0 || !hasChanged {
-			return errors.Join(errs...)
-		}
-	}
 }

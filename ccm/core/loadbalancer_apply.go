@@ -21,52 +21,54 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// applySteps makes the planned calls and returns the balancer as the last one left
-// it; without steps, as it was.
-func (l *loadBalancers) applySteps(
-	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, steps []step,
+// planAndApply changes the balancer from have to want, and returns it as the cloud then has it. After a refusal it
+// tries again without what the Service can do without: an IPv6 address that it only prefers, and targets whose instance
+// has ended.
+func (l *loadBalancers) planAndApply(
+	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec,
 ) (*api.LoadBalancer, error) {
-	for _, step := range steps {
-		klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.String())
-		var err error
-		if have, err = step.apply(ctx, l.api); err != nil {
-			return nil, fmt.Errorf("%w (step: %s)", err, step)
-		}
-		if _, replaces := step.(replaceStep); replaces {
-			notify(ctx, contract.ReasonLoadBalancerReplaced, "The load balancer cannot be changed in place: %s", step)
+	var ipv6Refusal error
+	for {
+		lb, err := l.applyStep(ctx, svc, have, planStep(have, want))
+		ended := endedTargets(err, ptr.Deref(want.Targets, nil))
+		switch {
+		case err == nil && ipv6Refusal != nil:
+			notify(ctx, contract.ReasonIPv4Only,
+				"The cloud has no IPv6 addresses, so the Service, which prefers dual stack, gets IPv4 only: %v", ipv6Refusal)
+			return lb, nil
+		case err == nil:
+			return lb, nil
+		case have == nil && want.ipv6 == ipv6Preferred && isIPFamilyRefusal(err):
+			want.ipv6, ipv6Refusal = ipv6NotWanted, err
+		case len(ended) > 0:
+			// Their Nodes go too, but later; the other targets must not wait. However many the cloud names at a time, each
+			// round leaves fewer.
+			klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(svc), "instances", ended)
+			want.Targets = new(slices.DeleteFunc(slices.Clone(*want.Targets), func(t api.Target) bool {
+				return slices.Contains(ended, t.InstanceID)
+			}))
+		default:
+			return nil, l.explainRefusal(ctx, svc, want, err)
 		}
 	}
-	return have, nil
 }
 
-// applyWithFallbacks plans and applies anew after a refusal, without what the
-// Service can do without: an IPv6 address that it only prefers, and targets whose
-// instance has ended. It returns the last refusal if that is not enough.
-func (l *loadBalancers) applyWithFallbacks(
-	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec, refusal error,
+// applyStep makes the planned call and returns the balancer as it leaves it; without a step, as it was.
+func (l *loadBalancers) applyStep(
+	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, step *step,
 ) (*api.LoadBalancer, error) {
-	lb, err := have, refusal
-	if have == nil && want.ipv6 == ipv6Preferred && isIPFamilyRefusal(refusal) {
-		want.ipv6 = ipv6NotWanted
-		if lb, err = l.applySteps(ctx, svc, have, planSteps(have, want)); err == nil {
-			notify(ctx, contract.ReasonIPv4Only,
-				"The cloud has no IPv6 addresses, so the Service, which prefers dual stack, gets IPv4 only: %v",
-				refusal)
-		}
+	if step == nil {
+		return have, nil
 	}
-	// However many the cloud names at a time, each round leaves fewer.
-	for {
-		ended := endedTargets(err, ptr.Deref(want.Targets, nil))
-		if len(ended) == 0 {
-			return lb, err
-		}
-		// Their Nodes go too, but later; the other targets must not wait.
-		klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(svc), "instances", ended)
-		want.Targets = new(slices.DeleteFunc(slices.Clone(*want.Targets), func(t api.Target) bool {
-			return slices.Contains(ended, t.InstanceID)
-		}))
-		lb, err = l.applySteps(ctx, svc, have, planSteps(have, want))
+	klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.text)
+	lb, err := step.apply(ctx, l.api)
+	if err != nil {
+		return nil, fmt.Errorf("%w (step: %s)", err, step.text)
 	}
+	if step.replaces {
+		notify(ctx, contract.ReasonLoadBalancerReplaced, "The load balancer cannot be changed in place: %s", step.text)
+	}
+	return lb, nil
 }
 
 // isIPFamilyRefusal tells whether the cloud refused a balancer because it does not
@@ -94,7 +96,7 @@ func endedTargets(err error, targets api.Targets) []string {
 	return ended
 }
 
-// explainRefusal returns what an error of applySteps means for the Service: an
+// explainRefusal returns what an error of applyStep means for the Service: an
 // api.RetryError where a retry will help, else the error with its reason.
 func (l *loadBalancers) explainRefusal(
 	ctx context.Context, svc *corev1.Service, want balancerSpec, err error,
@@ -137,6 +139,31 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 	}
 	return newReasonError(contract.ReasonLoadBalancerNameTaken,
 		"load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
+}
+
+// reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
+// more and tries again at once: upstream delays the retry of a deletion by seconds.
+func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
+	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
+	for attempt := 0; ; attempt++ {
+		found, err := l.findBalancers(ctx, svc)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		hasChanged := false
+		for _, lb := range WithoutDeleting(found) {
+			err := l.deleteBalancer(ctx, svc, asked, &lb)
+			isGone := client.IsNotFound(err)
+			hasChanged = hasChanged || isGone || client.HasCode(err, api.PreconditionFailed)
+			if !isGone {
+				errs = append(errs, err)
+			}
+		}
+		if attempt > 0 || !hasChanged {
+			return errors.Join(errs...)
+		}
+	}
 }
 
 // deleteBalancer deletes one balancer, or keeps it as the Service says. The error is client.IsNotFound if it was

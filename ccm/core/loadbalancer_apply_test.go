@@ -6,31 +6,41 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// A Service with PreferDualStack gets IPv4 alone, and an Event, from a cloud without IPv6.
+// A Service with PreferDualStack gets IPv4 alone, and an Event, from a cloud without IPv6. That a target has ended, too,
+// changes nothing.
 func TestPreferDualStackFallsBack(t *testing.T) {
-	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
+	refuses := func(code api.ProblemCode, field string) error {
+		fields := []api.ProblemField{{Field: field}}
+		return &client.Error{Status: 400, Problem: api.Problem{Code: code, Fields: &fields}}
+	}
 	f := newFakeBalancers(t)
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-		if len(*lb.IPFamilies) > 1 {
-			return nil, &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Fields: &field}}
+		switch {
+		case len(*lb.IPFamilies) > 1:
+			return nil, refuses(api.InvalidRequest, "ipFamilies")
+		case len(*lb.Targets) > 1:
+			return nil, refuses(api.UnknownInstance, "targets.0.instanceId")
 		}
 		return built(t, api.LoadBalancerActive), nil
 	}
-	ctx, noticed := notices(t.Context())
-	status, err := f.loadBalancers().
-		EnsureLoadBalancer(ctx, clusterName, serviceWithFamilies("PreferDualStack", "IPv6", "IPv4"), nil)
-	require.NoError(t, err)
-	require.Len(t, status.Ingress, 1)
-	assert.Equal(t, "127.30.64.1", status.Ingress[0].IP)
-	assert.Equal(t, []string{contract.ReasonIPv4Only}, noticed())
+	for _, targets := range [][]*corev1.Node{nil, nodes("fakecloud://i-1", "fakecloud://i-2")} {
+		ctx, noticed := notices(t.Context())
+		status, err := f.loadBalancers().
+			EnsureLoadBalancer(ctx, clusterName, serviceWithFamilies("PreferDualStack", "IPv6", "IPv4"), targets)
+		require.NoError(t, err)
+		require.Len(t, status.Ingress, 1)
+		assert.Equal(t, "127.30.64.1", status.Ingress[0].IP)
+		assert.Contains(t, noticed(), contract.ReasonIPv4Only)
+	}
 
-	_, err = f.loadBalancers().
+	_, err := f.loadBalancers().
 		EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6"), nil)
 	assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason, "there is nothing to fall back to")
 }

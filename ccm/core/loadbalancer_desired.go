@@ -94,43 +94,44 @@ func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 	return i
 }
 
-// clusterID is the cluster that owns the balancers. The uid is that of the
-// namespace kube-system, "" while it is not known.
-type clusterID struct{ name, uid string }
-
 // desiredSpec is the balancer that the Service asks for, with the configuration's annotations that it does not
 // have itself. One that cannot be for this Service, such as a health check by TCP where kube-proxy must be asked,
-// is left out. The Service that it is given does not change. The ID of its
-// reserved address is still to be looked up. If the Service is invalid, the spec is as much as follows from
-// the Nodes.
+// is left out. The ID of its reserved address is still to be looked up. If the Service itself is invalid, the spec is
+// as much as follows from the Nodes.
 func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-	with := func(svc *corev1.Service, names ...string) (*corev1.Service, balancerSpec, error) {
-		changed := *svc
-		changed.Annotations = map[string]string{}
-		for _, name := range names {
-			changed.Annotations[annotations.Prefix+name] = l.defaults[name]
-		}
-		maps.Copy(changed.Annotations, svc.Annotations)
-		spec, err := newBalancerSpec(clusterID{l.cluster.name, l.cluster.UID()}, &changed, nodes)
-		return &changed, spec, err
-	}
 	names := slices.Sorted(maps.Keys(l.defaults))
-	if _, spec, err := with(svc, names...); err == nil || len(names) == 0 {
-		return spec, err
+	spec, err := newBalancerSpec(l.cluster, l.withDefaults(svc, names...), nodes)
+	if err == nil {
+		return spec, nil
+	}
+	own, err := newBalancerSpec(l.cluster, svc, nodes)
+	if err != nil {
+		return spec, err // Its targets follow the Nodes that the configuration selects.
 	}
 	for _, name := range names {
-		if one, _, err := with(svc, name); err == nil {
-			svc = one
+		with := l.withDefaults(svc, name)
+		if spec, err := newBalancerSpec(l.cluster, with, nodes); err == nil {
+			svc, own = with, spec
 		}
 	}
-	_, spec, err := with(svc)
-	return spec, err
+	return own, nil
+}
+
+// withDefaults returns a copy of the Service with the named annotations of the configuration, where it has none itself.
+func (l *loadBalancers) withDefaults(svc *corev1.Service, names ...string) *corev1.Service {
+	with := *svc
+	with.Annotations = map[string]string{}
+	for _, name := range names {
+		with.Annotations[annotations.Prefix+name] = l.defaults[name]
+	}
+	maps.Copy(with.Annotations, svc.Annotations)
+	return &with
 }
 
 // newBalancerSpec reads the Service and makes no call. Its error is about the Service, whole. With it
 // comes a spec of the targets alone. If the Service does not say which Nodes it means, they stay as they
 // are.
-func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
+func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
 	asked, annotationsErr := annotations.Parse(svc.Annotations)
 	listeners := listenersOf(svc, asked)
 	address, addressErr := addressOf(svc, asked)
@@ -437,14 +438,14 @@ func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 }
 
 // tagsOf are the Service's own tags and ours, by which the balancer is found.
-func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values, check api.HealthCheck) api.Tags {
+func tagsOf(cluster *Cluster, svc *corev1.Service, asked annotations.Values, check api.HealthCheck) api.Tags {
 	tags := api.Tags{}
 	maps.Copy(tags, asked.Tags)
 	tags[contract.TagCluster] = cluster.name
 	tags[contract.TagServiceUID] = string(svc.UID)
 	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
 	for key, value := range map[string]string{
-		contract.TagClusterUID:     cluster.uid,
+		contract.TagClusterUID:     cluster.UID(),
 		contract.TagServiceAddress: asked.Address,
 		contract.TagOnDelete:       string(asked.OnDelete),
 		contract.TagHealthCheck:    string(check.Protocol),

@@ -149,7 +149,7 @@ func TestDesiredLoadBalancer(t *testing.T) {
 				tc.want(&want)
 			}
 			nodes := nodes("fakecloud://i-2", "", "fakecloud://i-1", "aws:///x", "fakecloud://i-2")
-			got, err := newBalancerSpec(clusterID{clusterName, "k-1"}, tc.svc, nodes)
+			got, err := newBalancerSpec(testCluster("k-1"), tc.svc, nodes)
 			require.NoError(t, err)
 			assert.Equal(t, want, got.LoadBalancerCreate)
 		})
@@ -182,4 +182,14 @@ func TestDefaultAnnotations(t *testing.T) {
 		assert.Equal(t, 30, *spec.DrainSeconds, name)
 		assert.Equal(t, before, tc.svc, name)
 	}
+}
+
+// The default node selector chooses the targets of an invalid Service, too. Its error is not about the defaults.
+func TestDefaultAnnotationsOfAnInvalidService(t *testing.T) {
+	l := newFakeBalancers(t).loadBalancers()
+	l.defaults = map[string]string{annotations.NodeSelector: "pool=web", annotations.HealthCheck: "none"}
+	spec, err := l.desiredSpec(withLocalPolicy(serviceWithAnnotations(annotations.Scheme, "x")), nodes("fakecloud://i-1"))
+	require.ErrorContains(t, err, `scheme is "x"`)
+	assert.NotContains(t, err.Error(), annotations.HealthCheck)
+	assert.Empty(t, *spec.Targets)
 }

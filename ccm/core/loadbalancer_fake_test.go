@@ -77,7 +77,7 @@ func nodes(providerIDs ...string) []*corev1.Node {
 // built is the balancer that the cloud would have for service() and nodes().
 func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.LoadBalancer {
 	t.Helper()
-	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nodes(targets...))
+	want, err := newBalancerSpec(testCluster(""), service(), nodes(targets...))
 	require.NoError(t, err)
 	return &api.LoadBalancer{
 		ID: "lb-1", Name: want.Name, Address: "127.30.64.1", State: state,

@@ -21,17 +21,20 @@ import (
 // api.RetryError while the balancer is being deleted.
 func (l *loadBalancers) observe(ctx context.Context, svc *corev1.Service) (*api.LoadBalancer, error) {
 	found, err := l.findBalancers(ctx, svc)
-	if err != nil {
+	live := WithoutDeleting(found)
+	switch {
+	case err != nil:
 		return nil, err
+	case len(live) > 1:
+		return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous,
+			"%d load balancers have the tags of service %s/%s (%s, %s, …); the CCM does not guess which is right",
+			len(live), svc.Namespace, svc.Name, live[0].ID, live[1].ID)
+	case len(live) == 1:
+		return &live[0], nil
+	case len(found) > 0:
+		return nil, stillDeletingError(&found[0])
 	}
-	have, err := chooseBalancer(svc, found)
-	if err != nil {
-		return nil, err
-	}
-	if have != nil && have.State == api.LoadBalancerDeleting {
-		return nil, stillDeletingError(have)
-	}
-	return have, nil
+	return nil, nil
 }
 
 func stillDeletingError(lb *api.LoadBalancer) error {
@@ -100,24 +103,6 @@ func WithoutDeleting(found []api.LoadBalancer) []api.LoadBalancer {
 	return slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool {
 		return lb.State == api.LoadBalancerDeleting
 	})
-}
-
-// chooseBalancer returns the only balancer, or the only one that is not being
-// deleted; nil if there is none.
-func chooseBalancer(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, error) {
-	if len(found) > 1 {
-		live := WithoutDeleting(found)
-		if len(live) > 1 {
-			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous,
-				"%d load balancers have the tags of service %s/%s (%s, %s, …); the CCM does not guess which is right",
-				len(live), svc.Namespace, svc.Name, live[0].ID, live[1].ID)
-		}
-		found = append(live, found...)
-	}
-	if len(found) == 0 {
-		return nil, nil
-	}
-	return &found[0], nil
 }
 
 // resolveAddress looks up the ID of the reserved address that want chooses, unless the balancer has

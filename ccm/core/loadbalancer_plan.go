@@ -1,7 +1,7 @@
 package core
 
-// The steps from the balancer that the cloud has to the one that the Service asks
-// for. They can be printed, so that the log says what is about to be done.
+// The step from the balancer that the cloud has to the one that the Service asks
+// for. It says what it does, so that the log tells what is about to be done.
 
 import (
 	"cmp"
@@ -17,23 +17,22 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// planSteps returns no steps when the cloud already has what is wanted. Names are
+// planStep returns nil when the cloud already has what is wanted. Names are
 // not compared: nothing is found by them, and another balancer may have the wanted name now.
-func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
+func planStep(have *api.LoadBalancer, want balancerSpec) *step {
 	if have == nil {
-		return []step{createStep(want)}
+		return planCreate(want)
 	}
-	u := updateStep{id: have.ID, version: have.Version}
+	u := update{}
 	u.compareTargets(have, want)
-	if want.scope == targetsOnly {
-		return u.stepsIfChanged()
+	if want.scope == wholeBalancer {
+		if why := immutableDifferences(have, want); len(why) > 0 {
+			return planReplace(have, want, why)
+		}
+		u.compareTraffic(have, want)
+		u.compareOptions(have, want)
 	}
-	if why := immutableDifferences(have, want); len(why) > 0 {
-		return []step{replaceStep{id: have.ID, version: have.Version, name: want.Name, differences: why}}
-	}
-	u.compareTraffic(have, want)
-	u.compareOptions(have, want)
-	return u.stepsIfChanged()
+	return u.plan(have)
 }
 
 // checkFamilies refuses IPv6 for a balancer that was created without it. Families are final, and the
@@ -62,90 +61,98 @@ func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 }
 
 // step is one change of the cloud.
-type step interface {
-	fmt.Stringer
+type step struct {
+	text string // what it does, for the log
 	// apply returns the balancer as the change leaves it.
-	apply(context.Context, Cloud) (*api.LoadBalancer, error)
+	apply    func(context.Context, Cloud) (*api.LoadBalancer, error)
+	replaces bool
 }
 
-// createStep has no idempotency key: a key that stands for the Service would make
+// planCreate gives no idempotency key: a key that stands for the Service would make
 // the cloud answer with a balancer that was deleted since. A second balancer is
 // prevented by the name, which contains the Service's UID.
-type createStep balancerSpec
-
-func (s createStep) String() string {
-	text := fmt.Sprintf("create load balancer %s with listeners %s and %d targets",
-		s.Name, listenerList(s.Listeners), len(*s.Targets))
-	if s.address != (addressChoice{}) {
-		text += " at address " + s.address.String()
-	}
-	return text
-}
-
-func (s createStep) apply(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
-	lb := s.LoadBalancerCreate
+func planCreate(want balancerSpec) *step {
+	lb := want.LoadBalancerCreate
 	lb.IPFamilies = &api.IPFamilies{api.IPv4} // Each balancer has an IPv4 address.
-	if s.ipv6 != ipv6NotWanted {
+	if want.ipv6 != ipv6NotWanted {
 		lb.IPFamilies = &api.IPFamilies{api.IPv4, api.IPv6}
 	}
-	if *s.Kind == api.KindProxy {
+	if *want.Kind == api.KindProxy {
 		lb.Kind = nil // Releases of the cloud without kinds have proxies.
 	}
-	if s.address.id != "" {
-		lb.AddressID = &s.address.id
+	text := fmt.Sprintf("create load balancer %s with listeners %s and %d targets",
+		lb.Name, listenerList(lb.Listeners), len(*lb.Targets))
+	if want.address != (addressChoice{}) {
+		text += " at address " + want.address.String()
 	}
-	return cloud.CreateLoadBalancer(ctx, lb)
+	if want.address.id != "" {
+		lb.AddressID = &want.address.id
+	}
+	return &step{text: text, apply: func(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
+		return cloud.CreateLoadBalancer(ctx, lb)
+	}}
 }
 
-// updateStep changes the balancer only if it is still in the version that was
-// compared.
-type updateStep struct {
-	id      string
-	version int64
-	update  api.LoadBalancerUpdate
+// planReplace deletes a balancer that cannot be changed into the wanted one, if it is still in the
+// version that was compared. A later sync creates the new one, once the name and the address are
+// free.
+func planReplace(have *api.LoadBalancer, want balancerSpec, differences []string) *step {
+	text := fmt.Sprintf("delete load balancer %s, to create %s anew: %s",
+		have.ID, want.Name, strings.Join(differences, "; "))
+	return &step{text: text, replaces: true, apply: func(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
+		return cloud.DeleteLoadBalancer(client.IfMatch(ctx, have.Version), have.ID)
+	}}
+}
+
+// update collects the differences that an update of the balancer can remove.
+type update struct {
+	request api.LoadBalancerUpdate
 	changes []string
 }
 
-func (s updateStep) String() string {
-	return fmt.Sprintf("update load balancer %s: %s", s.id, strings.Join(s.changes, "; "))
+// plan changes the balancer only if it is still in the version that was compared.
+func (u *update) plan(have *api.LoadBalancer) *step {
+	if len(u.changes) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("update load balancer %s: %s", have.ID, strings.Join(u.changes, "; "))
+	return &step{text: text, apply: func(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
+		return cloud.UpdateLoadBalancer(client.IfMatch(ctx, have.Version), have.ID, u.request)
+	}}
 }
 
-func (s updateStep) apply(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
-	return cloud.UpdateLoadBalancer(client.IfMatch(ctx, s.version), s.id, s.update)
+func (u *update) addChange(format string, args ...any) {
+	u.changes = append(u.changes, fmt.Sprintf(format, args...))
 }
 
-func (s *updateStep) addChange(format string, args ...any) {
-	s.changes = append(s.changes, fmt.Sprintf(format, args...))
-}
-
-func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancerSpec) {
+func (u *update) compareTargets(have *api.LoadBalancer, want balancerSpec) {
 	targets := slices.Clone(have.Targets)
 	sortTargets(targets)
 	if want.Targets != nil && !slices.Equal(targets, *want.Targets) {
-		s.update.Targets = want.Targets
-		s.addChange("targets %d to %d", len(targets), len(*want.Targets))
+		u.request.Targets = want.Targets
+		u.addChange("targets %d to %d", len(targets), len(*want.Targets))
 	}
 }
 
-func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
+func (u *update) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
 	if !slices.Equal(listeners, want.Listeners) {
-		s.update.Listeners = &want.Listeners
-		s.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.Listeners))
+		u.request.Listeners = &want.Listeners
+		u.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.Listeners))
 	}
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
 	if !slices.Equal(ranges, *want.SourceRanges) {
-		s.update.SourceRanges = want.SourceRanges
-		s.addChange("source ranges %s to %s", shortList(ranges), shortList(*want.SourceRanges))
+		u.request.SourceRanges = want.SourceRanges
+		u.addChange("source ranges %s to %s", shortList(ranges), shortList(*want.SourceRanges))
 	}
 	check := api.HealthCheck{Protocol: api.HealthCheckNone}
 	if have.HealthCheck != nil {
 		check = *have.HealthCheck
 	}
 	if check != *want.HealthCheck && !keepsNoHealthCheck(have, want) {
-		s.update.HealthCheck = want.HealthCheck
-		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(*want.HealthCheck))
+		u.request.HealthCheck = want.HealthCheck
+		u.addChange("health check %s to %s", healthCheckString(check), healthCheckString(*want.HealthCheck))
 	}
 }
 
@@ -157,41 +164,41 @@ func keepsNoHealthCheck(have *api.LoadBalancer, want balancerSpec) bool {
 }
 
 // compareOption adds a change if the balancer does not have what is wanted. format takes both.
-func compareOption[T comparable](s *updateStep, format string, have T, want *T, update **T) {
+func compareOption[T comparable](u *update, format string, have T, want *T, request **T) {
 	if have != *want {
-		*update = want
-		s.addChange(format, have, *want)
+		*request = want
+		u.addChange(format, have, *want)
 	}
 }
 
-func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
-	compareOption(s, "kind %s to %s", cmp.Or(have.Kind, api.KindProxy), want.Kind, &s.update.Kind)
-	compareOption(s, "scheme %s to %s", cmp.Or(have.Scheme, api.SchemePublic), want.Scheme, &s.update.Scheme)
-	compareOption(s, "algorithm %s to %s",
-		cmp.Or(have.Algorithm, api.AlgorithmRoundRobin), want.Algorithm, &s.update.Algorithm)
-	compareOption(s, "client affinity %d s to %d s",
-		have.ClientAffinitySeconds, want.ClientAffinitySeconds, &s.update.ClientAffinitySeconds)
-	compareOption(s, "idle timeout %d s to %d s",
-		have.IdleTimeoutSeconds, want.IdleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
-	compareOption(s, "drain %d s to %d s", have.DrainSeconds, want.DrainSeconds, &s.update.DrainSeconds)
+func (u *update) compareOptions(have *api.LoadBalancer, want balancerSpec) {
+	compareOption(u, "kind %s to %s", cmp.Or(have.Kind, api.KindProxy), want.Kind, &u.request.Kind)
+	compareOption(u, "scheme %s to %s", cmp.Or(have.Scheme, api.SchemePublic), want.Scheme, &u.request.Scheme)
+	compareOption(u, "algorithm %s to %s",
+		cmp.Or(have.Algorithm, api.AlgorithmRoundRobin), want.Algorithm, &u.request.Algorithm)
+	compareOption(u, "client affinity %d s to %d s",
+		have.ClientAffinitySeconds, want.ClientAffinitySeconds, &u.request.ClientAffinitySeconds)
+	compareOption(u, "idle timeout %d s to %d s",
+		have.IdleTimeoutSeconds, want.IdleTimeoutSeconds, &u.request.IdleTimeoutSeconds)
+	compareOption(u, "drain %d s to %d s", have.DrainSeconds, want.DrainSeconds, &u.request.DrainSeconds)
 	protection := want.DeletionProtection
 	if protection == nil && have.Tags[contract.TagOnDelete] == string(annotations.Refuse) {
 		protection = new(false) // The Service asked for it before.
 	}
 	if protection != nil && have.DeletionProtection != *protection {
-		s.update.DeletionProtection = protection
-		s.addChange("deletion protection to %t", *protection)
+		u.request.DeletionProtection = protection
+		u.addChange("deletion protection to %t", *protection)
 	}
 	tags := maps.Clone(*want.Tags)
 	if keepsNoHealthCheck(have, want) {
 		delete(tags, contract.TagHealthCheck)
 	}
-	s.compareTags(have.Tags, tags)
+	u.compareTags(have.Tags, tags)
 }
 
 // compareTags keeps other people's tags on our balancer. It removes tags that the Service no longer
 // asks for.
-func (s *updateStep) compareTags(have, want api.Tags) {
+func (u *update) compareTags(have, want api.Tags) {
 	tags := api.Tags{}
 	maps.Copy(tags, have)
 	for _, key := range slices.Concat(optionTags, strings.Split(have[contract.TagServiceTags], ",")) {
@@ -201,37 +208,11 @@ func (s *updateStep) compareTags(have, want api.Tags) {
 	if maps.Equal(tags, have) {
 		return
 	}
-	s.update.Tags = &tags
-	s.addChange("tags")
+	u.request.Tags = &tags
+	u.addChange("tags")
 	if before, now := have[contract.TagCluster], tags[contract.TagCluster]; before != now {
-		s.addChange("cluster %q to %q", before, now)
+		u.addChange("cluster %q to %q", before, now)
 	}
-}
-
-func (s *updateStep) stepsIfChanged() []step {
-	if len(s.changes) == 0 {
-		return nil
-	}
-	return []step{*s}
-}
-
-// replaceStep deletes a balancer that cannot be changed into the wanted one, if it is still in the
-// version that was compared. A later sync creates the new one, once the name and the address are
-// free.
-type replaceStep struct {
-	id          string
-	version     int64
-	name        string
-	differences []string
-}
-
-func (s replaceStep) String() string {
-	return fmt.Sprintf("delete load balancer %s, to create %s anew: %s",
-		s.id, s.name, strings.Join(s.differences, "; "))
-}
-
-func (s replaceStep) apply(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
-	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
 }
 
 func listenerList(listeners api.Listeners) string {

@@ -20,7 +20,7 @@ import (
 // Its tag says which health check it was given, so that one that somebody took away comes back. A balancer of an
 // older release has no tag. If it has no health check either, it keeps none until its Service asks for one, as
 // nobody knows whether kube-proxy can be reached there.
-func TestPlanSteps(t *testing.T) {
+func TestPlanStep(t *testing.T) {
 	const kubeProxy = "http:10256/healthz every 5 s within 2 s, up after 1, down after 2"
 	noCheck := api.HealthCheck{Protocol: api.HealthCheckNone}
 	hasCheck := func(check *api.HealthCheck, tag string) func(*api.LoadBalancer) {
@@ -125,20 +125,20 @@ func TestPlanSteps(t *testing.T) {
 			if tc.change != nil {
 				tc.change(have)
 			}
-			want, err := newBalancerSpec(clusterID{name: clusterName}, cmp.Or(tc.svc, service()), nodes(targets...))
+			want, err := newBalancerSpec(testCluster(""), cmp.Or(tc.svc, service()), nodes(targets...))
 			require.NoError(t, err)
 			require.NoError(t, checkFamilies(have, want))
-			var steps, wanted []string
-			for _, s := range planSteps(have, want) {
-				steps = append(steps, s.String())
+			planned, wanted := "", ""
+			if step := planStep(have, want); step != nil {
+				planned = step.text
 			}
 			if tc.update != "" {
-				wanted = append(wanted, "update load balancer lb-1: "+tc.update)
+				wanted = "update load balancer lb-1: " + tc.update
 			}
 			if tc.replace != "" {
-				wanted = append(wanted, "delete load balancer lb-1, to create web-01234567 anew: "+tc.replace)
+				wanted = "delete load balancer lb-1, to create web-01234567 anew: " + tc.replace
 			}
-			assert.Equal(t, wanted, steps)
+			assert.Equal(t, wanted, planned)
 		})
 	}
 }

@@ -90,7 +90,7 @@ func TestInvalidServices(t *testing.T) {
 			for _, text := range tc.errs {
 				assert.ErrorContains(t, err, text)
 			}
-			assert.True(t, IsRefusal(l.UpdateLoadBalancer(t.Context(), clusterName, tc.svc, nil)))
+			assert.True(t, NeedsIntervention(l.UpdateLoadBalancer(t.Context(), clusterName, tc.svc, nil)))
 
 			tc.svc.Status = serviceWithAddress().Status
 			have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
@@ -98,15 +98,15 @@ func TestInvalidServices(t *testing.T) {
 			l = f.loadBalancers()
 			for range 2 {
 				_, err = l.EnsureLoadBalancer(t.Context(), clusterName, tc.svc, nodes("fakecloud://i-2"))
-				assert.True(t, IsRefusal(err), "%v", err)
+				assert.True(t, NeedsIntervention(err), "%v", err)
 			}
 			err = l.UpdateLoadBalancer(t.Context(), clusterName, tc.svc, nodes("fakecloud://i-3"))
-			assert.True(t, IsRefusal(err), "%v", err)
+			assert.True(t, NeedsIntervention(err), "%v", err)
 			assert.Equal(t, []api.Targets{{{InstanceID: "i-2"}}, {{InstanceID: "i-3"}}}, *sent)
 
 			f.listBalancers = listReturns()
 			_, err = l.EnsureLoadBalancer(t.Context(), clusterName, tc.svc, nodes("fakecloud://i-2"))
-			assert.True(t, IsRefusal(err))
+			assert.True(t, NeedsIntervention(err))
 			assert.Zero(t, retryAfter(err))
 		})
 	}
@@ -160,7 +160,7 @@ func TestTargetsOfRefusedServiceThatCannotFollow(t *testing.T) {
 		return nil, problem(409, api.WrongState)
 	}
 	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
-	assert.True(t, IsRefusal(err))
+	assert.True(t, NeedsIntervention(err))
 	assert.Equal(t, failedStateRetry, retryAfter(err))
 
 	f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return nil, errors.New("no route") }

@@ -168,7 +168,7 @@ func TestProtectedBalancerThatIsGone(t *testing.T) {
 func TestHealthCheckOfAPortWithANodePort(t *testing.T) {
 	svc := serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.Kind, "network")
 	svc.Spec.Ports[0].NodePort = 0
-	want, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
+	want, err := newBalancerSpec(testCluster(""), svc, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 30080, want.HealthCheck.Port)
 }

@@ -386,7 +386,7 @@ func (w *serviceWatch) reconcileDrift(
 	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, d *drift, has core.Comparison,
 ) error {
 	err := w.reconcileIfThere(ctx, cached, nodes, isBalancerRequested)
-	isFollowed := has.TargetsOnly && core.IsRefusal(err) // The refusal is of all but the targets.
+	isFollowed := has.TargetsOnly && core.NeedsIntervention(err) // What is wrong is not about the targets.
 	if err != nil && !isFollowed {
 		return err
 	}
