@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -13,17 +12,24 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	servicehelpers "k8s.io/cloud-provider/service/helpers"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/testutil"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
-	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-const clusterName = "lab"
+const clusterName, clusterUID = "lab", "cluster-uid"
 
 // testCluster is the test's cluster, with that UID unless it is "".
 func testCluster(uid string) *core.Cluster {
@@ -33,9 +39,6 @@ func testCluster(uid string) *core.Cluster {
 	}
 	return cluster
 }
-
-// oneThird is the configuration's default.
-var oneThird = guard.Limits{Share: 0.33, Minimum: 1, Window: time.Hour, Hold: 30 * time.Minute}
 
 func node(providerID string) *corev1.Node {
 	n := &corev1.Node{
@@ -47,15 +50,13 @@ func node(providerID string) *corev1.Node {
 	return n
 }
 
-func instance(state api.InstanceState) api.Instance {
-	return api.Instance{
-		ID: "i-1", Name: "node-1", State: state, Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.30.16.1"}},
-	}
-}
-
-func service() *corev1.Service {
+// serviceWithoutAddress is a Service whose balancer upstream has begun to build.
+func serviceWithoutAddress() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "01234567-89ab"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web", UID: "01234567-89ab", Annotations: map[string]string{"team": "blue"},
+			Finalizers: []string{servicehelpers.LoadBalancerCleanupFinalizer},
+		},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{
 			{Port: 8443, NodePort: 30443, Protocol: corev1.ProtocolTCP},
 			{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP},
@@ -63,53 +64,54 @@ func service() *corev1.Service {
 	}
 }
 
-// builder is a cloud that makes balancers.
-type builder struct{ core.Cloud }
+// serviceWithAddress is one that upstream's controller is done with.
+func serviceWithAddress() *corev1.Service {
+	svc := serviceWithoutAddress()
+	svc.Status.LoadBalancer = *statusAt("127.30.64.1")
+	return svc
+}
 
-func (builder) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+// statusAt is the status of a Service whose balancer has that address.
+func statusAt(ip string) *corev1.LoadBalancerStatus {
+	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
+		{IP: ip, IPMode: new(corev1.LoadBalancerIPModeProxy)},
+	}}
+}
+
+// builder is a cloud that makes a balancer.
+type builder struct {
+	core.Cloud
+	made *api.LoadBalancer
+}
+
+func (*builder) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	return nil, nil
 }
 
-func (builder) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-	return &api.LoadBalancer{
+func (b *builder) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+	b.made = &api.LoadBalancer{
 		ID: "lb-1", Name: lb.Name, Address: "127.30.64.1", State: api.LoadBalancerActive, Listeners: lb.Listeners,
 		Targets: *lb.Targets, Tags: *lb.Tags, SourceRanges: *lb.SourceRanges, HealthCheck: lb.HealthCheck,
-	}, nil
+	}
+	return b.made, nil
 }
 
-// built is the balancer that the cloud would have for service() and Nodes with those provider IDs.
-func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.LoadBalancer {
+// modelOver is the CCM's model over a cloud.
+func modelOver(cloud core.Cloud) core.Provider {
+	return core.New(cloud, testCluster(clusterUID), core.Options{Addresses: config.Default().NodeAddresses})
+}
+
+// built is the balancer that the cloud has for serviceWithAddress and Nodes with those provider IDs.
+func built(t *testing.T, targets ...string) api.LoadBalancer {
 	t.Helper()
 	var nodes []*corev1.Node
 	for _, id := range targets {
 		nodes = append(nodes, node(id))
 	}
-	cluster := core.NewCluster(clusterName)
-	var lb *api.LoadBalancer
-	provider := core.New(capture{builder{}, &lb}, cluster, core.Options{Addresses: config.Default().NodeAddresses})
-	_, err := provider.LoadBalancers.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes)
+	cloud := &builder{}
+	_, err := modelOver(cloud).LoadBalancers.EnsureLoadBalancer(t.Context(), clusterName, serviceWithAddress(), nodes)
 	require.NoError(t, err)
-	lb.State = state
-	return lb
-}
-
-// capture keeps the balancer that was made.
-type capture struct {
-	core.Cloud
-	made **api.LoadBalancer
-}
-
-func (c capture) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-	var err error
-	*c.made, err = c.Cloud.CreateLoadBalancer(ctx, lb)
-	return *c.made, err
-}
-
-// statusOf is the status that a Service with that balancer is to have.
-func statusOf(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
-	provider := core.New(nil, testCluster(""), core.Options{Addresses: config.Default().NodeAddresses})
-	has := provider.LoadBalancers.Compare(svc, nil, []api.LoadBalancer{*lb})
-	return &corev1.LoadBalancerStatus{Ingress: has.Ingress}
+	return *cloud.made
 }
 
 // because is an error of that reason.
@@ -118,31 +120,37 @@ type because string
 func (because) Error() string       { return "not now" }
 func (b because) Cause() core.Cause { return core.Cause{Reason: string(b)} }
 
-// assertError asserts that err says want, or that there is none if want is "".
-func assertError(t *testing.T, err error, want string) {
-	t.Helper()
-	if want == "" {
-		assert.NoError(t, err)
-	} else {
-		assert.ErrorContains(t, err, want)
-	}
-}
+// errPending is that of a provider that is at it.
+var errPending = cloudproviderapi.NewRetryError("provisioning", 300*time.Millisecond)
 
 // runInBubble runs a subtest in a synctest bubble.
 func runInBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// fakeMemory is the cloud as a test has the cache know it.
+// advanceTime is time of a synctest bubble's clock, until all have done what they do meanwhile.
+func advanceTime(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// countIncrements is what a function adds to a counter.
+func countIncrements(t *testing.T, counter metrics.CounterMetric, fn func()) int {
+	t.Helper()
+	before, err := testutil.GetCounterMetricValue(counter)
+	require.NoError(t, err)
+	fn()
+	after, err := testutil.GetCounterMetricValue(counter)
+	require.NoError(t, err)
+	return int(after - before)
+}
+
+// fakeMemory is what the cache knows of balancers.
 type fakeMemory struct {
-	core.Cloud
-	mu         sync.Mutex
-	instances  []api.Instance
-	balancers  []api.LoadBalancer
-	version    int64 // of the balancer that was set last
-	unknown    bool  // balancers that are not shown may be there
-	err        error // of questions about instances
-	namedCalls int   // how often somebody asked by name
+	mu        sync.Mutex
+	balancers []api.LoadBalancer
+	version   int64 // of the balancer that was set last
+	unknown   bool  // balancers that are not shown may be there
 }
 
 func (f *fakeMemory) setUnknown(unknown bool) {
@@ -157,24 +165,15 @@ func (f *fakeMemory) KnowsLoadBalancers() bool {
 	return !f.unknown
 }
 
-func (f *fakeMemory) GetInstance(_ context.Context, id string) (*api.Instance, error) {
+// set gives each balancer a version of its own, as every change does in the cloud.
+func (f *fakeMemory) set(all ...api.LoadBalancer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, i := range f.instances {
-		if i.ID == id && f.err == nil {
-			return &i, nil
-		}
+	f.balancers = slices.Clone(all)
+	for i := range f.balancers {
+		f.version++
+		f.balancers[i].Version = f.version
 	}
-	return nil, cmp.Or(f.err, error(&client.Error{
-		Status: 404, Problem: api.Problem{Code: api.NotFound, Project: new("p-ours")},
-	}))
-}
-
-func (f *fakeMemory) ListInstances(_ context.Context, filter client.InstanceFilter) ([]api.Instance, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.namedCalls++
-	return slices.DeleteFunc(slices.Clone(f.instances), func(i api.Instance) bool { return i.Name != filter.Name }), f.err
 }
 
 func (f *fakeMemory) LoadBalancers() []api.LoadBalancer {
@@ -189,19 +188,166 @@ func (f *fakeMemory) LoadBalancersOf(uid string) []api.LoadBalancer {
 	})
 }
 
-func (f *fakeMemory) setInstances(instances ...api.Instance) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.instances = instances
+// fakeInstances panics on a call that it was not told of.
+type fakeInstances struct {
+	core.Instances
+	find      func() (*api.Instance, error)
+	mayDelete func() (string, error)
 }
 
-// setBalancers gives each a version of its own, as every change does in the cloud.
-func (f *fakeMemory) setBalancers(all ...api.LoadBalancer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.balancers = slices.Clone(all)
-	for i := range f.balancers {
-		f.version++
-		f.balancers[i].Version = f.version
+func (f *fakeInstances) FindInstance(context.Context, *corev1.Node) (*api.Instance, error) {
+	return f.find()
+}
+func (f *fakeInstances) MayDelete(context.Context, *corev1.Node) (string, error) {
+	return f.mayDelete()
+}
+
+// fakeBalancers panics on a call that it was not told of. It compares as the model does.
+type fakeBalancers struct {
+	core.LoadBalancers
+	t      *testing.T
+	ensure func(svc *corev1.Service) (*corev1.LoadBalancerStatus, error)
+	delete func(svc *corev1.Service) error
+}
+
+func (f *fakeBalancers) EnsureLoadBalancer(
+	_ context.Context, cluster string, svc *corev1.Service, _ []*corev1.Node,
+) (*corev1.LoadBalancerStatus, error) {
+	assert.Equal(f.t, clusterName, cluster)
+	return f.ensure(svc)
+}
+
+func (f *fakeBalancers) EnsureLoadBalancerDeleted(_ context.Context, cluster string, svc *corev1.Service) error {
+	assert.Equal(f.t, clusterName, cluster)
+	return f.delete(svc)
+}
+
+// eventLog has what people were told.
+type eventLog struct {
+	core.NoEvents
+	mu   sync.Mutex
+	told []string
+}
+
+func (e *eventLog) add(event string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told = append(e.told, event)
+}
+
+func (e *eventLog) Note(_ core.Object, reason, message string) { e.add(reason + ": " + message) }
+func (e *eventLog) WarnOnce(_ core.Object, _, reason, _, message string) {
+	e.add("Warning " + reason + ": " + message)
+}
+
+// world has the jobs of the cloud watch between a cluster and a provider that a test writes.
+type world struct {
+	*nodeWatch
+	*serviceWatch
+	*orphanSweeper
+	t         *testing.T
+	api       *fake.Clientset
+	shared    informers.SharedInformerFactory
+	watch     *Watch
+	memory    *fakeMemory
+	instances *fakeInstances
+	balancers *fakeBalancers
+	events    *eventLog
+}
+
+// newWorld has those objects in the API server and in its informers.
+func newWorld(t *testing.T, objects ...runtime.Object) *world {
+	w := &world{
+		t: t, api: fake.NewClientset(objects...), memory: &fakeMemory{}, instances: &fakeInstances{},
+		balancers: &fakeBalancers{LoadBalancers: modelOver(nil).LoadBalancers, t: t}, events: &eventLog{},
 	}
+	w.shared = informers.NewSharedInformerFactory(w.api, 0)
+	w.watch = New(Options{Cluster: testCluster(clusterUID), Events: w.events})
+	w.watch.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, cache.New(nil, cache.Options{}))
+	w.watch.SetInformers(w.shared)
+	w.nodeWatch = newNodeWatch(w.watch, w.api, "nodes")
+	w.prompting, w.removing = true, true
+	require.NoError(t, w.nodeWatch.subscribe(w.watch.memory, w.shared))
+	jobs, err := newBalancerJobs(w.watch, w.api, w.shared)
+	require.NoError(t, err)
+	w.serviceWatch, _ = jobs[0].(*serviceWatch)
+	w.orphanSweeper, _ = jobs[1].(*orphanSweeper)
+	w.serviceWatch.memory, w.orphanSweeper.memory = w.memory, w.memory
+	w.inform(objects...)
+	t.Cleanup(w.nodeWatch.queue.ShutDown)
+	t.Cleanup(w.serviceWatch.queue.ShutDown)
+	return w
+}
+
+// inform has the informers know those objects.
+func (w *world) inform(objects ...runtime.Object) {
+	for _, object := range objects {
+		if svc, ok := object.(*corev1.Service); ok {
+			require.NoError(w.t, w.serviceWatch.services.Add(svc))
+		} else {
+			require.NoError(w.t, w.nodeWatch.nodes.Add(object))
+		}
+	}
+}
+
+// run runs the jobs in a synctest bubble until the test ends. The informers know then what the API server has.
+func (w *world) run() {
+	require.NoError(w.t, w.nodeWatch.nodes.Replace(nil, ""))
+	require.NoError(w.t, w.serviceWatch.services.Replace(nil, ""))
+	w.shared.Start(w.t.Context().Done())
+	require.NoError(w.t, w.watch.start(w.t.Context(), func() ([]watchJob, error) {
+		return []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper}, nil
+	}))
+	w.t.Cleanup(func() {
+		synctest.Wait()
+		w.shared.Shutdown()
+	})
+	advanceTime(time.Second) // Every 100 ms it is asked whether the informers have synced.
+}
+
+// reportChange is what the cache does when something changes in the cloud.
+func (w *world) reportChange(c cache.Change) {
+	w.nodeWatch.enqueueChange(c)
+	w.serviceWatch.enqueueChange(c)
+}
+
+// setOutcome has the last call for the object have failed for that reason.
+func (w *world) setOutcome(obj core.Object, reason string) {
+	w.watch.outcomes.record(obj.GetUID(), because(reason), nil)
+}
+
+// takeEvents are those since the last call.
+func (w *world) takeEvents() []string {
+	w.events.mu.Lock()
+	defer w.events.mu.Unlock()
+	defer func() { w.events.told = nil }()
+	return w.events.told
+}
+
+// takeWrites are the calls since the last call that change something in the API server.
+func (w *world) takeWrites() []k8stesting.Action {
+	defer w.api.ClearActions()
+	return slices.DeleteFunc(slices.Clone(w.api.Actions()), func(a k8stesting.Action) bool {
+		return slices.Contains([]string{"get", "list", "watch"}, a.GetVerb())
+	})
+}
+
+// refuse has the API server refuse calls about these objects.
+func (w *world) refuse(verb, resource string, err error) {
+	w.api.PrependReactor(verb, resource, func(k8stesting.Action) (bool, runtime.Object, error) {
+		return err != nil, nil, err
+	})
+}
+
+// getService is the Service as the API server has it.
+func (w *world) getService() *corev1.Service {
+	svc, err := w.api.CoreV1().Services("default").Get(w.t.Context(), "web", metav1.GetOptions{})
+	require.NoError(w.t, err)
+	return svc
+}
+
+// setService has the API server have that Service, and tell its informers.
+func (w *world) setService(svc *corev1.Service) {
+	require.NoError(w.t, w.api.Tracker().
+		Update(corev1.SchemeGroupVersion.WithResource("services"), svc, svc.Namespace))
 }

@@ -86,12 +86,12 @@ func TestHealthOfAWorkerThatIsStuck(t *testing.T) {
 // cluster for long is not.
 func TestHealthOfTheGenuineJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t)
+		w := newWorld(t)
 		w.run()
 		advanceTime(time.Hour)
 		assert.NoError(t, w.watch.HealthChecker().Check(nil))
 
-		waiting := newWatchWorld(t)
+		waiting := newWorld(t)
 		waiting.nodeWatch.synced = func() bool { return false }
 		watch := runJob(t, waiting.nodeWatch.Run)
 		advanceTime(maxRoundDuration + time.Minute)
@@ -111,8 +111,9 @@ func (oneEvent) Follow(
 // An event that does not come to its end, and a call for routes that lasts for ever, make /healthz fail.
 func TestHealthOfCacheAndRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, hang := newTestWatch(), make(chan struct{})
-		start := startCloudWatch(app.ControllerInitContext{}, (&cloudcontrollerconfig.Config{}).Complete(), provider{watch: w})
+		w, hang := newWorld(t).watch, make(chan struct{})
+		cfg := (&cloudcontrollerconfig.Config{}).Complete()
+		start := startCloudWatch(app.ControllerInitContext{}, cfg, provider{watch: w})
 		_, started, err := start(t.Context(), controllermanager.ControllerContext{
 			ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
 		})

@@ -3,6 +3,7 @@ package watch
 import (
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,57 +13,68 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	k8stesting "k8s.io/client-go/testing"
+	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
+// A Node that the API server does not have any more, and one whose name another has by now.
+var (
+	errNodeGone     = apierrors.NewNotFound(schema.GroupResource{}, "node-1")
+	errNodeReplaced = apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid"))
+)
+
+func mayDelete(why string, err error) func() (string, error) {
+	return func() (string, error) { return why, err }
+}
+
+func found(err error) func() (*api.Instance, error) {
+	return func() (*api.Instance, error) { return &api.Instance{ID: "i-1", Name: "node-1"}, err }
+}
+
 // Which Nodes the watch removes, and of which it does not even ask.
 func TestNodeWatchDeletesNodes(t *testing.T) {
-	leaving := node("fakecloud://i-1")
+	ours, leaving := node("fakecloud://i-1"), node("fakecloud://i-1")
 	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"x"}
 	for name, tc := range map[string]struct {
-		node      *corev1.Node
-		instances []api.Instance
-		err       error
-		event     string
-		wantErr   string
+		node    *corev1.Node
+		asked   func() (string, error) // nil if it is not
+		answer  error                  // of the API server
+		event   string
+		wantErr string
 	}{
-		"terminated": {
-			node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminated)},
-			event: "Normal NodeRemoved Node is removed: instance i-1 (node-1) is terminated",
+		"its instance has ended": {
+			node: ours, asked: mayDelete("the cloud has no instance i-1", nil),
+			event: "NodeRemoved: Node is removed: the cloud has no instance i-1",
 		},
-		"gone": {
-			node: node("fakecloud://i-1"), event: "Normal NodeRemoved Node is removed: the cloud has no instance i-1",
-		},
-		"nothing can be told": {
-			node: node("fakecloud://i-1"), err: errors.New("refused"), wantErr: "refused",
-		},
-		"running": {
-			node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceRunning)},
-		},
-		"terminating": {
-			node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminating)},
-		},
+		"there":                  {node: ours, asked: mayDelete("", nil)},
+		"nothing can be told":    {node: ours, asked: mayDelete("", errors.New("503")), wantErr: "503"},
+		"gone meanwhile":         {node: ours, asked: mayDelete("ended", nil), answer: errNodeGone},
+		"replaced meanwhile":     {node: ours, asked: mayDelete("ended", nil), answer: errNodeReplaced},
+		"the API server refuses": {node: ours, asked: mayDelete("ended", nil), answer: errors.New("no"), wantErr: "no"},
 		"of another cloud":       {node: node("aws:///i-1")},
 		"without a provider ID":  {node: node("")},
-		"on its way out already": {node: leaving},
+		"being deleted already":  {node: leaving},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWatchWorld(t, tc.node)
-			w.prompting = false
-			w.cloud.instances, w.cloud.err = tc.instances, tc.err
+			w := newWorld(t, tc.node)
+			w.prompting, w.instances.mayDelete = false, tc.asked
+			w.setOutcome(tc.node, contract.ReasonInstanceNotFound)
+			w.refuse("delete", "nodes", tc.answer)
 			removed := countIncrements(t, nodesRemoved, func() {
 				err := w.syncNode(t.Context(), "node-1")
-				assertError(t, err, tc.wantErr)
+				assert.Equal(t, tc.wantErr == "", err == nil)
+				if tc.wantErr != "" {
+					assert.ErrorContains(t, err, tc.wantErr)
+				}
 			})
 			writes := w.takeWrites()
 			if tc.event == "" {
-				assert.Empty(t, writes)
+				assert.Equal(t, tc.answer != nil, len(writes) == 1)
 				assert.Empty(t, w.takeEvents())
 				assert.Zero(t, removed)
 				return
@@ -78,72 +90,49 @@ func TestNodeWatchDeletesNodes(t *testing.T) {
 	}
 }
 
-// replacedNodeAnswers are the API server's where a Node is gone, or another has its name.
-var replacedNodeAnswers = map[string]error{
-	"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
-	"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
-}
-
-// Another Node of that name, or none by now, is no failure and no removal.
-func TestNodeWatchDeletionOfReplacedNode(t *testing.T) {
-	for name, answer := range replacedNodeAnswers {
-		t.Run(name, func(t *testing.T) {
-			w := newWatchWorld(t, node("fakecloud://i-1"))
-			w.instances = goneInstances{}
-			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
-				return true, nil, answer
-			})
-			require.NoError(t, w.syncNode(t.Context(), "node-1"))
-			assert.Empty(t, w.takeEvents())
-		})
-	}
-}
-
-// Which Nodes are prompted: those that were tried, failed, and would succeed.
+// Which Nodes are prompted: those that were tried, failed, and would succeed. A Node that nobody initializes is
+// explained.
 func TestNodeWatchPrompts(t *testing.T) {
-	late := instance(api.InstanceRunning)
-	second := late
-	second.ID = "i-2"
-	byID := node("fakecloud://i-1")
-	byID.Spec.Taints = node("").Spec.Taints
+	byID, ofAnother, bare := node(""), node(""), node("")
+	byID.Spec.ProviderID, ofAnother.Spec.ProviderID, bare.Spec.Taints = "fakecloud://i-1", "aws:///x", nil
 	for name, tc := range map[string]struct {
-		node      *corev1.Node
-		untried   bool
-		instances []api.Instance
-		err       error
-		want      bool
+		node    *corev1.Node
+		untried bool
+		find    func() (*api.Instance, error) // nil if it is not looked for
+		answer  error                         // of the API server
+		want    bool
+		event   string
 	}{
-		"its instance came": {node: node(""), instances: []api.Instance{late}, want: true},
-		"by provider ID":    {node: byID, instances: []api.Instance{late}, want: true},
-		"beside one that has ended": {
-			node: node(""), instances: []api.Instance{late, instance(api.InstanceTerminated)}, want: true,
+		"its instance came":             {node: node(""), find: found(nil), want: true},
+		"by provider ID":                {node: byID, find: found(nil), want: true},
+		"still no instance":             {node: node(""), find: found(cloudprovider.InstanceNotFound)},
+		"gone meanwhile":                {node: node(""), find: found(nil), answer: errNodeGone},
+		"replaced meanwhile":            {node: node(""), find: found(nil), answer: errNodeReplaced},
+		"upstream has not tried yet":    {node: node(""), untried: true},
+		"it is initialised by now":      {node: node("fakecloud://i-1")},
+		"its provider ID is of another": {node: ofAnother},
+		"without a provider ID or the taint": {
+			node: bare, event: "Warning ProviderIDMissing: Node is ignored: ",
 		},
-		"still no instance":          {node: node("")},
-		"two of that name":           {node: node(""), instances: []api.Instance{late, second}},
-		"only one that has ended":    {node: node(""), instances: []api.Instance{instance(api.InstanceTerminated)}},
-		"the cloud does not answer":  {node: node(""), instances: []api.Instance{late}, err: errors.New("refused")},
-		"upstream has not tried yet": {node: node(""), untried: true, instances: []api.Instance{late}},
-		"it is initialised by now":   {node: node("fakecloud://i-1"), instances: []api.Instance{late}},
-		"its provider ID is of another": {node: func() *corev1.Node {
-			n := byID.DeepCopy()
-			n.Spec.ProviderID = "aws:///x"
-			return n
-		}(), instances: []api.Instance{late}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWatchWorld(t, tc.node)
-			w.removing = false
-			w.cloud.instances, w.cloud.err = tc.instances, tc.err
+			w := newWorld(t, tc.node)
+			w.removing, w.instances.find = false, tc.find
 			if !tc.untried {
 				w.setOutcome(tc.node, contract.ReasonInstanceNotFound)
 			}
+			w.refuse("patch", "nodes", tc.answer)
 			prompts := countIncrements(t, nodesPrompted, func() {
 				require.NoError(t, w.syncNode(t.Context(), "node-1"))
 			})
+			if events := w.takeEvents(); tc.event == "" {
+				assert.Empty(t, events)
+			} else if assert.Len(t, events, 1) {
+				assert.Contains(t, events[0], tc.event)
+			}
 			writes := w.takeWrites()
-			assert.Empty(t, w.takeEvents())
 			if !tc.want {
-				assert.Empty(t, writes)
+				assert.Equal(t, tc.answer != nil, len(writes) == 1)
 				assert.Zero(t, prompts)
 				return
 			}
@@ -162,34 +151,14 @@ func TestNodeWatchPrompts(t *testing.T) {
 	}
 }
 
-// A Node that is gone, or another's of that name by now, was not prompted.
-func TestNodeWatchPromptOfReplacedNode(t *testing.T) {
-	for name, answer := range replacedNodeAnswers {
-		t.Run(name, func(t *testing.T) {
-			waiting := node("")
-			w := newWatchWorld(t, waiting)
-			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-			w.setOutcome(waiting, contract.ReasonInstanceNotFound)
-			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
-				return true, nil, answer
-			})
-			prompts := countIncrements(t, nodesPrompted, func() {
-				require.NoError(t, w.syncNode(t.Context(), "node-1"))
-			})
-			assert.Len(t, w.takeWrites(), 1)
-			assert.Zero(t, prompts)
-		})
-	}
-}
-
-// A Node that fails whatever its instance looks like, say for its kubelet's
-// --node-ip, is prompted ever more rarely; a change of its instance, and a cloud
-// that is well again, begin anew.
+// A Node that fails whatever its instance looks like, say for its kubelet's --node-ip, is prompted ever more rarely; a
+// change of its instance, and a cloud that is well again, begin anew.
 func TestNodeWatchPromptBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := node("")
-		w := newWatchWorld(t, stuck)
-		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w := newWorld(t, stuck)
+		instance := &api.Instance{ID: "i-1"}
+		w.instances.find = func() (*api.Instance, error) { return instance, nil }
 		w.setOutcome(stuck, contract.ReasonInstanceNotFound)
 		// every is how long until the next prompt, by looks each second.
 		every := func() time.Duration {
@@ -206,54 +175,83 @@ func TestNodeWatchPromptBackoff(t *testing.T) {
 		for _, want := range []time.Duration{0, 5, 10, 20, 40, 60, 60} {
 			assert.Equal(t, want*time.Second, every())
 		}
-		w.cloud.instances[0].Version++
+		instance.Version++
 		assert.Equal(t, 5*time.Second, every(), "changed, but not more than once in a few seconds")
 		assert.Equal(t, 5*time.Second, every())
 		assert.Equal(t, 10*time.Second, every())
-		w.resetPromptPauses()
+		w.reportChange(cache.Change{Kind: cache.Recovered})
 		assert.Equal(t, 5*time.Second, every())
 	})
 }
 
-// The cloud did not answer, and does again, without any change of the instance:
-// the periodic look prompts.
-func TestNodeWatchPromptsAfterCloudRecovers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		waiting := node("")
-		w := newWatchWorld(t, waiting)
-		w.cloud.instances, w.cloud.err = []api.Instance{instance(api.InstanceRunning)}, errors.New("503")
-		w.run()
-		w.setOutcome(waiting, contract.ReasonCloudUnavailable)
-		advanceTime(10 * time.Minute)
-		assert.Empty(t, w.takeWrites(), "no verdict, no prompt")
-		w.cloud.mu.Lock()
-		w.cloud.err = nil
-		w.cloud.mu.Unlock()
-		advanceTime(waitingNodesPeriod + time.Second)
-		assert.Len(t, w.takeWrites(), 1)
-	})
+// A Node that waits is looked at now and then: the cloud may answer again without any change of its instance. One that
+// has no instance costs a list each time, and is looked at rarely: the coming of an instance is reported.
+func TestNodeWatchLooksAtWaitingNodes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		looks  float64 // within ten minutes, of which ten are at all Nodes
+		change cache.Change
+	}{
+		"the cloud is down": {reason: contract.ReasonCloudUnavailable, looks: 300 + 10},
+		"no instance": {
+			reason: contract.ReasonInstanceNotFound, looks: 20 + 10,
+			change: cache.Change{Instance: &api.Instance{ID: "i-1", Name: "Node-1"}},
+		},
+	} {
+		runInBubble(t, name, func(t *testing.T) {
+			waiting := node("")
+			w, looks, err := newWorld(t, waiting), 0, error(because(tc.reason))
+			w.instances.find = func() (*api.Instance, error) {
+				looks++
+				return &api.Instance{ID: "i-1"}, err
+			}
+			w.setOutcome(waiting, tc.reason)
+			w.run()
+			looks = 0
+			advanceTime(10 * time.Minute)
+			assert.InDelta(t, tc.looks, looks, 2)
+			require.Empty(t, w.takeWrites())
+			err = nil
+			if w.reportChange(tc.change); tc.change.Instance == nil {
+				advanceTime(waitingNodesPeriod)
+			}
+			synctest.Wait()
+			assert.Len(t, w.takeWrites(), 1)
+		})
+	}
 }
 
-// A Node for which there is no instance costs a list now and then, and not with
-// every look: its coming is told.
-func TestNodeWatchRarelyListsForMissingInstance(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		waiting := node("")
-		w := newWatchWorld(t, waiting)
-		w.run()
-		w.setOutcome(waiting, contract.ReasonInstanceNotFound)
-		w.cloud.mu.Lock()
-		w.cloud.namedCalls = 0
-		w.cloud.mu.Unlock()
-		advanceTime(10 * time.Minute)
-		w.cloud.mu.Lock()
-		looks := w.cloud.namedCalls
-		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.cloud.mu.Unlock()
-		assert.InDelta(t, 20+10, looks, 2, "every half minute, and with all Nodes every minute")
-		late := instance(api.InstanceRunning)
-		w.reportChange(cache.Change{Instance: &late})
-		synctest.Wait()
-		assert.Len(t, w.takeWrites(), 1, "at once")
-	})
+// An instance ends. Whether or not the cache reports that, the Node goes. A Node that has become one of this cloud is
+// looked at when it does.
+func TestNodeWatchFollowsInstances(t *testing.T) {
+	for name, within := range map[string]time.Duration{"reported": 0, "unreported": allNodesPeriod} {
+		runInBubble(t, name, func(t *testing.T) {
+			ours, other := node("fakecloud://i-1"), node("")
+			ours.Name, other.Name, other.UID = "other-name", "late", "u2"
+			w := newWorld(t, ours, other)
+			var asked atomic.Int32
+			why := ""
+			w.instances.mayDelete = func() (string, error) { asked.Add(1); return why, nil }
+			w.run()
+			asked.Store(0)
+			other.Spec = ours.Spec
+			_, err := w.api.CoreV1().Nodes().Update(t.Context(), other, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			synctest.Wait()
+			assert.EqualValues(t, 1, asked.Load())
+			other.Labels = map[string]string{"changes": "often"}
+			_, err = w.api.CoreV1().Nodes().Update(t.Context(), other, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			synctest.Wait()
+			assert.EqualValues(t, 1, asked.Load(), "what the kubelet writes does not concern the cloud")
+			why = "ended"
+			if within == 0 {
+				w.reportChange(cache.Change{Kind: cache.Deleted, Instance: &api.Instance{ID: "i-1"}})
+			}
+			advanceTime(within)
+			nodes, err := w.api.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			assert.Empty(t, nodes.Items)
+		})
+	}
 }

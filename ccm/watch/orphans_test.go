@@ -1,9 +1,8 @@
 package watch
 
 import (
+	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,54 +13,47 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/apimachinery/pkg/util/sets"
+	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// orphanedBalancer is a balancer of this very cluster.
-func orphanedBalancer(t *testing.T) *api.LoadBalancer {
-	lb := built(t, api.LoadBalancerActive)
-	lb.Tags[contract.TagClusterUID] = "cluster-uid"
-	return lb
-}
-
-// orphanedBalancersOf are balancers of so many Services.
-func orphanedBalancersOf(t *testing.T, services int) (many []api.LoadBalancer) {
-	for i := range services {
-		lb := orphanedBalancer(t)
-		lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
-		many = append(many, *lb)
-	}
-	return many
-}
-
-func orphanGauge(t *testing.T, owner string) float64 {
+// countOrphans is the gauge of balancers without a Service.
+func countOrphans(t *testing.T, owner string) int {
 	t.Helper()
 	value, err := testutil.GetGaugeMetricValue(orphanedBalancers.WithLabelValues(owner))
 	require.NoError(t, err)
-	return value
+	return int(value)
+}
+
+// retag changes a tag, and removes it for "".
+func retag(tag, value string) func(*api.LoadBalancer) {
+	return func(lb *api.LoadBalancer) {
+		if lb.Tags[tag] = value; value == "" {
+			delete(lb.Tags, tag)
+		}
+	}
 }
 
 // Which balancers are deleted for want of a Service, on the second look.
 func TestSweeperDeletesOrphans(t *testing.T) {
-	class := "other"
-	plain := service()
-	plain.Spec.Type = corev1.ServiceTypeClusterIP
-	cleaning := plain.DeepCopy()
-	cleaning.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
-	classed := service()
-	classed.Spec.LoadBalancerClass = &class
-	another := service()
+	plain, cleaning := serviceWithAddress(), serviceWithAddress()
+	classed, another := serviceWithAddress(), serviceWithAddress()
+	plain.Spec.Type, plain.Finalizers = corev1.ServiceTypeClusterIP, nil
+	cleaning.Spec.Type = corev1.ServiceTypeClusterIP
+	classed.Spec.LoadBalancerClass, classed.Finalizers = new("other"), nil
 	another.UID = "another"
 	for name, tc := range map[string]struct {
 		lb       func(lb *api.LoadBalancer)
 		svc      *corev1.Service // what the API server has
 		informed bool            // and the informer too
 		apiErr   error
-		own      string // the cluster's UID
+		nameless bool // our cluster's UID is not known
 		deleted  bool
 		unknown  bool
 	}{
@@ -69,76 +61,57 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 		"another Service of that name":    {svc: another, deleted: true},
 		"the Service wants none any more": {svc: plain, deleted: true},
 		"the Service is another's by now": {svc: classed, deleted: true},
-		"the Service wants it":            {svc: service(), informed: true},
-		"the informer lags behind":        {svc: service()},
+		"the Service wants it":            {svc: serviceWithAddress(), informed: true},
+		"the informer lags behind":        {svc: serviceWithAddress()},
 		"upstream is yet to clean up":     {svc: cleaning, informed: true},
 		"the API server does not answer":  {apiErr: errors.New("refused")},
 		"it is going":                     {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerDeleting }},
-		"of this cluster by an earlier name": {
-			lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagCluster] = "blue" }, deleted: true,
+		"of an earlier name":              {lb: retag(contract.TagCluster, "blue"), deleted: true},
+		"of an earlier name, and our cluster's UID is not known": {
+			lb: retag(contract.TagCluster, "blue"), nameless: true,
 		},
-		"of another cluster, which did not know its UID": {lb: func(lb *api.LoadBalancer) {
-			lb.Tags[contract.TagCluster] = "blue"
-			delete(lb.Tags, contract.TagClusterUID)
-		}},
-		"of another name, and we do not know our cluster's UID": {lb: func(lb *api.LoadBalancer) {
-			lb.Tags[contract.TagCluster] = "blue"
-		}, own: "-"},
-		"of another cluster of that name": {lb: func(lb *api.LoadBalancer) {
-			lb.Tags[contract.TagClusterUID] = "blue"
-		}},
-		"without the cluster's UID": {lb: func(lb *api.LoadBalancer) {
-			delete(lb.Tags, contract.TagClusterUID)
-		}, unknown: true},
-		"we do not know our cluster's UID": {own: "-", unknown: true},
-		"no Service named":                 {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }},
-		"a Service named badly":            {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "web" }},
-		"no Service's UID": {lb: func(lb *api.LoadBalancer) {
-			delete(lb.Tags, contract.TagServiceUID)
-		}},
-		"its name tag bent by hand": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) {
-			lb.Tags[contract.TagService] = "a/b"
-		}},
-		"the UID of neither, but a Service": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) {
-			delete(lb.Tags, contract.TagClusterUID)
-		}},
+		"of another cluster of that name": {lb: retag(contract.TagClusterUID, "blue")},
+		"without the cluster's UID":       {lb: retag(contract.TagClusterUID, ""), unknown: true},
+		"our cluster's UID is not known":  {nameless: true, unknown: true},
+		"no Service named":                {lb: retag(contract.TagService, "")},
+		"a Service named badly":           {lb: retag(contract.TagService, "web")},
+		"no Service's UID":                {lb: retag(contract.TagServiceUID, "")},
+		"its name bent by hand": {
+			lb: retag(contract.TagService, "a/b"), svc: serviceWithAddress(), informed: true,
+		},
+		"the UID of neither, but a Service": {lb: retag(contract.TagClusterUID, ""), svc: serviceWithAddress()},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
 			var objects []runtime.Object
 			if tc.svc != nil {
 				objects = append(objects, tc.svc)
 			}
-			w := newWatchWorld(t, objects...)
+			w := newWorld(t, objects...)
 			if tc.svc != nil && !tc.informed {
-				require.NoError(t, w.services.Delete(tc.svc))
+				require.NoError(t, w.orphanSweeper.services.Delete(tc.svc))
 			}
-			if tc.own == "-" {
+			if tc.nameless {
 				w.cluster = testCluster("")
 			}
-			if tc.apiErr != nil {
-				w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
-					return true, nil, tc.apiErr
-				})
-			}
-			lb := orphanedBalancer(t)
+			w.refuse("get", "services", tc.apiErr)
+			lb := built(t)
 			if tc.lb != nil {
-				tc.lb(lb)
+				tc.lb(&lb)
 			}
-			w.cloud.setBalancers(*lb)
+			w.memory.set(lb)
 
 			w.sweepOrphans(t.Context())
 			advanceTime(orphanMinAge - time.Second)
-			w.sweepOrphans(t.Context())
-			assert.Equal(t, tc.deleted, orphanGauge(t, "this_cluster") == 1)
-			assert.Equal(t, tc.unknown, orphanGauge(t, "unknown") == 1)
+			w.sweepOrphans(t.Context()) // A deletion would panic.
+			assert.Equal(t, tc.deleted, countOrphans(t, "this_cluster") == 1)
+			assert.Equal(t, tc.unknown, countOrphans(t, "unknown") == 1)
 
-			// Till here nothing was deleted: the reconciler fails on it.
 			advanceTime(time.Second)
 			deleted := 0
-			w.reconciler.deleted = func(svc *corev1.Service) error {
+			w.balancers.delete = func(svc *corev1.Service) error {
 				deleted++
-				assert.Equal(t, "default/web 01234567-89ab", svc.Namespace+"/"+svc.Name+" "+string(svc.UID))
-				w.cloud.setBalancers()
+				assert.Equal(t, "default/web "+uid, svc.Namespace+"/"+svc.Name+" "+string(svc.UID))
+				w.memory.set()
 				return nil
 			}
 			n := countIncrements(t, orphansDeleted, func() {
@@ -148,7 +121,7 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 			})
 			assert.Equal(t, tc.deleted, deleted == 1)
 			assert.Equal(t, deleted, n)
-			assert.Zero(t, orphanGauge(t, "this_cluster"))
+			assert.Zero(t, countOrphans(t, "this_cluster"))
 			assert.Empty(t, w.takeWrites())
 		})
 	}
@@ -157,26 +130,26 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 // A Service that is there after all ends the suspicion: the next begins anew.
 func TestSweeperForgetsOrphanWithService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t)
-		w.cloud.setBalancers(*orphanedBalancer(t))
+		w := newWorld(t)
+		services := w.api.CoreV1().Services("default")
+		w.memory.set(built(t))
 		w.sweepOrphans(t.Context())
-		_, err := w.api.CoreV1().Services("default").Create(t.Context(), service(), metav1.CreateOptions{})
+		_, err := services.Create(t.Context(), serviceWithAddress(), metav1.CreateOptions{})
 		require.NoError(t, err)
 		advanceTime(time.Hour)
 		w.sweepOrphans(t.Context())
-		require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
-		w.sweepOrphans(t.Context()) // The reconciler fails on a deletion.
-		assert.InDelta(t, 1, orphanGauge(t, "this_cluster"), 0)
+		require.NoError(t, services.Delete(t.Context(), "web", metav1.DeleteOptions{}))
+		w.sweepOrphans(t.Context()) // A deletion would panic.
+		assert.Equal(t, 1, countOrphans(t, "this_cluster"))
 	})
 }
 
 // A deletion that fails is tried again, ever more rarely, and is not counted.
 func TestSweeperRetriesFailedDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t)
-		w.cloud.setBalancers(*orphanedBalancer(t))
-		asked := 0
-		w.reconciler.deleted = func(*corev1.Service) error {
+		w, asked := newWorld(t), 0
+		w.memory.set(built(t))
+		w.balancers.delete = func(*corev1.Service) error {
 			asked++
 			return errors.New("503")
 		}
@@ -188,38 +161,54 @@ func TestSweeperRetriesFailedDeletion(t *testing.T) {
 		})
 		assert.Equal(t, 4, asked, "after 30 s, and then 30 s, 1 min and 2 min later")
 		assert.Zero(t, n)
-		changed := orphanedBalancer(t)
-		changed.Version++ // Somebody may have lifted its protection.
-		w.cloud.setBalancers(*changed)
+		w.memory.set(built(t)) // Somebody may have lifted its protection.
 		w.sweepOrphans(t.Context())
 		assert.Equal(t, 5, asked)
 	})
 }
 
-// An API server that lost many Services, as after etcd was restored from an older backup, does not
-// cost their balancers: the guard holds those that are too many, and their Services come back.
-func TestSweeperHoldsManyOrphans(t *testing.T) {
+// fakeBudget holds and refuses what a test says.
+type fakeBudget struct {
+	list          func() sets.Set[types.UID]
+	exists        []types.UID
+	held, refused error
+	admitted      []string
+}
+
+func (b *fakeBudget) Watch(list func() sets.Set[types.UID], _ kcache.InformerSynced) { b.list = list }
+func (b *fakeBudget) RecordExists(id types.UID, _ core.Object)                       { b.exists = append(b.exists, id) }
+func (b *fakeBudget) CheckHeld(types.UID) error                                      { return b.held }
+func (b *fakeBudget) Admit(_ context.Context, c guard.Candidate) error {
+	b.admitted = append(b.admitted, string(c.UID)+": "+c.Why)
+	return b.refused
+}
+
+// An API server that lost many Services, as after etcd was restored from an older backup, does not cost their
+// balancers: what the guard holds is kept, and it is told when their Services come back.
+func TestSweeperAsksTheGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t)
-		w.cloud.setBalancers(orphanedBalancersOf(t, 20)...)
-		w.reconciler.deleted = func(svc *corev1.Service) error {
-			w.cloud.setBalancers(slices.DeleteFunc(w.cloud.LoadBalancers(), func(lb api.LoadBalancer) bool {
-				return lb.Tags[contract.TagServiceUID] == string(svc.UID)
-			})...)
-			return nil
+		w, budget := newWorld(t), &fakeBudget{held: errors.New("held"), refused: errors.New("too many")}
+		w.guard = budget
+		require.NoError(t, w.useInformers(w.shared))
+		others := built(t)
+		others.ID, others.Tags[contract.TagClusterUID] = "lb-2", "blue"
+		w.memory.set(built(t), others)
+		assert.Equal(t, sets.New[types.UID]("lb-1"), budget.list(), "of which a share may go")
+		sweepTwice := func() {
+			for range 2 {
+				w.sweepOrphans(t.Context())
+				advanceTime(orphanMinAge)
+			}
 		}
-		w.run()
-		advanceTime(oneThird.Hold)
-		require.Len(t, w.cloud.LoadBalancers(), 13)
-		assert.Contains(t, w.takeEvents()[0], "MassDeletionStopped Mass deletion stopped (trip 1): "+
-			"more than 7 of 20 load balancers were found without a Service within 1h0m0s.")
-		for _, lb := range w.cloud.LoadBalancers() {
-			back := service()
-			back.UID = types.UID(lb.Tags[contract.TagServiceUID])
-			back.Name = string(back.UID)
-			require.NoError(t, w.services.Add(back))
-		}
-		advanceTime(2 * oneThird.Hold)
-		assert.Len(t, w.cloud.LoadBalancers(), 13)
+		sweepTwice()
+		sweepTwice()
+		assert.Empty(t, budget.admitted)
+		budget.held = nil
+		w.sweepOrphans(t.Context()) // A deletion would panic.
+		assert.Equal(t, []string{"lb-1: load balancer lb-1 belonged to service default/web"}, budget.admitted)
+		assert.Empty(t, budget.exists)
+		w.inform(serviceWithAddress())
+		w.sweepOrphans(t.Context())
+		assert.Equal(t, []types.UID{"lb-1"}, budget.exists)
 	})
 }

@@ -3,6 +3,7 @@ package watch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8stesting "k8s.io/client-go/testing"
-	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/cache"
@@ -20,201 +20,148 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// serviceWithAddress is one that upstream's controller is done with.
-func serviceWithAddress() *corev1.Service {
-	svc := service()
-	svc.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
-	svc.Annotations = map[string]string{"team": "blue"}
-	svc.Status.LoadBalancer = *statusOf(svc, &api.LoadBalancer{Address: "127.30.64.1"})
-	return svc
-}
+// uid is that of the Service.
+const uid = "01234567-89ab"
 
-// ensureInTwoSteps has EnsureLoadBalancer bring that balancer about: first it is
-// provisioning, then active.
-func (w *watchWorld) ensureInTwoSteps(lb api.LoadBalancer) (called *int) {
+// ensures has EnsureLoadBalancer fail with these errors, one each time, and then bring that balancer about. While it is
+// pending it is provisioning.
+func (w *world) ensures(lb api.LoadBalancer, failures ...error) (called *int) {
 	called = new(int)
-	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+	w.balancers.ensure = func(*corev1.Service) (*corev1.LoadBalancerStatus, error) {
 		*called++
-		if *called == 1 {
-			lb.State = api.LoadBalancerProvisioning
-			w.cloud.setBalancers(lb)
-			return nil, cloudproviderapi.NewRetryError("provisioning", retryPeriod)
+		has := lb
+		if *called <= len(failures) {
+			err := failures[*called-1]
+			if has.State = api.LoadBalancerProvisioning; err == errPending {
+				w.memory.set(has)
+			}
+			return nil, err
 		}
-		lb.State = api.LoadBalancerActive
-		w.cloud.setBalancers(lb)
-		return statusOf(svc, &lb), nil
+		w.memory.set(has)
+		return statusAt(lb.Address), nil
 	}
 	return called
 }
 
-// ensureAtOnce has EnsureLoadBalancer bring that balancer about with its first call.
-func (w *watchWorld) ensureAtOnce(lb api.LoadBalancer) (called *int) {
-	called = new(int)
-	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-		*called++
-		w.cloud.setBalancers(lb)
-		return &svc.Status.LoadBalancer, nil
-	}
-	return called
-}
-
-// What is done out of band is undone, once, and told once.
+// What is done out of band is undone and told, once. Another difference is upstream's to reconcile, and told by nobody;
+// one that lasts is reconciled, too.
 func TestServiceWatchRepairs(t *testing.T) {
+	good, without := built(t, "fakecloud://i-1"), built(t)
+	made, moved, tagged, bent := good, good, built(t), good
+	made.ID, moved.ID, moved.Address = "lb-2", "lb-2", "127.30.64.9"
+	tagged.Tags[contract.TagServiceUID] = "nobody"
+	bent.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
 	const created = "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"
+	quota := errors.New("quota")
 	for name, tc := range map[string]struct {
-		change func(lb *api.LoadBalancer) // nil if it is deleted
-		event  string
-		moves  bool // The new balancer has an address of its own.
+		seen, changed []api.LoadBalancer
+		ensured       api.LoadBalancer
+		failures      []error
+		delay         time.Duration
+		told          string // "" for nothing
 	}{
-		"deleted": {event: created, moves: true},
-		"tagged with another's UID": {change: func(lb *api.LoadBalancer) {
-			lb.Tags[contract.TagServiceUID] = "nobody"
-		}, event: created},
-		"a listener bent": {change: func(lb *api.LoadBalancer) {
-			lb.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
-		}, event: "update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"},
+		"deleted": {
+			seen: []api.LoadBalancer{good}, ensured: moved, failures: []error{errPending},
+			delay: outOfBandDelay, told: created,
+		},
+		"tagged with another's UID": {
+			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{tagged}, ensured: made,
+			failures: []error{errPending}, delay: outOfBandDelay, told: created,
+		},
+		"a listener bent": {
+			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{bent}, ensured: good,
+			failures: []error{quota, quota, quota}, delay: outOfBandDelay,
+			told: "update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]",
+		},
+		"it was there all the time": {seen: []api.LoadBalancer{good}, ensured: good, delay: outOfBandDelay},
+		"a target whose instance has ended": {
+			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{without}, ensured: without, delay: outOfBandDelay,
+		},
+		"never seen as it should be": {
+			seen: []api.LoadBalancer{bent}, changed: []api.LoadBalancer{bent}, ensured: good,
+			delay: overdueDelay - time.Second, // since it was seen first
+		},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
-			w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
-			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-			again := built(t, api.LoadBalancerActive, "fakecloud://i-1")
-			changed := built(t, api.LoadBalancerActive, "fakecloud://i-1")
-			w.cloud.setBalancers(*again)
-			w.run() // and nothing is called: the balancer is as it should be
-
-			kind := cache.Changed
-			if tc.change != nil {
-				tc.change(changed)
-				w.cloud.setBalancers(*changed)
-			} else {
-				kind = cache.Deleted
-				w.cloud.setBalancers()
+			w := newWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
+			w.instances.mayDelete = mayDelete("", nil)
+			w.memory.set(tc.seen...)
+			w.run()
+			w.memory.set(tc.changed...)
+			change := cache.Change{LoadBalancer: &tc.seen[0], Kind: cache.Deleted}
+			if len(tc.changed) > 0 {
+				change = cache.Change{LoadBalancer: &tc.changed[0]}
 			}
-			if tc.event == created {
-				again.ID = "lb-2"
-			}
-			if tc.moves {
-				again.Address = "127.30.64.9"
-			}
-			called := w.ensureInTwoSteps(*again)
 			repairs := countIncrements(t, balancerRepairs, func() {
-				w.reportChange(cache.Change{Kind: kind, LoadBalancer: changed})
-				advanceTime(10 * time.Second)
+				w.reportChange(change)
+				advanceTime(tc.delay - time.Millisecond) // Nothing is called.
+				called := w.ensures(tc.ensured, tc.failures...)
+				advanceTime(overdueDelay - time.Second)
+				assert.Equal(t, len(tc.failures)+1, *called, "until it is active, and no more")
+				if tc.told != "" {
+					advanceTime(time.Hour)
+					assert.Equal(t, len(tc.failures)+1, *called)
+				}
 			})
+			events, writes := w.takeEvents(), w.takeWrites()
+			if tc.told == "" {
+				assert.Zero(t, repairs)
+				assert.Empty(t, events)
+				return
+			}
 			assert.Equal(t, 1, repairs)
 			assert.Equal(t, []string{
-				"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
-					tc.event,
-			}, w.takeEvents())
-			writes := w.takeWrites()
-			if !tc.moves {
+				"LoadBalancerRepaired: The load balancer was changed or deleted out of band, and repaired: " + tc.told,
+			}, events)
+			svc := w.getService()
+			assert.Equal(t, tc.ensured.Address, svc.Status.LoadBalancer.Ingress[0].IP)
+			assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
+			if tc.ensured.Address == good.Address {
 				assert.Empty(t, writes)
-			} else {
-				require.Len(t, writes, 1)
+			} else if assert.Len(t, writes, 1) {
 				assert.Contains(t, string(writes[0].(k8stesting.PatchAction).GetPatch()),
 					`{"metadata":{"uid":"01234567-89ab"},`, "nothing of the user's, and no other Service of that name")
 			}
-			svc, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-			require.NoError(t, err)
-			assert.Equal(t, again.Address, svc.Status.LoadBalancer.Ingress[0].IP)
-			assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
-
-			advanceTime(time.Hour)
-			assert.Equal(t, 2, *called, "until it is active, and no more")
-			assert.Empty(t, w.takeEvents())
 		})
 	}
 }
 
-// Another failure than "not yet" is tried again with back-off.
-func TestServiceWatchRetriesRepair(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress())
-		good := *built(t, api.LoadBalancerActive)
-		w.cloud.setBalancers(good)
-		w.run()
-		w.cloud.setBalancers()
-		called := 0
-		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-			if called++; called < 4 {
-				return nil, errors.New("quota")
-			}
-			made := good
-			made.ID = "lb-2"
-			w.cloud.setBalancers(made)
-			return statusOf(svc, &made), nil
-		}
-		w.reportChange(cache.Change{LoadBalancer: &good, Kind: cache.Deleted})
-		advanceTime(time.Minute)
-		assert.Equal(t, 4, called)
-		assert.Len(t, w.takeEvents(), 1)
-	})
-}
-
-// syncAfterChange is a Service that was seen fulfilled, then changed, and looked at
-// until all has settled.
-func (w *watchWorld) syncAfterChange(change func()) {
-	require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
-	change()
-	w.reportChange(cache.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
-	for range 3 {
-		require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
-		advanceTime(outOfBandDelay)
-	}
-}
-
-// showHostname has the Service's status name a host, as it asks.
-func showHostname(s *corev1.Service) {
-	s.Annotations[annotations.Prefix+annotations.Hostname] = "web.example.com"
-	s.Status.LoadBalancer = *statusOf(s, &api.LoadBalancer{Address: "127.30.64.1"})
-}
-
-// What is not the watch's business: the reconciler fails on any call.
+// What is not the watch's business. A call panics.
 func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 	now := metav1.Now()
+	deleting := built(t)
+	deleting.State = api.LoadBalancerDeleting
 	for name, tc := range map[string]struct {
-		svc func(svc *corev1.Service)
-		// change is the end of the balancer, unless said.
-		change func(t *testing.T, w *watchWorld, svc *corev1.Service)
+		svc    func(svc *corev1.Service)
+		change func(svc *corev1.Service) // as the informer has it
+		late   func(svc *corev1.Service) // as the API server has it
+		have   []api.LoadBalancer        // in the end
+		then   func(w *world)
 	}{
 		"being deleted":                    {svc: func(s *corev1.Service) { s.DeletionTimestamp = &now }},
 		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }},
-		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
-			s.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v9"}
-			require.NoError(t, w.services.Update(s))
-			w.cloud.setBalancers()
+		"that asks for what cannot be": {change: func(s *corev1.Service) {
+			s.Annotations[annotations.Prefix+annotations.ProxyProtocol] = "v9"
 		}},
-		"that the user changed": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
-			s.Spec.Ports = s.Spec.Ports[:1]
-			require.NoError(t, w.services.Update(s))
-		}},
-		"with a host name in place of its address": {
-			svc:    showHostname,
-			change: func(*testing.T, *watchWorld, *corev1.Service) {},
+		"that the user changed": {
+			change: func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[:1] }, have: []api.LoadBalancer{built(t)},
 		},
-		"that the user gave a host name": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
+		"that the user gave a host name": {change: func(s *corev1.Service) {
 			s.Annotations[annotations.Prefix+annotations.Hostname] = "web.example.com"
-			require.NoError(t, w.services.Update(s))
+		}, have: []api.LoadBalancer{built(t)}},
+		"that has more Nodes now": {
+			then: func(w *world) { w.inform(node("fakecloud://i-1")) }, have: []api.LoadBalancer{built(t)},
+		},
+		"whose balancer is on its way out": {have: []api.LoadBalancer{deleting}},
+		"with two balancers":               {have: []api.LoadBalancer{built(t), built(t)}},
+		"deleted a moment ago": {then: func(w *world) {
+			require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		}},
-		"that has more nodes now": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
-			require.NoError(t, w.nodes.Add(node("fakecloud://i-1")))
-		}},
-		"whose balancer is on its way out": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
-			w.cloud.setBalancers(*built(t, api.LoadBalancerDeleting))
-		}},
-		"with two balancers": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
-			w.cloud.setBalancers(*built(t, api.LoadBalancerActive), *built(t, api.LoadBalancerActive))
-		}},
-		"deleted a moment ago": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
-			require.NoError(t, w.api.CoreV1().Services(s.Namespace).Delete(t.Context(), s.Name, metav1.DeleteOptions{}))
-			w.cloud.setBalancers()
-		}},
-		"deleted and made anew a moment ago": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
-			another := s.DeepCopy()
-			another.UID = "another"
-			_, err := w.api.CoreV1().Services(s.Namespace).Update(t.Context(), another, metav1.UpdateOptions{})
-			require.NoError(t, err)
-			w.cloud.setBalancers()
+		"made anew a moment ago": {late: func(s *corev1.Service) { s.UID = "another" }},
+		"that upstream is at": {then: func(w *world) {
+			require.NoError(t, w.syncService(t.Context(), uid))
+			advanceTime(outOfBandDelay / 2)
+			w.memory.set(built(t))
 		}},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
@@ -222,203 +169,141 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 			if tc.svc != nil {
 				tc.svc(svc)
 			}
-			w := newWatchWorld(t, svc)
-			w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
-			w.syncAfterChange(func() {
-				if tc.change == nil {
-					w.cloud.setBalancers()
-					return
-				}
-				tc.change(t, w, svc.DeepCopy())
-			})
+			w := newWorld(t, svc)
+			w.memory.set(built(t))
+			require.NoError(t, w.syncService(t.Context(), uid))
+			w.memory.set(tc.have...)
+			svc = svc.DeepCopy()
+			if tc.change != nil {
+				tc.change(svc)
+				w.inform(svc)
+			}
+			if tc.late != nil {
+				late := svc.DeepCopy()
+				tc.late(late)
+				w.setService(late)
+			}
+			if tc.then != nil {
+				tc.then(w)
+			}
+			for range 3 {
+				require.NoError(t, w.syncService(t.Context(), uid))
+				advanceTime(outOfBandDelay)
+			}
 			assert.Empty(t, w.takeEvents())
-			for _, a := range w.takeWrites() {
-				assert.NotEqual(t, "patch", a.GetVerb())
+			for _, write := range w.takeWrites() {
+				assert.NotEqual(t, "patch", write.GetVerb())
 			}
 		})
 	}
 }
 
-// The cache says nothing of what may be out of date. That is no reason to
-// ask the cloud for each balancer, unless it told something of one.
+// The cache says nothing of what may be out of date. That is no reason to ask the cloud for each balancer. What is
+// known then is looked at though nobody tells of it.
 func TestServiceWatchBalancerNotInCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress())
-		good := *built(t, api.LoadBalancerActive)
-		w.cloud.setBalancers(good)
+		w := newWorld(t, serviceWithAddress())
+		w.memory.set(built(t))
 		w.run()
-		w.cloud.setBalancers()
-		w.cloud.setUnknown(true)
-		advanceTime(time.Hour) // The reconciler fails on any call.
-
-		w.cloud.setUnknown(false)
-		called := w.ensureAtOnce(good) // It was there all the time.
-		repairs := countIncrements(t, balancerRepairs, func() {
-			advanceTime(allServicesPeriod + time.Minute) // Nobody tells.
-		})
+		w.memory.set()
+		w.memory.setUnknown(true)
+		advanceTime(time.Hour) // A call panics.
+		w.memory.setUnknown(false)
+		called := w.ensures(built(t))
+		advanceTime(allServicesPeriod + outOfBandDelay)
 		assert.Equal(t, 1, *called)
-		assert.Zero(t, repairs)
-		assert.Empty(t, w.takeEvents(), "nothing was repaired")
-		assert.Empty(t, w.takeWrites())
 	})
 }
 
-// What cannot be bridged, such as a target whose instance has ended while its
-// Node is there, is not tried for ever, and never said to be repaired.
-func TestServiceWatchGivesUpImpossibleDifference(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
-		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-		w.run()
-		without := *built(t, api.LoadBalancerActive)
-		w.cloud.setBalancers(without)
-		called := w.ensureAtOnce(without)
-		w.reportChange(cache.Change{LoadBalancer: &without})
-		advanceTime(time.Minute)
-		assert.Equal(t, 1, *called)
-		assert.Empty(t, w.takeEvents())
-	})
-}
-
-// Nodes come one after the other, and upstream is slow: what it has written on
-// its way to the newest node set was changed by nobody else. What somebody else
-// does meanwhile is found all the same.
+// Nodes come one after the other, and upstream is slow: what it has written on its way to the newest node set was
+// changed by nobody else. What somebody else does meanwhile is found all the same.
 func TestServiceWatchWhileNodesJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const one, two, three = "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"
-		svc := serviceWithAddress()
-		w := newWatchWorld(t, svc)
-		addNode := func(id string) {
+		w := newWorld(t, serviceWithAddress())
+		var ids []string
+		join := func(id string) {
 			n := node(id)
 			n.Name = "node-of-" + id
-			require.NoError(t, w.nodes.Add(n))
+			w.inform(n)
+			ids = append(ids, id)
 		}
 		syncFor := func(rounds int) {
 			for range rounds {
-				require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
+				require.NoError(t, w.syncService(t.Context(), uid))
 				advanceTime(outOfBandDelay)
 			}
 		}
-		addNode(one)
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, one))
+		join("fakecloud://i-1")
+		w.memory.set(built(t, ids...))
 		syncFor(1)
-		addNode(two)
-		addNode(three)
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, one, two))
-		w.settings.record(&w.cloud.LoadBalancers()[0]) // Upstream wrote it.
-		syncFor(10)                                    // The reconciler fails on any call.
-		bent := built(t, api.LoadBalancerActive, one, two)
-		bent.Listeners[0].TargetPort++
-		w.cloud.setBalancers(*bent)
-		called := w.ensureAtOnce(*built(t, api.LoadBalancerActive, one, two, three))
+		join("fakecloud://i-2")
+		upstreams := built(t, ids...)
+		join("fakecloud://i-3")
+		w.memory.set(upstreams)
+		w.watch.settings.record(&w.memory.LoadBalancers()[0])
+		syncFor(10) // A call panics.
+		upstreams.Listeners = slices.Clone(upstreams.Listeners)
+		upstreams.Listeners[0].TargetPort++
+		w.memory.set(upstreams)
+		called := w.ensures(built(t, ids...))
 		syncFor(3)
 		assert.Equal(t, 1, *called)
 		assert.Len(t, w.takeEvents(), 1)
 	})
 }
 
-// A difference that upstream's controller should be at, and which lasts, is
-// bridged; that is no repair. This one was never seen as it should be.
-func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress())
-		differs := built(t, api.LoadBalancerActive)
-		differs.Listeners[0].TargetPort++
-		w.cloud.setBalancers(*differs)
-		called := w.ensureAtOnce(*built(t, api.LoadBalancerActive))
-		w.run()
-		advanceTime(overdueDelay - 2*time.Second)
-		assert.Zero(t, *called)
-		repairs := countIncrements(t, balancerRepairs, func() { advanceTime(time.Hour) })
-		assert.Equal(t, 1, *called)
-		assert.Zero(t, repairs)
-		assert.Empty(t, w.takeEvents())
-	})
-}
-
 // A balancer is deleted before the informer has the address that upstream wrote.
 func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		early := serviceWithAddress()
-		early.Status = corev1.ServiceStatus{}
-		w := newWatchWorld(t, early)
+		w := newWorld(t, serviceWithoutAddress())
 		w.run()
-		w.reportChange(cache.Change{LoadBalancer: built(t, api.LoadBalancerActive), Kind: cache.Deleted})
+		gone := built(t)
+		w.reportChange(cache.Change{LoadBalancer: &gone, Kind: cache.Deleted})
 		advanceTime(time.Second)
-		called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive))
-		_, err := w.api.CoreV1().Services("default").
-			UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
-		require.NoError(t, err)
+		called := w.ensures(built(t), errPending)
+		w.setService(serviceWithAddress())
 		advanceTime(10 * time.Second)
-		assert.Positive(t, *called)
+		assert.Equal(t, 2, *called)
 		assert.Len(t, w.takeEvents(), 1)
 	})
 }
 
-// Upstream's controller was at it: the difference is gone before it is acted on.
-func TestServiceWatchWaitsForUpstream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, serviceWithAddress())
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
-		w.syncAfterChange(func() {
-			w.cloud.setBalancers()
-			require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
-			advanceTime(outOfBandDelay / 2)
-			w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
-		})
-		assert.Empty(t, w.takeEvents())
-	})
-}
-
-// A balancer that has all that is wanted and does not work is EnsureLoadBalancer's
-// to explain; that it works again, too.
+// A balancer that has all that is wanted and does not work is EnsureLoadBalancer's to explain, as is that it works
+// again.
 func TestServiceWatchHasTroubleExplained(t *testing.T) {
-	w := newWatchWorld(t, serviceWithAddress())
-	called := 0
-	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-		if called++; called == 1 {
-			return nil, cloudproviderapi.NewRetryError("in error", retryPeriod)
-		}
-		return &svc.Status.LoadBalancer, nil
-	}
-	w.cloud.setBalancers(*built(t, api.LoadBalancerError))
-	var retry *cloudproviderapi.RetryError
-	require.ErrorAs(t, w.syncService(t.Context(), "01234567-89ab"), &retry)
-	assert.Equal(t, retryPeriod, retry.RetryAfter())
+	w := newWorld(t, serviceWithAddress())
+	broken, idle := built(t), built(t)
+	broken.State, idle.StateReason = api.LoadBalancerError, new("it has no targets")
+	called := w.ensures(built(t), errPending)
+	w.memory.set(broken)
+	require.ErrorIs(t, w.syncService(t.Context(), uid), errPending)
 
 	w.setOutcome(serviceWithAddress(), "PortCannotBeBound")
-	w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
+	w.memory.set(built(t))
 	for range 2 {
-		require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
+		require.NoError(t, w.syncService(t.Context(), uid))
 	}
-	assert.Equal(t, 2, called, "once, as then nothing is to be explained any more")
-	idle, why := built(t, api.LoadBalancerActive), "it has no targets"
-	idle.StateReason = &why
-	w.cloud.setBalancers(*idle)
-	require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
-	assert.Equal(t, 3, called, "active, and refuses clients")
+	assert.Equal(t, 2, *called, "once, as then nothing is to be explained any more")
+	w.memory.set(idle)
+	require.NoError(t, w.syncService(t.Context(), uid))
+	assert.Equal(t, 3, *called, "active, and refuses clients")
 	assert.Empty(t, w.takeEvents(), "nothing was repaired")
 }
 
-// Of the Nodes those are targets that a Service's selector chooses, also when their labels change
-// later. With a selector that is none the targets stay as they are.
+// Of the Nodes those are targets that a Service's selector chooses, also when their labels change later.
 func TestNodeSelector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := serviceWithAddress()
 		svc.Annotations[annotations.Prefix+annotations.NodeSelector] = "pool in (web),!spot"
 		web, db := node("fakecloud://i-1"), node("fakecloud://i-2")
 		web.Labels, db.Name, db.Labels = map[string]string{"pool": "web"}, "node-2", map[string]string{"pool": "db"}
-		w := newWatchWorld(t, svc, web, db)
-		w.cloud.instances = []api.Instance{
-			instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning},
-		}
-		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w := newWorld(t, svc, web, db)
+		w.instances.mayDelete = mayDelete("", nil)
+		w.memory.set(built(t, "fakecloud://i-1"))
 		w.run()
-		advanceTime(time.Hour) // The reconciler fails on any call.
-
+		advanceTime(time.Hour) // A call panics.
 		db.Labels["pool"] = "web"
-		called := w.ensureAtOnce(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2"))
+		called := w.ensures(built(t, "fakecloud://i-1", "fakecloud://i-2"))
 		_, err := w.api.CoreV1().Nodes().Update(t.Context(), db, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		advanceTime(overdueDelay + time.Second)
@@ -426,18 +311,13 @@ func TestNodeSelector(t *testing.T) {
 	})
 }
 
-// What somebody takes off a Service whose balancer is there comes back: the status by the same reconcile
-// as ever, and the finalizer, without which the Service could go and leave its balancer.
+// What somebody takes off a Service whose balancer is there comes back: the status by the same reconcile as ever, and
+// the finalizer, without which the Service could go and leave its balancer.
 func TestServiceWatchRestoresTheService(t *testing.T) {
 	for name, wipe := range map[string]func(svc *corev1.Service){
-		"another address": func(svc *corev1.Service) {
-			svc.Status.LoadBalancer.Ingress[0].IP = "192.0.2.9"
-		},
-		"the IP mode": func(svc *corev1.Service) {
-			svc.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPModeVIP)
-		},
-		"the finalizer": func(svc *corev1.Service) { svc.Finalizers = nil },
-		"both":          func(svc *corev1.Service) { svc.Finalizers, svc.Status = nil, corev1.ServiceStatus{} },
+		"another address": func(svc *corev1.Service) { svc.Status.LoadBalancer = *statusAt("192.0.2.9") },
+		"the finalizer":   func(svc *corev1.Service) { svc.Finalizers = nil },
+		"both":            func(svc *corev1.Service) { svc.Finalizers, svc.Status = nil, corev1.ServiceStatus{} },
 	} {
 		for _, known := range []bool{true, false} { // false: the CCM was started after it
 			runInBubble(t, fmt.Sprintf("%s, seen before: %t", name, known), func(t *testing.T) {
@@ -447,25 +327,18 @@ func TestServiceWatchRestoresTheService(t *testing.T) {
 				if known {
 					first = before
 				}
-				w := newWatchWorld(t, first, node("fakecloud://i-1"))
-				w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-				good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-				w.cloud.setBalancers(good)
-				w.reconciler.ensure = func(*corev1.Service, []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+				w := newWorld(t, first)
+				w.memory.set(built(t))
+				w.balancers.ensure = func(*corev1.Service) (*corev1.LoadBalancerStatus, error) {
 					return &before.Status.LoadBalancer, nil
 				}
 				w.run()
-				require.NoError(t, w.api.Tracker().
-					Update(corev1.SchemeGroupVersion.WithResource("services"), wiped, "default"))
+				w.setService(wiped)
 				advanceTime(10 * time.Second)
 				if !known { // It may be upstream's controller that is about to write.
 					advanceTime(overdueDelay)
 				}
-				after, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-				require.NoError(t, err)
-				assert.Equal(t, before.Status, after.Status)
-				assert.Equal(t, before.Finalizers, after.Finalizers)
-				assert.Equal(t, before.Annotations, after.Annotations, "the user's")
+				assert.Equal(t, before, w.getService())
 				writes := len(w.takeWrites())
 				advanceTime(time.Hour)
 				assert.Empty(t, w.takeWrites(), "once it is there nothing is written; it took %d", writes)

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/cache"
@@ -22,141 +21,117 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// serviceWithoutAddress is a Service whose balancer upstream has begun to build.
-func serviceWithoutAddress() *corev1.Service {
-	svc := serviceWithAddress()
-	svc.Status = corev1.ServiceStatus{}
-	return svc
+// crowd are Services that wait for their address.
+type crowd struct {
+	*world
+	tries atomic.Int32
+	room  atomic.Int32 // for how many tries there is room; the others fail
 }
 
-// newWaitingWorld has so many Services that wait for their address for that reason. Each try
-// fails for it, and is counted, until up is set.
-func newWaitingWorld(t *testing.T, services int, reason string) (w *watchWorld, tries, up *atomic.Int32) {
+// wellAgain is room for all.
+const wellAgain = 1000
+
+// newCrowd has so many Services that wait for that reason.
+func newCrowd(t *testing.T, services int, reason string) *crowd {
 	var objects []runtime.Object
 	for n := range services {
 		svc := serviceWithoutAddress()
 		svc.Name, svc.UID = fmt.Sprintf("web-%d", n), types.UID(fmt.Sprintf("uid-%03d", n))
 		objects = append(objects, svc)
 	}
-	w, tries, up = newWatchWorld(t, objects...), &atomic.Int32{}, &atomic.Int32{}
-	w.cloud.setUnknown(true) // Nothing is missed of those that have one.
-	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-		if tries.Add(1); up.Load() == 0 {
+	c := &crowd{world: newWorld(t, objects...)}
+	c.memory.setUnknown(true) // Nothing is missed of those that have one.
+	c.balancers.ensure = func(*corev1.Service) (*corev1.LoadBalancerStatus, error) {
+		if c.tries.Add(1); c.room.Add(-1) < 0 {
 			return nil, because(reason)
 		}
-		return &serviceWithAddress().Status.LoadBalancer, nil
+		return statusAt("127.30.64.1"), nil
 	}
 	for _, o := range objects {
-		w.setOutcome(o.(*corev1.Service), reason)
+		c.setOutcome(o.(*corev1.Service), reason)
 	}
-	return w, tries, up
-}
-
-// limitRoom has each try fail for that reason for which there is no room.
-func (w *watchWorld) limitRoom(reason string, tries *atomic.Int32) (room *atomic.Int32) {
-	room = &atomic.Int32{}
-	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-		if tries.Add(1); room.Add(-1) < 0 {
-			return nil, because(reason)
-		}
-		return &serviceWithAddress().Status.LoadBalancer, nil
-	}
-	return room
+	c.run()
+	return c
 }
 
 // countAddresses counts the Services that have an address.
-func (w *watchWorld) countAddresses() (n int) {
-	all, err := w.api.CoreV1().Services("default").List(w.t.Context(), metav1.ListOptions{})
-	require.NoError(w.t, err)
+func (c *crowd) countAddresses() (n int) {
+	all, err := c.api.CoreV1().Services("default").List(c.t.Context(), metav1.ListOptions{})
+	require.NoError(c.t, err)
 	for _, svc := range all.Items {
 		n += len(svc.Status.LoadBalancer.Ingress)
 	}
 	return n
 }
 
-// The cloud is down for longer than upstream's patience: it is tried ever more rarely, and at once
-// when it is well again, by which time the cache can list it.
+// The cloud is down for longer than upstream's patience: it is tried ever more rarely. When it is well again all are
+// tried, though their pauses are long: at once if the cache can list it again, and else when one that is tried now and
+// then gets an answer.
 func TestWaitingServicesAfterOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
-		w.run()
-		advanceTime(10 * time.Minute)
-		assert.LessOrEqual(t, tries.Load(), int32(50*11), "it was 50*40")
-		up.Store(1)
-		w.reportChange(cache.Change{Kind: cache.Recovered})
-		synctest.Wait()
-		assert.Equal(t, 50, w.countAddresses(), "the clock has not moved")
-		before := tries.Load()
-		advanceTime(time.Hour)
-		assert.Equal(t, before, tries.Load(), "they have their addresses")
-	})
+	for name, within := range map[string]time.Duration{"reported": 0, "unreported": probePeriod + time.Second} {
+		runInBubble(t, name, func(t *testing.T) {
+			c := newCrowd(t, 50, contract.ReasonCloudUnavailable)
+			advanceTime(10 * time.Minute)
+			assert.LessOrEqual(t, c.tries.Load(), int32(50*11), "it was 50*40")
+			c.room.Store(wellAgain)
+			if within == 0 {
+				c.reportChange(cache.Change{Kind: cache.Recovered})
+			}
+			advanceTime(within)
+			assert.Equal(t, 50, c.countAddresses())
+			before := c.tries.Load()
+			advanceTime(time.Hour)
+			assert.Equal(t, before, c.tries.Load(), "they have their addresses")
+		})
+	}
 }
 
-// Nobody says that a cloud that can be listed is well again. One of many Services that wait for it is tried now and
-// then; when that gets an answer all others are tried, though their pauses are long.
-func TestOneAnswerWakesAllThatWaitForTheCloud(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
-		w.run()
-		advanceTime(time.Hour)
-		up.Store(1)
-		advanceTime(probePeriod + time.Second)
-		assert.Equal(t, 50, w.countAddresses())
-		before := tries.Load()
-		advanceTime(time.Hour)
-		assert.Equal(t, before, tries.Load())
-	})
-}
-
-// What is over its quota is not tried again and again. When something is freed the Services are tried,
-// one after the other, as long as there is room.
+// What is over its quota is not tried again and again. When something is freed the Services are tried, one after the
+// other, as long as there is room.
 func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
 	deleted := cache.Change{
 		Kind: cache.Deleted, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
 	}
 	for _, reason := range scarcityReasons {
-		synctest.Test(t, func(t *testing.T) {
-			w, tries, _ := newWaitingWorld(t, 50, reason)
-			room := w.limitRoom(reason, tries)
-			w.run()
+		runInBubble(t, reason, func(t *testing.T) {
+			c := newCrowd(t, 50, reason)
 			advanceTime(time.Hour)
-			assert.Zero(t, tries.Load(), "it was 50*240")
-			room.Store(1)
-			w.reportChange(deleted)
+			assert.Zero(t, c.tries.Load(), "it was 50*240")
+			c.room.Store(1)
+			c.reportChange(deleted)
 			advanceTime(outOfBandDelay)
-			assert.Equal(t, 1, w.countAddresses())
-			assert.EqualValues(t, 2, tries.Load(), "the next one finds no room")
-			room.Store(20)
-			w.reportChange(cache.Change{Kind: cache.Freed}) // A quota was raised.
+			assert.Equal(t, 1, c.countAddresses())
+			assert.EqualValues(t, 2, c.tries.Load(), "the next one finds no room")
+			c.room.Store(20)
+			c.reportChange(cache.Change{Kind: cache.Freed}) // A quota was raised.
 			advanceTime(outOfBandDelay)
-			assert.Equal(t, 21, w.countAddresses())
-			assert.EqualValues(t, 23, tries.Load())
+			assert.Equal(t, 21, c.countAddresses())
+			assert.EqualValues(t, 23, c.tries.Load())
 			advanceTime(time.Hour)
-			assert.EqualValues(t, 23, tries.Load())
+			assert.EqualValues(t, 23, c.tries.Load())
 		})
 	}
 }
 
-// What somebody else has is tried once after any number of changes in the project, and after a broken
-// stream, which may have lost one.
+// What somebody else has is tried once after any number of changes in the project, and after a broken stream, which may
+// have lost one.
 func TestServicesWaitForWhatIsTaken(t *testing.T) {
 	for _, reason := range takenReasons {
 		for _, kind := range []cache.ChangeKind{cache.Freed, cache.Recovered} {
-			synctest.Test(t, func(t *testing.T) {
-				w, tries, up := newWaitingWorld(t, 3, reason)
-				w.run()
+			runInBubble(t, fmt.Sprint(reason, " ", kind), func(t *testing.T) {
+				c := newCrowd(t, 3, reason)
 				advanceTime(time.Hour)
-				assert.Zero(t, tries.Load())
+				assert.Zero(t, c.tries.Load())
 				for range 10 {
-					w.reportChange(cache.Change{Kind: kind})
+					c.reportChange(cache.Change{Kind: kind})
 					synctest.Wait()
 				}
 				advanceTime(time.Hour)
-				assert.EqualValues(t, 3, tries.Load())
-				up.Store(1)
-				w.reportChange(cache.Change{Kind: kind})
+				assert.EqualValues(t, 3, c.tries.Load())
+				c.room.Store(wellAgain)
+				c.reportChange(cache.Change{Kind: kind})
 				advanceTime(outOfBandDelay)
-				assert.Equal(t, 3, w.countAddresses())
+				assert.Equal(t, 3, c.countAddresses())
 			})
 		}
 	}
@@ -166,17 +141,15 @@ func TestServicesWaitForWhatIsTaken(t *testing.T) {
 func TestFewAnswersWakeFewServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiting = 50
-		w, tries, _ := newWaitingWorld(t, waiting, contract.ReasonCloudThrottled)
-		room := w.limitRoom(contract.ReasonCloudThrottled, tries)
-		w.run()
+		c := newCrowd(t, waiting, contract.ReasonCloudThrottled)
 		advanceTime(time.Hour)
 		for n := int32(1); n <= 5; n++ {
-			before := tries.Load()
-			room.Store(1)
-			w.reportChange(cache.Change{Kind: cache.Recovered})
+			before := c.tries.Load()
+			c.room.Store(1)
+			c.reportChange(cache.Change{Kind: cache.Recovered})
 			synctest.Wait()
-			assert.EqualValues(t, n, w.countAddresses())
-			assert.LessOrEqual(t, tries.Load()-before, int32(2*probesPerAnswer), "of %d that wait", waiting)
+			assert.EqualValues(t, n, c.countAddresses())
+			assert.LessOrEqual(t, c.tries.Load()-before, int32(2*probesPerAnswer), "of %d that wait", waiting)
 		}
 	})
 }
@@ -184,44 +157,40 @@ func TestFewAnswersWakeFewServices(t *testing.T) {
 // A balancer that is being built is followed until its address is in the status, and wakes nobody again.
 func TestRetriedServiceIsFollowedWhileItsBalancerIsBuilt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
-		ready := w.reconciler.ensure
-		built := map[types.UID]int{}
+		c := newCrowd(t, 50, contract.ReasonCloudUnavailable)
 		var mu sync.Mutex
-		w.reconciler.ensure = func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+		tries := map[types.UID]int{}
+		c.balancers.ensure = func(svc *corev1.Service) (*corev1.LoadBalancerStatus, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if built[svc.UID]++; up.Load() == 1 && built[svc.UID] < 4 {
-				tries.Add(1)
-				return nil, cloudproviderapi.NewRetryError("provisioning", retryPeriod)
+			c.tries.Add(1)
+			if tries[svc.UID]++; tries[svc.UID] < 4 {
+				return nil, errPending
 			}
-			return ready(svc, nodes)
+			return statusAt("127.30.64.1"), nil
 		}
-		w.run()
-		built = map[types.UID]int{}
-		tries.Store(0)
-		up.Store(1)
-		w.reportChange(cache.Change{Kind: cache.Recovered})
+		c.tries.Store(0)
+		c.reportChange(cache.Change{Kind: cache.Recovered})
 		synctest.Wait()
-		assert.LessOrEqual(t, tries.Load(), int32(2*50), "who is tried meanwhile is tried once more, and not again and again")
-		advanceTime(10 * retryPeriod)
-		assert.Equal(t, 50, w.countAddresses())
-		assert.EqualValues(t, 4*50, tries.Load(), "each as often as it takes")
+		assert.LessOrEqual(t, c.tries.Load(), int32(2*50),
+			"who is tried meanwhile is tried once more, and not again and again")
+		advanceTime(10 * errPending.RetryAfter())
+		assert.Equal(t, 50, c.countAddresses())
+		assert.EqualValues(t, 4*50, c.tries.Load(), "each as often as it takes")
 	})
 }
 
 // The end of a Service waits for the cloud too: for its answer, or for a protection to be lifted.
 func TestDeletionWaitsForTheCloud(t *testing.T) {
-	now := metav1.Now()
+	now, lb := metav1.Now(), built(t)
 	for name, tc := range map[string]struct {
 		reason string
 		change cache.Change
 		svc    func(svc *corev1.Service)
 	}{
 		"the protection is lifted": {
-			reason: contract.ReasonLoadBalancerProtected,
-			change: cache.Change{LoadBalancer: built(t, api.LoadBalancerActive)},
-			svc:    func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
+			reason: contract.ReasonLoadBalancerProtected, change: cache.Change{LoadBalancer: &lb},
+			svc: func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
 		},
 		"of another type": {
 			reason: contract.ReasonCloudUnavailable, change: cache.Change{Kind: cache.Recovered},
@@ -232,60 +201,60 @@ func TestDeletionWaitsForTheCloud(t *testing.T) {
 			svc := serviceWithAddress()
 			svc.Finalizers = append(svc.Finalizers, "example.com/other") // It stays for that.
 			tc.svc(svc)
-			w := newWatchWorld(t, svc)
-			w.setOutcome(svc, tc.reason)
-			deleted := 0
-			w.reconciler.deleted = func(*corev1.Service) error {
-				deleted++
-				return nil
-			}
+			w, deleted := newWorld(t, svc), 0
+			w.balancers.delete = func(*corev1.Service) error { deleted++; return nil }
 			w.run()
+			w.setOutcome(svc, tc.reason)
 			w.reportChange(tc.change)
 			synctest.Wait()
 			assert.Equal(t, 1, deleted, "the clock has not moved")
-			left, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-			require.NoError(t, err)
+			left := w.getService()
 			assert.Equal(t, []string{"example.com/other"}, left.Finalizers)
 			assert.Empty(t, left.Status.LoadBalancer.Ingress)
 		})
 	}
 }
 
-// Whose address is upstream's to get, or nobody's: the reconciler fails on any
-// call.
+// Whose address is upstream's to get, or nobody's. A call panics.
 func TestWaitingServicesLeftAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
-		cause  string
+		reason string
 		change func(svc *corev1.Service)
 		late   func(svc *corev1.Service) // what the informer has not seen
 	}{
 		"no trouble told":     {},
-		"the Service's fault": {cause: contract.ReasonInvalidService},
-		"without a finalizer": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
-			s.Finalizers = nil
-		}},
-		"made anew since": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
-			s.UID = "another"
-		}},
-		"upstream was quicker": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
-			s.Status = serviceWithAddress().Status
-		}},
+		"the Service's fault": {reason: contract.ReasonInvalidService},
+		"without a finalizer": {
+			reason: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Finalizers = nil },
+		},
+		"made anew since": {
+			reason: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" },
+		},
+		"upstream was quicker": {
+			reason: contract.ReasonCloudUnavailable,
+			late:   func(s *corev1.Service) { s.Status = serviceWithAddress().Status },
+		},
+		"made to stay": {
+			reason: contract.ReasonCloudUnavailable,
+			change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP },
+			late:   func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			svc := serviceWithoutAddress()
 			if tc.change != nil {
 				tc.change(svc)
 			}
-			w := newWatchWorld(t, svc)
+			w := newWorld(t, svc)
 			if tc.late != nil {
 				late := svc.DeepCopy()
 				tc.late(late)
-				require.NoError(t, w.api.Tracker().
-					Update(corev1.SchemeGroupVersion.WithResource("services"), late, "default"))
+				w.setService(late)
 			}
-			if tc.cause != "" {
-				w.setOutcome(svc, tc.cause)
+			if tc.reason != "" {
+				w.setOutcome(svc, tc.reason)
 			}
+			w.takeWrites()
 			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
 			assert.Empty(t, w.takeWrites())
 		})
@@ -297,31 +266,31 @@ func TestTargetsOfAnInvalidServiceAreRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := serviceWithAddress()
 		svc.Annotations[annotations.Prefix+annotations.ProxyProtocol] = "v9"
-		w := newWatchWorld(t, svc, node("fakecloud://i-1"))
-		lb := built(t, api.LoadBalancerActive)
+		w := newWorld(t, svc, node("fakecloud://i-1"))
+		lb, ensured := built(t), 0
 		lb.Listeners = nil
-		w.cloud.setBalancers(*lb)
-		ensured := 0
-		w.reconciler.ensure = func(*corev1.Service, []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+		w.memory.set(lb)
+		w.balancers.ensure = func(*corev1.Service) (*corev1.LoadBalancerStatus, error) {
 			ensured++
 			lb.Targets = api.Targets{{InstanceID: "i-1"}}
-			w.cloud.setBalancers(*lb)
+			w.memory.set(lb)
 			return nil, because(contract.ReasonInvalidService)
 		}
-		sync := func() {
-			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
-			advanceTime(overdueDelay + time.Second)
+		syncTwice := func() {
+			for range 2 {
+				require.NoError(t, w.syncService(t.Context(), uid))
+				advanceTime(overdueDelay + time.Second)
+			}
 		}
-		sync()
+		require.NoError(t, w.syncService(t.Context(), uid))
+		advanceTime(overdueDelay - time.Second)
+		require.NoError(t, w.syncService(t.Context(), uid))
 		require.Zero(t, ensured, "upstream is given a minute")
-		sync()
-		require.Equal(t, 1, ensured)
-		sync()
-		sync()
+		advanceTime(time.Second)
+		syncTwice()
 		require.Equal(t, 1, ensured, "nothing else is repaired")
-		w.cloud.setBalancers()
-		sync()
-		sync()
+		w.memory.set()
+		syncTwice()
 		require.Equal(t, 1, ensured, "nor created anew")
 	})
 }
