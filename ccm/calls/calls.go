@@ -7,6 +7,8 @@ package calls
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
@@ -38,24 +40,24 @@ func Controller(ctx context.Context) string {
 	return name
 }
 
-// callers are the controllers that call the methods of a provider.
-var callers = map[string]string{
-	"InstanceMetadata":          CloudNode,
-	"InstanceExists":            CloudNodeLifecycle,
-	"InstanceShutdown":          CloudNodeLifecycle,
-	"GetLoadBalancer":           ServiceLB,
-	"EnsureLoadBalancer":        ServiceLB,
-	"UpdateLoadBalancer":        ServiceLB,
-	"EnsureLoadBalancerDeleted": ServiceLB,
-	"ListRoutes":                NodeRoute,
-	"CreateRoute":               NodeRoute,
-	"DeleteRoute":               NodeRoute,
+// callerOf is upstream's controller that makes such a call. It does not name itself in the contexts that it passes.
+func callerOf(call core.Call) string {
+	switch call.Object.(type) {
+	case *corev1.Service:
+		return ServiceLB
+	case *corev1.Node:
+		if call.Method == "InstanceMetadata" {
+			return CloudNode
+		}
+		return CloudNodeLifecycle
+	}
+	return NodeRoute
 }
 
-// Charge has the provider's calls to the cloud charged to the controllers that call it. Upstream's do not name
-// themselves in the contexts that they pass. The cloud watch calls the same methods, in a context that is charged.
+// Charge has the provider's calls to the cloud charged to the controllers that make them. The cloud watch calls the
+// same methods, in a context that is charged.
 func Charge(p core.Provider) core.Provider {
 	return core.Wrap(p, func(ctx context.Context, call core.Call, next func(context.Context) error) error {
-		return next(For(ctx, callers[call.Method]))
+		return next(For(ctx, callerOf(call)))
 	})
 }

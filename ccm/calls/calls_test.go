@@ -2,49 +2,42 @@ package calls
 
 import (
 	"context"
-	"maps"
-	"reflect"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
-// callAll calls each method of a provider that calls the cloud.
-func callAll(ctx context.Context, p core.Provider) {
-	for _, part := range []any{p.Instances, p.LoadBalancers, p.Routes} {
-		for n := range reflect.TypeOf(part).NumMethod() {
-			method := reflect.ValueOf(part).Method(n)
-			takesContext := method.Type().NumIn() > 0 && method.Type().In(0) == reflect.TypeFor[context.Context]()
-			if !takesContext || reflect.TypeOf(part).Method(n).Name == "GetLoadBalancerName" {
-				continue
-			}
-			in := []reflect.Value{reflect.ValueOf(ctx)}
-			for i := 1; i < method.Type().NumIn(); i++ {
-				in = append(in, reflect.Zero(method.Type().In(i)))
-			}
-			method.Call(in)
-		}
-	}
-}
-
-// Each method is charged to the controller of upstream that calls it. What the cloud watch calls is charged to it.
+// Each call is charged to the controller of upstream that makes it. What the cloud watch calls is charged to it.
 func TestCharge(t *testing.T) {
-	charged := map[string]string{}
-	p := Charge(core.Wrap(core.Provider{}, func(
-		ctx context.Context, call core.Call, _ func(context.Context) error,
-	) error {
-		charged[call.Method] = Controller(ctx)
+	var charged string
+	p := Charge(core.Wrap(core.Provider{}, func(ctx context.Context, _ core.Call, _ func(context.Context) error) error {
+		charged = Controller(ctx)
 		return nil
 	}))
-	callAll(t.Context(), p)
-	want := maps.Clone(callers)
-	want["FindInstance"], want["MayDelete"] = "", "" // Only the cloud watch calls them.
-	assert.Equal(t, want, charged)
-
-	callAll(For(t.Context(), CloudWatch), p)
-	assert.Len(t, charged, len(want))
-	assert.Equal(t, []string{CloudWatch}, slices.Compact(slices.Collect(maps.Values(charged))))
+	for want, calls := range map[string][]func(context.Context){
+		CloudNode: {func(ctx context.Context) { _, _ = p.Instances.InstanceMetadata(ctx, &corev1.Node{}) }},
+		CloudNodeLifecycle: {
+			func(ctx context.Context) { _, _ = p.Instances.InstanceExists(ctx, &corev1.Node{}) },
+			func(ctx context.Context) { _, _ = p.Instances.InstanceShutdown(ctx, &corev1.Node{}) },
+		},
+		ServiceLB: {
+			func(ctx context.Context) { _, _, _ = p.LoadBalancers.GetLoadBalancer(ctx, "", &corev1.Service{}) },
+			func(ctx context.Context) { _ = p.LoadBalancers.EnsureLoadBalancerDeleted(ctx, "", &corev1.Service{}) },
+		},
+		NodeRoute: {
+			func(ctx context.Context) { _, _ = p.Routes.ListRoutes(ctx, "") },
+			func(ctx context.Context) { _ = p.Routes.CreateRoute(ctx, "", "", &cloudprovider.Route{}) },
+		},
+	} {
+		for _, call := range calls {
+			call(t.Context())
+			assert.Equal(t, want, charged)
+			call(For(t.Context(), CloudWatch))
+			assert.Equal(t, CloudWatch, charged)
+		}
+	}
 }

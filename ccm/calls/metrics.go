@@ -31,26 +31,25 @@ func describe(kind, name, help string, labels []string) *metrics.KubeOpts {
 // NewCounter makes a counter, documents it and puts it on /metrics. The name is
 // given without "fakecloud_ccm_". Call it once, while a package is initialised.
 func NewCounter(name, help string, labels ...string) *metrics.CounterVec {
-	v := metrics.NewCounterVec((*metrics.CounterOpts)(describe("counter", name, help, labels)), labels)
-	legacyregistry.MustRegister(v)
-	return v
+	return register(metrics.NewCounterVec((*metrics.CounterOpts)(describe("counter", name, help, labels)), labels))
 }
 
 // NewGauge is NewCounter for a value that goes up and down.
 func NewGauge(name, help string, labels ...string) *metrics.GaugeVec {
-	v := metrics.NewGaugeVec((*metrics.GaugeOpts)(describe("gauge", name, help, labels)), labels)
-	legacyregistry.MustRegister(v)
-	return v
+	return register(metrics.NewGaugeVec((*metrics.GaugeOpts)(describe("gauge", name, help, labels)), labels))
 }
 
 // newHistogram is NewCounter for durations, in seconds.
 func newHistogram(name, help string, buckets []float64, labels ...string) *metrics.HistogramVec {
 	o := describe("histogram", name, help, labels)
-	v := metrics.NewHistogramVec(&metrics.HistogramOpts{
+	return register(metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Name: o.Name, Help: o.Help, StabilityLevel: o.StabilityLevel, Buckets: buckets,
-	}, labels)
-	legacyregistry.MustRegister(v)
-	return v
+	}, labels))
+}
+
+func register[V metrics.Registerable](metric V) V {
+	legacyregistry.MustRegister(metric)
+	return metric
 }
 
 var (
@@ -71,9 +70,7 @@ var (
 // CacheQuestion counts a question to the cache, the CCM's memory of the cloud.
 func CacheQuestion(resource, result string) { cacheQuestions.WithLabelValues(resource, result).Inc() }
 
-func countThrottle(by throttler, how string) {
-	throttles.WithLabelValues(string(by), how).Inc()
-}
+func countThrottle(by, how string) { throttles.WithLabelValues(by, how).Inc() }
 
 // Markdown is the content of METRICS.md.
 func Markdown() string {

@@ -31,9 +31,9 @@ var verbs = map[string]string{
 	http.MethodGet: "get", http.MethodPatch: "update", http.MethodPut: "update", http.MethodDelete: "delete",
 }
 
-// Operation is the name of a call, such as list-instances, get-instance or create-load-balancer. It
+// operationOf is the name of a call, such as list-instances, get-instance or create-load-balancer. It
 // is "other" for what is no call of the cloud's API that a CCM makes.
-func Operation(method, path string) string {
+func operationOf(method, path string) string {
 	_, rest, _ := strings.Cut(path, "/v1/")
 	collection, id, hasID := strings.Cut(rest, "/")
 	one, verb := resources[collection], verbs[method]

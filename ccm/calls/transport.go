@@ -7,19 +7,17 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 const (
@@ -27,8 +25,8 @@ const (
 	// A call that would wait longer is answered at once: its caller's own retry
 	// comes later than that, and meanwhile keeps no worker busy.
 	maxDelay = time.Second
-	// MaxRetryAfter limits a Retry-After: a faulty proxy must not silence a CCM for long.
-	MaxRetryAfter = time.Minute
+	// maxRetryAfter limits a Retry-After: a faulty proxy must not silence a CCM for long.
+	maxRetryAfter = time.Minute
 )
 
 // Options say how many calls may be sent.
@@ -64,37 +62,32 @@ type transport struct {
 
 const allOperations = ""
 
-type throttler string
-
+// Whom the metrics name as the one who throttled a call.
 const (
-	byCloud  throttler = "cloud"
-	byClient throttler = "client"
+	byCloud  = "cloud"
+	byClient = "client"
 )
 
-// RoundTrip sends a call, or answers it in the cloud's place: 429, held back.
+// RoundTrip sends a call. For one that it holds back it returns a client.Error in the cloud's place.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	operation := Operation(req.Method, req.URL.Path)
-	if by, wait, err := t.waitForTurn(req.Context(), operation); err != nil || wait > 0 {
+	operation := operationOf(req.Method, req.URL.Path)
+	if err := t.waitForTurn(req.Context(), operation); err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // As RoundTrippers must.
 		}
-		if err != nil {
-			countThrottle(by, "given-up")
-			return nil, err
-		}
-		countThrottle(by, "held-back")
-		return t.heldBackResponse(req, by, wait), nil
-	}
-	end := startCall(cmp.Or(Controller(req.Context()), "unknown"), operation)
-	resp, err := t.next.RoundTrip(req)
-	if err != nil {
-		end(codeOf(nil, err))
 		return nil, err
 	}
-	if operation == streamEvents || resp.Body == nil || resp.Body == http.NoBody {
-		end(codeOf(resp, nil))
-	} else {
-		resp.Body = &countedBody{ReadCloser: resp.Body, end: end, code: codeOf(resp, nil)}
+	began := time.Now()
+	resp, err := t.next.RoundTrip(req)
+	if err == nil && operation != streamEvents {
+		err = readBody(resp) // An answer whose body is late counts as a timeout.
+	}
+	requests.WithLabelValues(cmp.Or(Controller(req.Context()), "unknown"), operation, codeOf(resp, err)).Inc()
+	if operation != streamEvents {
+		durations.WithLabelValues(operation).Observe(time.Since(began).Seconds())
+	}
+	if err != nil {
+		return nil, err
 	}
 	if wait := retryAfterOf(resp); wait > 0 {
 		countThrottle(byCloud, "answered")
@@ -106,81 +99,40 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// startCall returns what counts a call that was sent. It counts once, when the answer was read to the end:
-// an answer whose body is late counts as a timeout.
-func startCall(controller, operation string) (end func(code string)) {
-	began, once := time.Now(), new(sync.Once)
-	return func(code string) {
-		once.Do(func() {
-			requests.WithLabelValues(controller, operation, code).Inc()
-			if operation != streamEvents {
-				durations.WithLabelValues(operation).Observe(time.Since(began).Seconds())
-			}
-		})
-	}
+// readBody has the answer's body in memory.
+func readBody(resp *http.Response) error {
+	defer func(body io.Closer) { _ = body.Close() }(resp.Body)
+	content, err := io.ReadAll(resp.Body)
+	resp.Body = io.NopCloser(bytes.NewReader(content))
+	return err
 }
 
-// countedBody ends its call when it has been read, cannot be read, or is closed.
-type countedBody struct {
-	io.ReadCloser
-	end  func(code string)
-	code string // of the answer's head
-}
-
-func (b *countedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	switch {
-	case errors.Is(err, io.EOF):
-		b.end(b.code)
-	case err != nil:
-		b.end(codeOf(nil, err))
-	}
-	return n, err
-}
-
-func (b *countedBody) Close() error {
-	b.end(b.code)
-	return b.ReadCloser.Close()
-}
-
-// waitForTurn returns zero values when the call may be sent. For a call that is held
-// back it returns at once, with who throttles it and for how long. With an error, which is
-// its context's, it says who made it wait.
-func (t *transport) waitForTurn(ctx context.Context, operation string) (throttler, time.Duration, error) {
-	// Our own limit comes first: while a call waits for it, the cloud may ask us to
-	// stay away.
+// waitForTurn returns nil when the call may be sent. For one that is held back it returns an error at once.
+func (t *transport) waitForTurn(ctx context.Context, operation string) error {
+	// Our own limit comes first: while a call waits for it, the cloud may ask us to stay away.
 	if t.limit != nil {
 		if wait := t.remainingStayAway(operation); wait > maxDelay {
-			return byCloud, wait, nil // It takes nothing from the limit.
+			return t.heldBack(byCloud, wait) // It takes nothing from the limit.
 		}
 		now := time.Now()
 		turn := t.limit.ReserveN(now, 1)
 		wait := turn.DelayFrom(now)
 		if wait > maxWait(ctx, now) {
 			turn.CancelAt(now)
-			return byClient, wait, nil
+			return t.heldBack(byClient, wait)
 		}
-		if wait > 0 {
-			countThrottle(byClient, "delayed")
-			if err := sleepContext(ctx, wait); err != nil {
-				turn.Cancel()
-				return byClient, 0, err
-			}
+		if err := delay(ctx, byClient, wait); err != nil {
+			turn.Cancel()
+			return err
 		}
 	}
-	for delayed := false; ; {
+	for {
 		wait := t.remainingStayAway(operation)
-		switch {
-		case wait <= 0:
-			return "", 0, nil
-		case wait > min(maxDelay, maxWait(ctx, time.Now())):
-			return byCloud, wait, nil
-		case !delayed:
-			delayed = true
-			countThrottle(byCloud, "delayed")
+		if wait > min(maxDelay, maxWait(ctx, time.Now())) {
+			return t.heldBack(byCloud, wait)
 		}
-		if err := sleepContext(ctx, wait); err != nil {
-			return byCloud, 0, err
+		if err := delay(ctx, byCloud, wait); wait <= 0 || err != nil {
+			return err
 		}
 	}
 }
@@ -209,11 +161,17 @@ func (t *transport) stayAway(operation string, wait time.Duration) {
 	}
 }
 
-func sleepContext(ctx context.Context, d time.Duration) error {
+// delay waits before a call is sent.
+func delay(ctx context.Context, by string, wait time.Duration) error {
+	if wait <= 0 {
+		return nil
+	}
+	countThrottle(by, "delayed")
 	select {
-	case <-time.After(d):
+	case <-time.After(wait):
 		return nil
 	case <-ctx.Done():
+		countThrottle(by, "given-up")
 		return ctx.Err()
 	}
 }
@@ -231,31 +189,20 @@ func retryAfterOf(resp *http.Response) time.Duration {
 	if (err != nil || wait <= 0) && resp.StatusCode == http.StatusTooManyRequests {
 		return time.Second
 	}
-	return min(max(wait, 0), MaxRetryAfter)
+	return min(max(wait, 0), maxRetryAfter)
 }
 
-// heldBackResponse is the answer to a call that was not sent. It has the form of the
-// cloud's own answers, so that callers need to know one kind of throttling only.
-func (t *transport) heldBackResponse(req *http.Request, by throttler, wait time.Duration) *http.Response {
-	seconds := int(math.Ceil(wait.Seconds()))
-	detail := fmt.Sprintf("not sent: the cloud's Retry-After lasts for another %d s", seconds)
+// heldBack is the error of a call that was not sent. It has the form of the cloud's own refusals, so that callers
+// need to know one kind of throttling only.
+func (t *transport) heldBack(by string, wait time.Duration) error {
+	countThrottle(by, "held-back")
+	wait = time.Duration(math.Ceil(wait.Seconds())) * time.Second
+	detail := fmt.Sprintf("not sent: the cloud's Retry-After lasts for another %g s", wait.Seconds())
 	if by == byClient {
-		detail = fmt.Sprintf(
-			"not sent: over this CCM's own limit of %g calls a second (qps and burst in its cloud config) for another %d s",
-			t.opts.QPS, seconds,
-		)
+		detail = fmt.Sprintf("not sent: over this CCM's own limit of %g calls a second (qps and burst in its cloud config) "+
+			"for another %g s", t.opts.QPS, wait.Seconds())
 	}
-	title := http.StatusText(http.StatusTooManyRequests)
-	body, _ := json.Marshal(api.Problem{ // Of strings and numbers: it cannot fail.
-		Type: "about:blank", Title: title, Status: http.StatusTooManyRequests,
-		Code: api.RateLimited, Detail: detail, RequestID: "none",
-	})
-	return &http.Response{
-		Status: fmt.Sprintf("%d %s", http.StatusTooManyRequests, title), StatusCode: http.StatusTooManyRequests,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
-		Header: http.Header{
-			"Content-Type": {"application/problem+json"}, "Retry-After": {strconv.Itoa(seconds)},
-		},
-		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)),
-	}
+	return &client.Error{Status: http.StatusTooManyRequests, RetryAfter: wait, Problem: api.Problem{
+		Status: http.StatusTooManyRequests, Code: api.RateLimited, Detail: detail, RequestID: "none",
+	}}
 }

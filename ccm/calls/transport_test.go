@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -72,39 +73,22 @@ func clientOf(t *testing.T, cloud http.RoundTripper, o Options) *client.Client {
 	return c
 }
 
-// grew tells by how much a value has grown since grew was called.
-func grew[N float64 | uint64](t *testing.T, value func() (N, error)) func() N {
+func valueOf(t *testing.T, counter metrics.CounterMetric) float64 {
 	t.Helper()
-	before, err := value()
+	value, err := testutil.GetCounterMetricValue(counter)
 	require.NoError(t, err)
-	return func() N {
-		after, err := value()
-		require.NoError(t, err)
-		return after - before
-	}
+	return value
 }
 
-func throttlesOf(t *testing.T, by, how string) func() float64 {
-	return grew(t, func() (float64, error) {
-		return testutil.GetCounterMetricValue(throttles.WithLabelValues(by, how))
-	})
-}
-
-func requestsOf(t *testing.T, controller, operation, code string) func() float64 {
-	return grew(t, func() (float64, error) {
-		return testutil.GetCounterMetricValue(requests.WithLabelValues(controller, operation, code))
-	})
-}
-
-func durationsOf(t *testing.T, operation string) func() uint64 {
-	return grew(t, func() (uint64, error) {
-		return testutil.GetHistogramMetricCount(durations.WithLabelValues(operation))
-	})
+// assertThrottled asserts how often calls were throttled since throttles was reset.
+func assertThrottled(t *testing.T, want int, by, how string) {
+	t.Helper()
+	assert.InDelta(t, want, valueOf(t, throttles.WithLabelValues(by, how)), 0, "%s %s", how, by)
 }
 
 type answer struct {
 	status     int
-	retryAfter string
+	retryAfter time.Duration
 }
 
 // send asks for something that begins with /v1/, for ten seconds at most.
@@ -115,9 +99,12 @@ func send(t *testing.T, rt http.RoundTripper, path string) answer {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://cloud.invalid/v1/"+path, nil)
 	require.NoError(t, err)
 	resp, err := rt.RoundTrip(req)
+	var heldBack *client.Error
+	if errors.As(err, &heldBack) {
+		return answer{heldBack.Status, heldBack.RetryAfter}
+	}
 	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return answer{resp.StatusCode, resp.Header.Get("Retry-After")}
+	return answer{resp.StatusCode, 0}
 }
 
 // A 429 is of all calls, and a 503 of its operation.
@@ -142,7 +129,7 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 				cloud := &fakeCloud{}
 				cloud.refuse(tc.status, tc.header)
 				rt := Wrap(Options{})(cloud)
-				heldBack, answered := throttlesOf(t, "cloud", "held-back"), throttlesOf(t, "cloud", "answered")
+				throttles.Reset()
 				assert.Equal(t, tc.status, send(t, rt, "instances/i-1").status)
 				cloud.answer = nil
 				if tc.wait > 0 {
@@ -150,8 +137,8 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 					assert.Equal(t, http.StatusTooManyRequests, send(t, rt, "instances/i-1").status)
 					assert.Len(t, cloud.at, 1, "the second was not sent")
 					assert.Zero(t, time.Since(began), "and nobody waited")
-					assert.Equal(t, 1., heldBack())
-					assert.Equal(t, 1., answered())
+					assertThrottled(t, 1, byCloud, "held-back")
+					assertThrottled(t, 1, byCloud, "answered")
 					isOfAll := tc.status == http.StatusTooManyRequests
 					assert.Equal(t, isOfAll, send(t, rt, "routes").status == http.StatusTooManyRequests)
 				}
@@ -189,26 +176,26 @@ func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 			return says(req, http.StatusTooManyRequests, "", ""), nil // That is a second.
 		}
 		c := clientOf(t, cloud, Options{})
-		delayed := throttlesOf(t, "cloud", "delayed")
+		throttles.Reset()
 		_, err := c.GetInstance(t.Context(), "i-1") // The client's own retry comes sooner.
 		require.NoError(t, err)
 		require.Len(t, cloud.at, 2)
 		assert.Equal(t, time.Second, cloud.at[1].Sub(cloud.at[0]))
-		assert.Equal(t, 1., delayed())
+		assertThrottled(t, 1, byCloud, "delayed")
 	})
 }
 
 func TestOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := Wrap(Options{QPS: 10, Burst: 5})(&fakeCloud{})
-		delayed, byCloud := throttlesOf(t, "client", "delayed"), throttlesOf(t, "cloud", "delayed")
+		throttles.Reset()
 		began := time.Now()
 		for range 25 {
 			send(t, rt, "routes")
 		}
 		assert.Equal(t, 2*time.Second, time.Since(began), "5 at once, then 10 a second")
-		assert.Equal(t, 20., delayed())
-		assert.Zero(t, byCloud())
+		assertThrottled(t, 20, byClient, "delayed")
+		assertThrottled(t, 0, byCloud, "delayed")
 	})
 }
 
@@ -218,13 +205,14 @@ func TestOwnLimitKeepsWithinTheCallsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
 		rt := Wrap(Options{QPS: 0.1, Burst: 1})(cloud)
-		heldBack, began := throttlesOf(t, "client", "held-back"), time.Now()
+		throttles.Reset()
+		began := time.Now()
 		assert.Equal(t, http.StatusOK, send(t, rt, "routes").status)
 		for range 100 { // 10 s to wait, 10 s of time.
-			assert.Equal(t, answer{http.StatusTooManyRequests, "10"}, send(t, rt, "routes"))
+			assert.Equal(t, answer{http.StatusTooManyRequests, 10 * time.Second}, send(t, rt, "routes"))
 		}
 		assert.Zero(t, time.Since(began))
-		assert.Equal(t, 100., heldBack())
+		assertThrottled(t, 100, byClient, "held-back")
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, http.StatusOK, send(t, rt, "routes").status)
 		assert.Len(t, cloud.at, 2)
@@ -237,29 +225,39 @@ func TestACallThatIsGivenUpStopsWaiting(t *testing.T) {
 		c := clientOf(t, cloud, Options{QPS: 0.1, Burst: 1})
 		_, err := c.GetInstance(t.Context(), "i-1")
 		require.NoError(t, err)
-		givenUp := throttlesOf(t, "client", "given-up")
+		throttles.Reset()
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		require.ErrorIs(t, c.Watch(ctx, 0, false, nil), context.Canceled) // The stream has no end by itself.
 		assert.Len(t, cloud.at, 1)
-		assert.Equal(t, 1., givenUp())
+		assertThrottled(t, 1, byClient, "given-up")
 	})
 }
 
 func TestWhatIsCounted(t *testing.T) {
+	requests.Reset()
+	durations.Reset()
 	cloud := &fakeCloud{}
 	c := clientOf(t, cloud, Options{})
-	got, getTook := requestsOf(t, "unknown", "get-instance", "200"), durationsOf(t, "get-instance")
+	assertCounted := func(want int, controller, operation, code string) {
+		t.Helper()
+		assert.InDelta(t, want, valueOf(t, requests.WithLabelValues(controller, operation, code)), 0, code)
+	}
+	assertTimed := func(want int, operation string) {
+		t.Helper()
+		count, err := testutil.GetHistogramMetricCount(durations.WithLabelValues(operation))
+		require.NoError(t, err)
+		assert.EqualValues(t, want, count, operation)
+	}
 	_, err := c.GetInstance(t.Context(), "i-1")
 	require.NoError(t, err)
-	assert.Equal(t, 1., got())
-	assert.EqualValues(t, 1, getTook())
+	assertCounted(1, "unknown", "get-instance", "200")
+	assertTimed(1, "get-instance")
 
-	streamed, streamTook := requestsOf(t, Inventory, "stream-events", "200"), durationsOf(t, "stream-events")
 	cloud.refuse(http.StatusOK, "")
 	require.NoError(t, c.Watch(For(t.Context(), Inventory), 0, false, nil))
-	assert.Equal(t, 1., streamed())
-	assert.Zero(t, streamTook())
+	assertCounted(1, Inventory, "stream-events", "200")
+	assertTimed(0, "stream-events")
 
 	// Calls that fail before the head of their answer, and after it.
 	for code, failure := range map[string]struct{ head, body error }{
@@ -273,20 +271,16 @@ func TestWhatIsCounted(t *testing.T) {
 			resp.Body = io.NopCloser(iotest.ErrReader(failure.body))
 			return resp, failure.head
 		}
-		failed, failedTook := requestsOf(t, ServiceLB, "delete-load-balancer", code), durationsOf(t, "delete-load-balancer")
-		succeeded := requestsOf(t, ServiceLB, "delete-load-balancer", "200")
-		_, err = c.DeleteLoadBalancer(For(t.Context(), ServiceLB), "lb-1")
+		_, err = c.DeleteLoadBalancer(client.OneAttempt(For(t.Context(), ServiceLB)), "lb-1")
 		require.Error(t, err)
-		assert.Positive(t, failed(), code)
-		assert.Positive(t, failedTook(), code)
-		assert.Zero(t, succeeded(), code)
+		assertCounted(1, ServiceLB, "delete-load-balancer", code)
 	}
+	assertCounted(0, ServiceLB, "delete-load-balancer", "200")
+	assertTimed(4, "delete-load-balancer")
 
-	hits := grew(t, func() (float64, error) {
-		return testutil.GetCounterMetricValue(cacheQuestions.WithLabelValues("instance", "hit"))
-	})
+	cacheQuestions.Reset()
 	CacheQuestion("instance", "hit")
-	assert.Equal(t, 1., hits())
+	assert.Equal(t, 1., valueOf(t, cacheQuestions.WithLabelValues("instance", "hit")))
 }
 
 func TestOperation(t *testing.T) {
@@ -307,7 +301,7 @@ func TestOperation(t *testing.T) {
 		{"BREW", "/v1/instances/i-1", "other"},
 		{"GET", "/readyz", "other"},
 	} {
-		assert.Equal(t, tc.want, Operation(tc.method, tc.path), "%s %s", tc.method, tc.path)
+		assert.Equal(t, tc.want, operationOf(tc.method, tc.path), "%s %s", tc.method, tc.path)
 	}
 }
 

@@ -10,7 +10,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
@@ -18,15 +22,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// ErrWrongProject is in the chain of an error about an answer that is not about our project.
-var ErrWrongProject error = wrongProject{}
+// wrongProjectError means that an answer, or the token in use, is not of our project.
+type wrongProjectError string
 
-type wrongProject struct{}
-
-func (wrongProject) Error() string { return "wrong project" }
+func (e wrongProjectError) Error() string { return "wrong project: " + string(e) }
 
 // Cause is what core.CauseOf returns for it.
-func (wrongProject) Cause() core.Cause { return core.Cause{Reason: contract.ReasonWrongProject} }
+func (wrongProjectError) Cause() core.Cause { return core.Cause{Reason: contract.ReasonWrongProject} }
 
 // errTokenChanged means that an answer may be about the project of the former token.
 var errTokenChanged = errors.New("the cloud token has changed meanwhile")
@@ -49,49 +51,80 @@ type Source interface {
 // Safe for concurrent use.
 type Cloud struct {
 	Source
-	project project
+	project string // ours, by name or ID
+	// token tells tokens apart: the cloud is asked for its project again when it returns another value.
+	token  func() string
+	asking singleflight.Group
+	known  atomic.Pointer[knownToken]
 }
+
+// knownToken is a token, as Cloud.token tells it apart, that belongs to our project.
+type knownToken struct{ token, projectID string }
 
 // Reject returns the cloud with definite answers about the project, which is given by name or ID. What
 // token returns must change when the token in use does.
 func Reject(source Source, projectNameOrID string, token func() string) *Cloud {
-	return &Cloud{Source: source, project: project{ask: source.Project, want: projectNameOrID, token: token}}
+	return &Cloud{Source: source, project: projectNameOrID, token: token}
 }
 
 // CheckToken fails unless the token in use belongs to our project.
 func (c *Cloud) CheckToken(ctx context.Context) error {
-	_, err := c.project.resolveID(ctx)
+	_, err := c.projectID(ctx)
 	return err
+}
+
+// projectID returns our project's ID. It fails unless the token in use belongs to the project. The cloud is asked once
+// for each token.
+func (c *Cloud) projectID(ctx context.Context) (string, error) {
+	token := c.token()
+	if known := c.known.Load(); known != nil && known.token == token {
+		return known.projectID, nil
+	}
+	id, err, _ := c.asking.Do(token, func() (any, error) {
+		found, err := c.Project(ctx)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("asking the cloud for our project: %w", err)
+		case found.Name != c.project && found.ID != c.project:
+			return "", wrongProjectError(fmt.Sprintf("the cloud token belongs to project %s (%s), "+
+				"but this CCM is configured for %q", found.Name, found.ID, c.project))
+		case c.token() != token:
+			return "", errTokenChanged
+		}
+		c.known.Store(&knownToken{token, found.ID})
+		return found.ID, nil
+	})
+	return id.(string), err
 }
 
 // GetInstance fails with a client.IsNotFound error only if our project has no such instance.
 func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return one(ctx, c, id, func() (*api.Instance, error) { return c.Source.GetInstance(ctx, id) })
+	return one(ctx, c, id, c.Source.GetInstance)
 }
 
 // GetLoadBalancer fails with a client.IsNotFound error only if our project has no such load balancer.
 func (c *Cloud) GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
-	return one(ctx, c, id, func() (*api.LoadBalancer, error) { return c.Source.GetLoadBalancer(ctx, id) })
+	return one(ctx, c, id, c.Source.GetLoadBalancer)
 }
 
 // ListInstances returns instances of our project.
 func (c *Cloud) ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error) {
-	return list(ctx, c, func() ([]api.Instance, error) { return c.Source.ListInstances(ctx, f) })
+	return list(ctx, c, f, c.Source.ListInstances)
 }
 
 // ListLoadBalancers returns load balancers of our project.
 func (c *Cloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-	return list(ctx, c, func() ([]api.LoadBalancer, error) { return c.Source.ListLoadBalancers(ctx, f) })
+	return list(ctx, c, f, c.Source.ListLoadBalancers)
 }
 
 // ListAddresses returns reserved addresses of our project.
 func (c *Cloud) ListAddresses(ctx context.Context, f client.AddressFilter) ([]api.ReservedAddress, error) {
-	return list(ctx, c, func() ([]api.ReservedAddress, error) { return c.Source.ListAddresses(ctx, f) })
+	return list(ctx, c, f, c.Source.ListAddresses)
 }
 
 // ListRoutes returns routes of our project.
 func (c *Cloud) ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error) {
-	return list(ctx, c, func() ([]api.Route, error) { return c.Source.ListRoutes(ctx, f) })
+	return list(ctx, c, f, c.Source.ListRoutes)
 }
 
 // UpdateLoadBalancer fails with a client.IsNotFound error only if our project has no such load balancer.
@@ -121,10 +154,14 @@ func (c *Cloud) Follow(
 ) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	token := c.project.token()
-	go c.endWithToken(ctx, token, end)
+	token := c.token()
+	go wait.UntilWithContext(ctx, func(context.Context) {
+		if c.token() != token {
+			end(errTokenChanged)
+		}
+	}, tokenPeriod)
 	err := c.Source.Follow(ctx, after, func(event api.Event) error {
-		if s, known := subjectOfEvent(event); known {
+		if s := subjectOf(event); s.kind != "" {
 			if err := c.checkProject(ctx, s); err != nil {
 				return err
 			}
@@ -144,29 +181,12 @@ func (c *Cloud) Follow(
 	return err
 }
 
-// endWithToken ends a stream that began with that token when another token is in use.
-func (c *Cloud) endWithToken(ctx context.Context, token string, end context.CancelCauseFunc) {
-	tick := time.NewTicker(tokenPeriod)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if c.project.token() != token {
-				end(errTokenChanged)
-				return
-			}
-		}
-	}
-}
-
 // checkStillToken fails unless that token is still in use and belongs to our project.
 func (c *Cloud) checkStillToken(ctx context.Context, token string) error {
 	if err := c.CheckToken(ctx); err != nil {
 		return err
 	}
-	if c.project.token() != token {
+	if c.token() != token {
 		return errTokenChanged
 	}
 	return nil
@@ -174,11 +194,11 @@ func (c *Cloud) checkStillToken(ctx context.Context, token string) error {
 
 // list returns a list that began and ended with a token of our project, and shows nothing of another. An
 // empty list names no project.
-func list[T api.Instance | api.LoadBalancer | api.ReservedAddress | api.Route](
-	ctx context.Context, c *Cloud, ask func() ([]T, error),
+func list[T, Filter any](
+	ctx context.Context, c *Cloud, filter Filter, ask func(context.Context, Filter) ([]T, error),
 ) ([]T, error) {
-	token := c.project.token()
-	found, err := ask()
+	token := c.token()
+	found, err := ask(ctx, filter)
 	if err = c.checkRefusal(ctx, err); client.IsNotFound(err) {
 		// It must not be taken for the end of the resource for which somebody had the list made.
 		err = fmt.Errorf("the answer is not used: a list was asked for, and the cloud said: %s", err.Error())
@@ -198,10 +218,10 @@ func list[T api.Instance | api.LoadBalancer | api.ReservedAddress | api.Route](
 }
 
 // one returns the resource that was asked for by its ID, of our project.
-func one[T api.Instance | api.LoadBalancer](
-	ctx context.Context, c *Cloud, id string, ask func() (*T, error),
+func one[T any](
+	ctx context.Context, c *Cloud, id string, ask func(context.Context, string) (*T, error),
 ) (*T, error) {
-	found, err := ask()
+	found, err := ask(ctx, id)
 	if err != nil {
 		return nil, c.checkRefusal(ctx, err)
 	}
@@ -218,6 +238,7 @@ func one[T api.Instance | api.LoadBalancer](
 // subject is what an answer is about.
 type subject struct{ kind, id, project string }
 
+// subjectOf is without a kind for an event about something else.
 func subjectOf(resource any) subject {
 	switch r := resource.(type) {
 	case *api.Instance:
@@ -228,28 +249,24 @@ func subjectOf(resource any) subject {
 		return subject{"address", r.ID, r.Project}
 	case *api.Route:
 		return subject{"route", r.ID, r.Project}
+	case api.Event:
+		switch {
+		case r.Instance != nil:
+			return subjectOf(r.Instance)
+		case r.LoadBalancer != nil:
+			return subjectOf(r.LoadBalancer)
+		case r.Route != nil:
+			return subjectOf(r.Route)
+		}
 	}
 	return subject{}
 }
 
-// subjectOfEvent is what an event is about, if it is of a kind that is checked.
-func subjectOfEvent(event api.Event) (s subject, known bool) {
-	switch {
-	case event.Instance != nil:
-		return subjectOf(event.Instance), true
-	case event.LoadBalancer != nil:
-		return subjectOf(event.LoadBalancer), true
-	case event.Route != nil:
-		return subjectOf(event.Route), true
-	}
-	return subject{}, false
-}
-
 func (c *Cloud) checkProject(ctx context.Context, s subject) error {
-	ours, err := c.project.resolveID(ctx)
+	ours, err := c.projectID(ctx)
 	if err == nil && s.project != ours {
-		err = fmt.Errorf("%w: the answer is not used: %s %s belongs to project %q, which is not ours",
-			ErrWrongProject, s.kind, s.id, s.project)
+		err = wrongProjectError(fmt.Sprintf("the answer is not used: %s %s belongs to project %q, which is not ours",
+			s.kind, s.id, s.project))
 	}
 	return err
 }
@@ -260,13 +277,12 @@ func (c *Cloud) checkRefusal(ctx context.Context, refusal error) error {
 	if !client.IsNotFound(refusal) {
 		return refusal
 	}
-	ours, err := c.project.resolveID(ctx)
+	ours, err := c.projectID(ctx)
 	if err != nil {
 		return err
 	}
 	if project := client.ProjectOf(refusal); project != ours {
-		return fmt.Errorf("%w: the answer is not used: project %q is not ours: %s",
-			ErrWrongProject, project, refusal.Error())
+		return wrongProjectError(fmt.Sprintf("the answer is not used: project %q is not ours: %v", project, refusal))
 	}
 	return refusal
 }

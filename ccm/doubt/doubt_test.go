@@ -1,6 +1,7 @@
 package doubt_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/doubt"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -23,7 +26,7 @@ type source struct {
 	doubt.Source
 	mu      sync.Mutex
 	token   string
-	project string // "" for a cloud that does not answer
+	project string // "nobody's" for a cloud that does not answer
 	asked   int    // how often somebody asked for the project
 
 	whileAsked func()
@@ -58,7 +61,7 @@ func (s *source) Project(context.Context) (*api.Project, error) {
 	if meanwhile != nil {
 		meanwhile()
 	}
-	if name == "" {
+	if name == "nobody's" {
 		return nil, errors.New("no answer")
 	}
 	return &api.Project{ID: "p-" + name, Name: name}, nil
@@ -96,7 +99,7 @@ func TestOneResource(t *testing.T) {
 		"not found":                           {refusal: notFoundIn("p-lab"), want: "not-found", notFound: true},
 		"not found in another project":        {refusal: notFoundIn("p-other"), want: `project "p-other" is not ours`},
 		"not found, by another's token":       {refusal: notFoundIn("p-lab"), project: "other", want: "belongs to project other"},
-		"not found, and nobody knows whose":   {refusal: notFoundIn("p-lab"), project: "-", want: "no answer"},
+		"not found, and nobody knows whose":   {refusal: notFoundIn("p-lab"), project: "nobody's", want: "no answer"},
 		"another refusal":                     {refusal: errors.New("boom"), want: "boom"},
 		"another instance":                    {answer: &api.Instance{ID: "i-2", Project: "p-lab"}, want: `instance i-1 and answered with "i-2"`},
 		"that instance, of another project":   {answer: &api.Instance{ID: "i-1", Project: "p-other"}, want: `i-1 belongs to project "p-other"`},
@@ -104,13 +107,7 @@ func TestOneResource(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, c := newSource()
-			switch tc.project {
-			case "":
-			case "-":
-				s.project = ""
-			default:
-				s.project = tc.project
-			}
+			s.project = cmp.Or(tc.project, s.project)
 			s.instance = func(string) (*api.Instance, error) { return tc.answer, tc.refusal }
 			_, err := c.GetInstance(t.Context(), "i-1")
 			assert.Equal(t, tc.notFound, client.IsNotFound(err))
@@ -126,7 +123,7 @@ func TestOneResource(t *testing.T) {
 func TestDeletionsAreOfOurProject(t *testing.T) {
 	_, c := newSource()
 	err := c.DeleteRoute(t.Context(), "r-1")
-	require.ErrorIs(t, err, doubt.ErrWrongProject)
+	assert.Equal(t, contract.ReasonWrongProject, core.CauseOf(err).Reason)
 	assert.False(t, client.IsNotFound(err))
 }
 
@@ -199,7 +196,7 @@ func TestTheProjectIsAskedForOncePerToken(t *testing.T) {
 func TestTokenSwappedWhileTheProjectIsAskedFor(t *testing.T) {
 	s, c := newSource()
 	s.whileAsked = func() { s.use("b", "lab") }
-	require.ErrorContains(t, c.CheckToken(t.Context()), "changed while its project was looked up")
+	require.ErrorContains(t, c.CheckToken(t.Context()), "token has changed")
 	require.NoError(t, c.CheckToken(t.Context()))
 	assert.Equal(t, 2, s.asked)
 }

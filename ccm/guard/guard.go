@@ -5,16 +5,18 @@ package guard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
@@ -76,23 +78,24 @@ const (
 // The window is kept in the cluster, so that neither a restart nor a new leader spends a budget twice. No
 // deletion is allowed that cannot be recorded first. Safe for concurrent use.
 type Budget struct {
-	kind   Kind
-	limits Limits
-	clock  clock.PassiveClock
-	events core.Events
-	store  *configMap // set by Keep
+	kind       Kind
+	limits     Limits
+	clock      clock.PassiveClock
+	events     core.Events
+	configMaps typedcorev1.ConfigMapInterface // set by Keep
 	// list returns the UIDs of all objects.
 	list   func() sets.Set[types.UID]
 	synced cache.InformerSynced // whether list is complete; nil before Watch
 
-	mu      sync.Mutex
-	loaded  bool // now equals the stored window
-	now     window
+	mu sync.Mutex
+	// record is as it was last read or written: nil if it must be read again, without a name if there is none.
+	record  *corev1.ConfigMap
+	now     window              // in the record
 	allowed sets.Set[types.UID] // by this process, of objects that are still there
 	held    map[types.UID]time.Time
 }
 
-// New makes a budget. Call Watch and Run before the controllers start.
+// New makes a budget. Call Keep, Watch and Run before the controllers start.
 func New(kind Kind, limits Limits, events core.Events) *Budget {
 	b := &Budget{
 		kind: kind, limits: limits, clock: clock.RealClock{}, events: events,
@@ -110,68 +113,26 @@ func (b *Budget) Watch(list func() sets.Set[types.UID], synced cache.InformerSyn
 }
 
 // Run looks for confirmations until ctx ends.
-func (b *Budget) Run(ctx context.Context) {
-	if cache.WaitForCacheSync(ctx.Done(), b.hasSynced) {
-		wait.UntilWithContext(ctx, b.refresh, refreshPeriod)
-	}
-}
-
-func (b *Budget) hasSynced() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.synced != nil && b.synced()
-}
+func (b *Budget) Run(ctx context.Context) { wait.UntilWithContext(ctx, b.refresh, refreshPeriod) }
 
 // refresh reads a stopped window again: a person may have raised its budget.
 func (b *Budget) refresh(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.updateMetrics()
+	if b.record == nil || b.isHolding() {
+		if err := b.load(ctx); err != nil {
+			klog.V(2).InfoS("Mass-deletion guard: cannot read its record", "kind", b.kind.Many, "err", err)
+			return
+		}
+	}
 	there := b.list()
 	maps.DeleteFunc(b.held, func(uid types.UID, _ time.Time) bool { return !there.Has(uid) })
-	b.loaded = b.loaded && !b.isHolding()
-	if err := b.load(ctx); err != nil {
-		klog.V(2).InfoS("Mass-deletion guard: cannot read its record", "kind", b.kind.Many, "err", err)
-	}
 }
 
 // isHolding tells whether nothing more may be deleted until the window is over.
 func (b *Budget) isHolding() bool {
 	return b.now.Stopped && !b.now.Raised && b.clock.Now().Before(b.now.Ends)
-}
-
-// load reads the window, unless it is loaded, and takes in a confirmation.
-func (b *Budget) load(ctx context.Context) error {
-	if b.loaded {
-		return nil
-	}
-	if b.synced == nil || !b.synced() {
-		return fmt.Errorf("the list of %s is not complete yet", b.kind.Many)
-	}
-	stored, err := b.store.load(ctx, b.kind.Key)
-	if err != nil {
-		return err
-	}
-	b.now, b.loaded = stored, true
-	if !b.now.Stopped || b.now.Raised || b.store.confirmed(b.kind.Confirmation) != b.now.Number {
-		return nil
-	}
-	b.now.Raised = true
-	if err := b.save(ctx); err != nil {
-		return err
-	}
-	klog.InfoS("Mass-deletion guard: a person has raised the budget", "kind", b.kind.Many, "trip", b.now.Number)
-	b.events.Note(b.store.last, contract.ReasonMassDeletionConfirmed, fmt.Sprintf(
-		"Trip %d was confirmed: %d %s are deleted as soon as each is reported gone once more",
-		b.now.Number, len(b.held), b.kind.Many))
-	return nil
-}
-
-// save writes the window. After an error it must be loaded again.
-func (b *Budget) save(ctx context.Context) error {
-	err := b.store.save(ctx, b.kind.Key, b.now)
-	b.loaded = err == nil
-	return err
 }
 
 // Admit allows the deletion of a candidate that was just reported gone. An error keeps it.
@@ -194,10 +155,9 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 	b.now.Known = max(b.now.Known, b.list().Insert(c.UID).Len())
 	limit := b.limits.budget(b.now.Known)
 	most := limit // for this candidate
-	switch {
-	case c.InUse && b.now.Strict:
+	if c.InUse && b.now.Strict {
 		most = 0
-	case c.InUse:
+	} else if c.InUse {
 		most = (limit + 1) / 2
 	}
 	switch {
@@ -234,7 +194,8 @@ func (b *Budget) spend(ctx context.Context, c Candidate) error {
 
 // refuse returns the error for a candidate that is kept because the window cannot be read or saved.
 func (b *Budget) refuse(c Candidate, err error) error {
-	if c.Object != nil && !errors.Is(err, errChanged) {
+	isRace := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) // Somebody has written since it was read.
+	if c.Object != nil && !isRace {
 		b.events.WarnOnce(c.Object, topicHeld, contract.ReasonMassDeletionGuardFailed, "", fmt.Sprintf(
 			"%s is not deleted, although %s: the mass-deletion guard cannot save its record: %v; allow the CCM to get, "+
 				"create and update configmap %s/%s (see manifests/ccm/base/rbac)",
@@ -251,13 +212,11 @@ func (b *Budget) stop(ctx context.Context, now time.Time) error {
 		return err
 	}
 	trips.WithLabelValues(b.kind.One).Inc()
-	klog.ErrorS(nil, "Mass-deletion guard: too many objects were reported gone; no more are deleted",
-		"kind", b.kind.Many, "trip", b.now.Number, "deleted", b.now.Spent, "known", b.now.Known,
-		"until", b.now.Ends, "confirm", b.confirmCommand())
-	b.events.WarnOnce(b.store.last, topicStopped, contract.ReasonMassDeletionStopped, fmt.Sprint(b.now.Number),
-		fmt.Sprintf("Mass deletion stopped (trip %d): more than %d of %d %s %s within %s. No more are deleted for %s. %s. "+
-			"To confirm the deletions, run: %s.", b.now.Number, b.now.Spent, b.now.Known, b.kind.Many, b.kind.Finding,
-			b.limits.Window, b.limits.Hold, b.kind.Remedy, b.confirmCommand()))
+	message := fmt.Sprintf("Mass deletion stopped (trip %d): more than %d of %d %s %s within %s. "+
+		"No more are deleted for %s. %s. To confirm the deletions, run: %s.", b.now.Number, b.now.Spent, b.now.Known,
+		b.kind.Many, b.kind.Finding, b.limits.Window, b.limits.Hold, b.kind.Remedy, b.confirmCommand())
+	klog.ErrorS(nil, message)
+	b.events.WarnOnce(b.record, topicStopped, contract.ReasonMassDeletionStopped, fmt.Sprint(b.now.Number), message)
 	return nil
 }
 

@@ -1,17 +1,17 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 )
@@ -38,104 +38,77 @@ func (w window) next(ends time.Time) window {
 	return window{Number: w.Number + 1, Ends: ends.UTC(), Strict: w.Stopped && !w.Raised}
 }
 
-// errChanged means that another replica or a person has written since the window was read. It must be read
-// again.
-var errChanged = errors.New("the record of the mass-deletion guard has changed since it was read")
-
-// configMap keeps the window of a budget under one key of a ConfigMap that all budgets share. The CCM's Role
-// allows this name only. One goroutine at a time may use it.
-type configMap struct {
-	client typedcorev1.ConfigMapInterface // of contract.GuardNamespace
-	last   *corev1.ConfigMap              // as it was last read or written; nil if there is none
-}
-
 const (
 	aboutKey = "about" // says what the ConfigMap is
 	about    = "The record of the mass-deletion guard of the cloud controller manager. " +
 		"The guard writes it before it allows a deletion. Delete it to start with an empty record."
+	// requestTimeout bounds a request to the API server: others wait for the budget.
+	requestTimeout = 5 * time.Second
 )
 
-// requestTimeout bounds a request to the API server: others wait for the budget.
-const requestTimeout = 5 * time.Second
+// Keep has the window kept under one key of a ConfigMap that all budgets share. The CCM's Role allows this
+// name only. Call it before Run.
+func (b *Budget) Keep(client typedcorev1.ConfigMapInterface) { b.configMaps = client }
 
-// Keep has the budget kept in the cluster. Call it before Run.
-func (b *Budget) Keep(client typedcorev1.ConfigMapInterface) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.store = &configMap{client: client}
-}
-
-// load reads the window that was saved last, by any replica; its zero value if none was.
-func (s *configMap) load(ctx context.Context, key string) (w window, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	s.last = nil
-	found, err := s.client.Get(ctx, contract.GuardConfigMap, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return w, nil
-	case err != nil:
-		return w, fmt.Errorf("reading the record of the mass-deletion guard: %w", err)
+// load reads the window that was saved last, by any replica, and takes in a confirmation.
+func (b *Budget) load(ctx context.Context) error {
+	if b.synced == nil || !b.synced() {
+		return fmt.Errorf("the list of %s is not complete yet", b.kind.Many)
 	}
-	s.last = found
-	if text := found.Data[key]; text != "" {
-		err = json.Unmarshal([]byte(text), &w)
+	getCtx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	record, err := b.configMaps.Get(getCtx, contract.GuardConfigMap, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		record, err = &corev1.ConfigMap{}, nil
 	}
 	if err != nil {
-		return window{}, fmt.Errorf("configmap %s/%s holds no valid record of the mass-deletion guard; "+
+		return fmt.Errorf("reading the record of the mass-deletion guard: %w", err)
+	}
+	var stored window
+	if err := json.Unmarshal([]byte(cmp.Or(record.Data[b.kind.Key], "{}")), &stored); err != nil {
+		return fmt.Errorf("configmap %s/%s holds no valid record of the mass-deletion guard; "+
 			"delete it to start with an empty record: %w", contract.GuardNamespace, contract.GuardConfigMap, err)
 	}
-	return w, nil
+	b.record, b.now = record, stored
+	if !b.now.Stopped || b.now.Raised || record.Annotations[b.kind.Confirmation] != fmt.Sprint(b.now.Number) {
+		return nil
+	}
+	b.now.Raised = true
+	if err := b.save(ctx); err != nil {
+		return err
+	}
+	message := fmt.Sprintf("Trip %d was confirmed: %d %s are deleted as soon as each is reported gone once more",
+		b.now.Number, len(b.held), b.kind.Many)
+	klog.InfoS(message)
+	b.events.Note(b.record, contract.ReasonMassDeletionConfirmed, message)
+	return nil
 }
 
-// save writes the window. It is errChanged if somebody else has written since.
-func (s *configMap) save(ctx context.Context, key string, w window) error {
-	text, err := json.Marshal(w)
+// save writes the window. It fails if somebody else has written since it was read.
+func (b *Budget) save(ctx context.Context) error {
+	text, err := json.Marshal(b.now)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	next, write := s.last.DeepCopy(), s.update
-	if next == nil {
-		write = s.create
-		next = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Name: contract.GuardConfigMap, Namespace: contract.GuardNamespace,
-			Labels: map[string]string{"app.kubernetes.io/managed-by": "cloud-controller-manager"},
-		}}
-	}
+	next := b.record
 	if next.Data == nil {
 		next.Data = map[string]string{}
 	}
-	next.Data[key], next.Data[aboutKey] = string(text), about
-	saved, err := write(ctx, next)
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		return errChanged
-	case err != nil:
+	next.Data[b.kind.Key], next.Data[aboutKey] = string(text), about
+	if next.Name == "" {
+		next.ObjectMeta = metav1.ObjectMeta{
+			Name: contract.GuardConfigMap, Namespace: contract.GuardNamespace,
+			Labels: map[string]string{"app.kubernetes.io/managed-by": "cloud-controller-manager"},
+		}
+		b.record, err = b.configMaps.Create(ctx, next, metav1.CreateOptions{})
+	} else {
+		b.record, err = b.configMaps.Update(ctx, next, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		b.record = nil
 		return fmt.Errorf("writing the record of the mass-deletion guard: %w", err)
 	}
-	s.last = saved
 	return nil
-}
-
-func (s *configMap) create(ctx context.Context, next *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	return s.client.Create(ctx, next, metav1.CreateOptions{})
-}
-
-func (s *configMap) update(ctx context.Context, next *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	return s.client.Update(ctx, next, metav1.UpdateOptions{})
-}
-
-// confirmed is the number of the window whose budget a person had raised when the ConfigMap was last read or
-// written, 0 if none.
-func (s *configMap) confirmed(annotation string) int {
-	if s.last == nil {
-		return 0
-	}
-	number, err := strconv.Atoi(s.last.Annotations[annotation])
-	if err != nil {
-		return 0 // It is not a number.
-	}
-	return number
 }
