@@ -20,13 +20,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// Prefix begins the names of all our annotations. An annotation that begins with it
-// and is not defined is an error: a typo must not be silent.
+// Prefix begins the names of all our annotations. An annotation that begins with it and is not defined is an error: a
+// typo must not be silent.
 const Prefix = contract.AnnotationPrefix
 
-// The names of the annotations, without Prefix. None sets the balancer's name: that
-// holds the Service's UID, so that a second balancer of the same Service cannot be
-// made.
+// The names of the annotations, without Prefix. None sets the balancer's name: that holds the Service's UID, so that a
+// second balancer of the same Service cannot be made.
 const (
 	Kind                          = contract.NameKind
 	Scheme                        = "scheme"
@@ -61,8 +60,7 @@ const (
 	Refuse OnDeletion = "refuse"
 )
 
-// Values are what the annotations of one Service say. A field is zero if its
-// annotation was not given, or is wrong.
+// Values are what the annotations of one Service say. A field is zero if its annotation was not given, or is wrong.
 type Values struct {
 	Kind      api.LoadBalancerKind
 	Scheme    api.LoadBalancerScheme
@@ -127,8 +125,8 @@ type Definition struct {
 	set func(v *Values, value string) bool
 }
 
-// Parse reads those annotations of a Service that are ours. Its error names
-// everything that is wrong with them, without regard to the rest of the Service.
+// Parse reads those annotations of a Service that are ours. Its error names everything that is wrong with them, without
+// regard to the rest of the Service.
 func Parse(all map[string]string) (Values, error) {
 	v := Values{given: map[string]string{}, wrong: map[string]error{}}
 	var errs []error
@@ -139,9 +137,7 @@ func Parse(all map[string]string) (Values, error) {
 		}
 		i := slices.IndexFunc(Definitions, func(d Definition) bool { return d.Name == name })
 		if i < 0 {
-			errs = append(
-				errs, fmt.Errorf("annotation %s is unknown; did you mean %s%s?", key, Prefix, nearestName(name)),
-			)
+			errs = append(errs, fmt.Errorf("annotation %s is unknown; did you mean %s%s?", key, Prefix, nearestName(name)))
 			continue
 		}
 		v.given[name] = all[key]
@@ -169,38 +165,24 @@ func (v Values) Reject(why string, names ...string) error {
 // conflictErrors are the errors of annotations that exclude each other.
 func (v Values) conflictErrors() error {
 	var errs []error
-	if v.Scheme == api.SchemeInternal {
-		errs = append(errs, v.Reject(
-			"an internal load balancer takes no reserved address: leave it out, or "+Prefix+Scheme, Address))
-	}
-	errs = append(errs, v.kindErrors())
-	if p := v.HealthCheck.Protocol; p == api.HealthCheckTCP || p == api.HealthCheckNone {
-		why := fmt.Sprintf("it is for HTTP checks, and %s%s is %s", Prefix, HealthCheck, p)
-		errs = append(errs, v.Reject(why, HealthCheckPath, HealthCheckCodes))
-	}
-	return errors.Join(errs...)
-}
-
-// kindErrors are the errors of annotations for the other kind of balancers.
-func (v Values) kindErrors() error {
-	reject := func(why string, names ...string) error {
-		return v.Reject(fmt.Sprintf("%s, as %s%s is %q: leave one of the two out", why, Prefix, Kind, v.Kind), names...)
-	}
-	if v.Kind != api.KindNetwork {
-		if v.Algorithm == api.AlgorithmFlowHash {
-			return reject("a proxy does not have it", Algorithm)
+	rejectIf := func(broken bool, why string, names ...string) {
+		if broken {
+			errs = append(errs, v.Reject(why, names...))
 		}
-		return nil
 	}
-	errs := []error{
-		reject("the load balancer only passes packets on", ConnectionLimit, IdleTimeout, ProxyProtocol),
-	}
-	if v.Algorithm != api.AlgorithmFlowHash && v.Algorithm != api.AlgorithmSourceHash {
-		errs = append(errs, reject("the load balancer spreads by flow-hash or source-hash", Algorithm))
-	}
-	if v.IPMode == corev1.LoadBalancerIPModeProxy {
-		errs = append(errs, reject("kube-proxy must take the packets for the Service's", IPMode))
-	}
+	rejectIf(v.Scheme == api.SchemeInternal,
+		"an internal load balancer takes no reserved address: leave it out, or "+Prefix+Scheme, Address)
+	asKind := fmt.Sprintf(", as %s%s is %q: leave one of the two out", Prefix, Kind, v.Kind)
+	isNetwork := v.Kind == api.KindNetwork
+	rejectIf(!isNetwork && v.Algorithm == api.AlgorithmFlowHash, "a proxy does not have it"+asKind, Algorithm)
+	rejectIf(isNetwork, "the load balancer only passes packets on"+asKind, ConnectionLimit, IdleTimeout, ProxyProtocol)
+	rejectIf(isNetwork && v.Algorithm != api.AlgorithmFlowHash && v.Algorithm != api.AlgorithmSourceHash,
+		"the load balancer spreads by flow-hash or source-hash"+asKind, Algorithm)
+	rejectIf(isNetwork && v.IPMode == corev1.LoadBalancerIPModeProxy,
+		"kube-proxy must take the packets for the Service's"+asKind, IPMode)
+	p := v.HealthCheck.Protocol
+	rejectIf(p == api.HealthCheckTCP || p == api.HealthCheckNone,
+		fmt.Sprintf("it is for HTTP checks, and %s%s is %s", Prefix, HealthCheck, p), HealthCheckPath, HealthCheckCodes)
 	return errors.Join(errs...)
 }
 

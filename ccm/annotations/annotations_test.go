@@ -95,3 +95,19 @@ func TestAllErrorsAtOnce(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 }
+
+func TestAnnotationsOfTheOtherKind(t *testing.T) {
+	for want, all := range map[string]map[string]string{
+		IdleTimeout + ` is "5m"; the load balancer only passes`:      {Kind: "network", IdleTimeout: "5m"},
+		Algorithm + ` is "round-robin"; the load balancer spreads`:   {Kind: "network", Algorithm: "round-robin"},
+		IPMode + ` is "Proxy"; kube-proxy must take`:                 {Kind: "network", IPMode: "Proxy"},
+		Algorithm + ` is "flow-hash"; a proxy does not have it, as `: {Algorithm: "flow-hash"},
+	} {
+		given := map[string]string{}
+		for name, value := range all {
+			given[Prefix+name] = value
+		}
+		_, err := Parse(given)
+		assert.ErrorContains(t, err, Prefix+want)
+	}
+}

@@ -37,14 +37,11 @@ var Definitions = []Definition{
 	},
 	{
 		Name: Algorithm, Want: "round-robin, least-connections or source-hash; of network balancers flow-hash or source-hash",
-		Default: "round-robin; of network balancers flow-hash",
-		Example: "least-connections",
-		Effect:  "`algorithm`: which target a new connection goes to.",
+		Default: "round-robin; of network balancers flow-hash", Example: "least-connections",
+		Effect: "`algorithm`: which target a new connection goes to.",
 		set: func(v *Values, s string) bool {
-			return parseEnum(
-				&v.Algorithm, s, api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash,
-				api.AlgorithmFlowHash,
-			)
+			return parseEnum(&v.Algorithm, s, api.AlgorithmRoundRobin, api.AlgorithmLeastConnections,
+				api.AlgorithmSourceHash, api.AlgorithmFlowHash)
 		},
 	},
 	{
@@ -207,8 +204,7 @@ func isURLPath(s string) bool {
 
 var statusRange = regexp.MustCompile(`^([2-5][0-9]{2})(?:-([2-5][0-9]{2}))?$`)
 
-// areStatusCodes tells whether s is a list of HTTP statuses and ranges, by the same
-// rule as the cloud's.
+// areStatusCodes tells whether s is a list of HTTP statuses and ranges, by the same rule as the cloud's.
 func areStatusCodes(s string) bool {
 	for part := range strings.SplitSeq(s, ",") {
 		status := statusRange.FindStringSubmatch(part)

@@ -22,8 +22,7 @@ func portKeys(l api.Listener) []string {
 	return []string{port + "/" + string(l.Protocol), port}
 }
 
-// For is the listener's value. A value for its port and protocol precedes one for its
-// port alone.
+// For is the listener's value. A value for its port and protocol precedes one for its port alone.
 func (p PerPort[T]) For(l api.Listener) T {
 	for _, key := range portKeys(l) {
 		if value, ok := p[key]; ok {
@@ -45,8 +44,7 @@ func (p PerPort[T]) UnusedPorts(listeners []api.Listener) []string {
 	return slices.Sorted(maps.Keys(unused))
 }
 
-// parsePerPort reads a value for all ports, values by port, or both. parse reads one
-// value.
+// parsePerPort reads a value for all ports, values by port, or both. parse reads one value.
 func parsePerPort[T any](to *PerPort[T], s string, parse func(*T, string) bool) bool {
 	*to = PerPort[T]{}
 	for item := range strings.SplitSeq(s, ",") {

@@ -1,6 +1,5 @@
-// Package config reads the file of --cloud-config: where the cloud is, whose token is
-// used, which project is expected, and how many calls are made. example.yaml shows
-// every field. Begin with Config and Read.
+// Package config reads the file of --cloud-config: where the cloud is, whose token is used, which project is expected,
+// and how many calls are made. example.yaml shows every field. Begin with Config and Read.
 package config
 
 import (
@@ -16,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,22 +28,19 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// Config is the content of --cloud-config, as YAML. Each field can be set or
-// overridden by the environment variable in its tag.
+// Config is the content of --cloud-config, as YAML. Each field can be set or overridden by the environment variable in
+// its tag.
 type Config struct {
 	// URL of the cloud's API.
 	URL string `json:"url" env:"FAKECLOUD_URL"`
-	// TokenFile holds the bearer token; it is read again for every call, so
-	// that rotating it needs no restart.
+	// TokenFile holds the bearer token; it is read again for every call, so that rotating it needs no restart.
 	TokenFile string `json:"tokenFile" env:"FAKECLOUD_TOKEN_FILE"`
-	// Project is the name or ID of the project that holds this cluster's
-	// instances. Answers of another project are not used.
+	// Project is the name or ID of the project with this cluster's instances. Answers of another are not used.
 	Project string `json:"project" env:"FAKECLOUD_PROJECT"`
 	// CAFile is a PEM bundle to verify an https URL with. Empty means the system's. It is read again
 	// for every call, as TokenFile is.
 	CAFile string `json:"caFile,omitempty" env:"FAKECLOUD_CA_FILE"`
-	// Cache says whether instances, balancers and routes are remembered, and kept up
-	// to date by the cloud's events.
+	// Cache says whether instances, balancers and routes are remembered, and kept up to date by the cloud's events.
 	Cache bool `json:"cache" env:"FAKECLOUD_CACHE"`
 	// QPS is how many calls a second may be sent, in the long run; 0 means any number.
 	QPS float64 `json:"qps" env:"FAKECLOUD_QPS"`
@@ -70,14 +67,13 @@ type NodeAddresses struct {
 
 // LoadBalancer is about the balancers of all Services.
 type LoadBalancer struct {
-	// Defaults are annotations, without their prefix, for every Service that does not have them
-	// itself. One that is invalid for a Service is ignored there.
+	// Defaults are annotations, without their prefix, for every Service that does not have them itself. One that is
+	// invalid for a Service is ignored there.
 	Defaults map[string]string `json:"defaults,omitempty" env:"FAKECLOUD_LOAD_BALANCER_DEFAULTS"`
 }
 
-// MassDeletion says how many Nodes may be deleted before the CCM stops: an error that makes
-// many instances look gone must not cost a cluster its Nodes. The same numbers hold for load
-// balancers without a Service.
+// MassDeletion says how many Nodes may be deleted before the CCM stops: an error that makes many instances look gone
+// must not cost a cluster its Nodes. The same numbers hold for load balancers without a Service.
 type MassDeletion struct {
 	// Share of all Nodes, over 0 and up to 1, that may be deleted within Window. It is
 	// rounded up, so that one Node always may. Of Nodes that are Ready half of it may.
@@ -91,8 +87,7 @@ type MassDeletion struct {
 	Hold metav1.Duration `json:"hold" env:"FAKECLOUD_MASS_DELETION_HOLD"`
 }
 
-// NodeLabels says which tags KEY=VALUE of an instance become labels
-// PrefixKEY=VALUE of its Node.
+// NodeLabels says which tags KEY=VALUE of an instance become labels PrefixKEY=VALUE of its Node.
 type NodeLabels struct {
 	// Tags are the keys of those tags, none by default.
 	Tags []string `json:"tags,omitempty" env:"FAKECLOUD_NODE_LABELS_TAGS"`
@@ -100,20 +95,18 @@ type NodeLabels struct {
 	Prefix string `json:"prefix" env:"FAKECLOUD_NODE_LABELS_PREFIX"`
 }
 
-// Default is the configuration without a file or an environment. It suits a cluster
-// of 1,000 Nodes.
+// Default is the configuration without a file or an environment. It suits a cluster of 1,000 Nodes.
 func Default() Config {
 	return Config{
 		Cache: true,
-		// Half of what fakecloud allows each token by default (500 and 1,000). This is
-		// enough for 1,000 routes in about two seconds, and leaves calls to a standby
-		// or an operator with the same token.
+		// Half of what fakecloud allows each token by default (500 and 1,000). This is enough for 1,000 routes in
+		// about two seconds, and leaves calls to a standby or an operator with the same token.
 		QPS: 250, Burst: 500,
 		MassDeletion: MassDeletion{
 			// A zone of three may go at once. Of three Nodes one may, of five two.
 			Share: 0.33, Minimum: 1,
-			// In an hour also a cloud that takes seconds for each answer has been asked about all
-			// Nodes. In half an hour somebody who is on call has looked.
+			// In an hour also a cloud that takes seconds for each answer has been asked about all Nodes. In half an hour
+			// somebody who is on call has looked.
 			Window: metav1.Duration{Duration: time.Hour}, Hold: metav1.Duration{Duration: 30 * time.Minute},
 		},
 		NodeLabels:    NodeLabels{Prefix: "tags.fakecloud.ccmlab.io/"},
@@ -121,8 +114,8 @@ func Default() Config {
 	}
 }
 
-// Read parses the file, overrides it from the environment and validates it. Its
-// error names everything that is wrong. A nil r means that there is no file.
+// Read parses the file, overrides it from the environment and validates it. Its error names everything that is wrong.
+// A nil r means that there is no file.
 func Read(r io.Reader, getenv func(string) string) (Config, error) {
 	c := Default()
 	var given map[string]any
@@ -140,8 +133,8 @@ func Read(r io.Reader, getenv func(string) string) (Config, error) {
 	fillStruct(reflect.ValueOf(&c).Elem(), "", given, getenv, func(path, format string, args ...any) {
 		errs, unread[path] = append(errs, fmt.Errorf(format, args...)), true
 	})
-	c.validate(func(path, format string, args ...any) {
-		if !unread[path] {
+	c.validate(func(ok bool, path, format string, args ...any) {
+		if !ok && !unread[path] {
 			errs = append(errs, fmt.Errorf(path+format, args...))
 		}
 	})
@@ -165,91 +158,65 @@ func parseYAML(data []byte) (given map[string]any, err error) {
 	return given, nil
 }
 
-// validate checks values. Their kinds have been checked by fillStruct. What wrong reports begins with
-// the field's path.
-func (c Config) validate(wrong reportFunc) {
-	if u, err := url.Parse(c.URL); c.URL == "" {
-		wrong("url", " (or FAKECLOUD_URL) is missing")
-	} else if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		wrong("url", " %q: want http://host:port or https://host:port", c.URL)
-	}
-	if c.TokenFile == "" {
-		wrong("tokenFile", " (or FAKECLOUD_TOKEN_FILE) is missing")
-	} else if token, err := os.ReadFile(c.TokenFile); err != nil {
-		wrong("tokenFile", ": %w", err)
-	} else if strings.TrimSpace(string(token)) == "" {
-		wrong("tokenFile", " %s is empty: want a bearer token in it", c.TokenFile)
-	}
-	if c.Project == "" {
-		wrong("project", " (or FAKECLOUD_PROJECT) is missing")
-	}
-	if c.CAFile != "" {
-		if _, err := os.ReadFile(c.CAFile); err != nil {
-			wrong("caFile", ": %w", err)
-		}
-	}
-	if c.QPS < 0 {
-		wrong("qps", " %g: want calls a second, e.g. 250, or 0 for any number", c.QPS)
-	}
-	if c.QPS > 0 && c.Burst < 1 {
-		wrong("burst", " %d: want 1 or more calls at once, e.g. 500", c.Burst)
-	}
-	c.MassDeletion.validate(wrong)
-	c.NodeLabels.validate(wrong)
-	c.NodeAddresses.validate(wrong)
+// checkFunc reports the field of that path unless ok. What it reports begins with the path.
+type checkFunc func(ok bool, path, format string, args ...any)
+
+// validate checks values. Their kinds have been checked by fillStruct.
+func (c Config) validate(check checkFunc) {
+	u, err := url.Parse(c.URL)
+	isURL := err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+	check(c.URL != "", "url", " (or FAKECLOUD_URL) is missing")
+	check(c.URL == "" || isURL, "url", " %q: want http://host:port or https://host:port", c.URL)
+	token, err := os.ReadFile(c.TokenFile)
+	check(c.TokenFile != "", "tokenFile", " (or FAKECLOUD_TOKEN_FILE) is missing")
+	check(c.TokenFile == "" || err == nil, "tokenFile", ": %w", err)
+	check(err != nil || strings.TrimSpace(string(token)) != "", "tokenFile",
+		" %s is empty: want a bearer token in it", c.TokenFile)
+	check(c.Project != "", "project", " (or FAKECLOUD_PROJECT) is missing")
+	_, err = os.ReadFile(c.CAFile)
+	check(c.CAFile == "" || err == nil, "caFile", ": %w", err)
+	check(c.QPS >= 0, "qps", " %g: want calls a second, e.g. 250, or 0 for any number", c.QPS)
+	check(c.QPS <= 0 || c.Burst >= 1, "burst", " %d: want 1 or more calls at once, e.g. 500", c.Burst)
+	c.MassDeletion.validate(check)
+	c.NodeLabels.validate(check)
+	c.NodeAddresses.validate(check)
 	given := map[string]string{}
 	for name, value := range c.LoadBalancer.Defaults {
 		given[annotations.Prefix+name] = value
 	}
-	if _, err := annotations.Parse(given); err != nil {
-		wrong("loadBalancer.defaults", ": %w", err)
-	}
+	_, err = annotations.Parse(given)
+	check(err == nil, "loadBalancer.defaults", ": %w", err)
 }
 
-func (m MassDeletion) validate(wrong reportFunc) {
-	if !(m.Share > 0 && m.Share <= 1) { // NaN is neither.
-		wrong("massDeletion.share", " %g: want a share of all Nodes above 0 and up to 1, e.g. 0.33", m.Share)
-	}
-	if m.Minimum < 0 {
-		wrong("massDeletion.minimum", " %d: want a number of Nodes of 0 or more, e.g. 1", m.Minimum)
-	}
-	if m.Window.Duration <= 0 {
-		wrong("massDeletion.window", " %s: want a duration over 0, e.g. 1h", m.Window.Duration)
-	}
-	if m.Hold.Duration <= 0 {
-		wrong("massDeletion.hold", " %s: want a duration over 0, e.g. 30m", m.Hold.Duration)
-	}
+func (m MassDeletion) validate(check checkFunc) {
+	check(m.Share > 0 && m.Share <= 1, // NaN is neither.
+		"massDeletion.share", " %g: want a share of all Nodes above 0 and up to 1, e.g. 0.33", m.Share)
+	check(m.Minimum >= 0, "massDeletion.minimum", " %d: want a number of Nodes of 0 or more, e.g. 1", m.Minimum)
+	check(m.Window.Duration > 0, "massDeletion.window", " %s: want a duration over 0, e.g. 1h", m.Window.Duration)
+	check(m.Hold.Duration > 0, "massDeletion.hold", " %s: want a duration over 0, e.g. 30m", m.Hold.Duration)
 }
 
-func (n NodeLabels) validate(wrong reportFunc) {
+func (n NodeLabels) validate(check checkFunc) {
 	name, slash := strings.CutSuffix(n.Prefix, "/")
-	switch {
-	case !slash || len(validation.IsDNS1123Subdomain(name)) > 0:
-		wrong("nodeLabels.prefix", " %q: want a DNS name and a slash, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
+	isPrefix := slash && len(validation.IsDNS1123Subdomain(name)) == 0
+	check(isPrefix, "nodeLabels.prefix", " %q: want a DNS name and a slash, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
 	// The kubelet and Kubernetes itself give these a meaning.
-	case strings.HasSuffix("."+name, ".kubernetes.io"), strings.HasSuffix("."+name, ".k8s.io"):
-		wrong("nodeLabels.prefix", " %q: kubernetes.io/ and k8s.io/ are Kubernetes' own; "+
-			"want one of yours, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
-	}
+	isReserved := strings.HasSuffix("."+name, ".kubernetes.io") || strings.HasSuffix("."+name, ".k8s.io")
+	check(!isPrefix || !isReserved, "nodeLabels.prefix", " %q: kubernetes.io/ and k8s.io/ are Kubernetes' own; "+
+		"want one of yours, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
 	for _, tag := range n.Tags {
-		if msgs := validation.IsQualifiedName(tag); len(msgs) > 0 || strings.Contains(tag, "/") {
-			wrong("nodeLabels.tags", " %q: want keys of tags that can be the name of a label "+
-				"(letters, digits, '-', '_', '.'; 63 at most)", tag)
-		}
+		check(len(validation.IsQualifiedName(tag)) == 0 && !strings.Contains(tag, "/"), "nodeLabels.tags",
+			" %q: want keys of tags that can be the name of a label (letters, digits, '-', '_', '.'; 63 at most)", tag)
 	}
 }
 
-func (n NodeAddresses) validate(wrong reportFunc) {
-	switch strings.Join(n.Families, ",") {
-	case "ipv4,ipv6", "ipv6,ipv4", "ipv4", "ipv6":
-	default:
-		wrong("nodeAddresses.families",
-			" %q: want ipv4, ipv6 or both, the preferred one first, e.g. [ipv4, ipv6]", n.Families)
-	}
+func (n NodeAddresses) validate(check checkFunc) {
+	orders := []string{"ipv4,ipv6", "ipv6,ipv4", "ipv4", "ipv6"}
+	check(slices.Contains(orders, strings.Join(n.Families, ",")), "nodeAddresses.families",
+		" %q: want ipv4, ipv6 or both, the preferred one first, e.g. [ipv4, ipv6]", n.Families)
 	for _, r := range n.InternalRanges {
-		if _, err := netip.ParsePrefix(r); err != nil {
-			wrong("nodeAddresses.internalRanges", " %q: want CIDRs, e.g. 10.0.0.0/16", r)
-		}
+		_, err := netip.ParsePrefix(r)
+		check(err == nil, "nodeAddresses.internalRanges", " %q: want CIDRs, e.g. 10.0.0.0/16", r)
 	}
 }
 

@@ -1,7 +1,7 @@
 package config
 
-// How fields get their values: from the file, then from the environment, both by the
-// same rules. Every error names the field.
+// How fields get their values: from the file, then from the environment, both by the same rules. Every error names the
+// field.
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -58,8 +59,7 @@ func fillStruct(
 	}
 }
 
-// setValue sets the field to a value of the file or the environment. from is the name
-// that the value has there.
+// setValue sets the field to a value of the file or the environment. from is the name that the value has there.
 func (f field) setValue(content any, from string, report reportFunc) {
 	if want, ok := parseValue(f.value.Addr().Interface(), content); !ok {
 		report(f.path, "%s: %s; want %s", from, formatValue(content), want)
@@ -103,12 +103,7 @@ func parseValue(to, content any) (want string, ok bool) {
 
 func toStringList(content any) (items []string, ok bool) {
 	if text, isText := content.(string); isText {
-		for item := range strings.SplitSeq(text, ",") {
-			if item = strings.TrimSpace(item); item != "" {
-				items = append(items, item)
-			}
-		}
-		return items, true
+		return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }), true
 	}
 	list, ok := content.([]any)
 	for _, item := range list {

@@ -24,8 +24,8 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
-// nextSteps say what a person can do about each reason, or that nothing need be done. A reason whose
-// messages say so themselves has none.
+// nextSteps say what a person can do about each reason, or that nothing need be done. A reason has none if its messages
+// say so themselves, or if there is nothing to do.
 var nextSteps = map[string]string{
 	contract.ReasonInstanceNotFound: "create an instance with the Node's name in the project of this CCM, " +
 		"or delete the Node",
@@ -60,16 +60,6 @@ var nextSteps = map[string]string{
 	contract.ReasonLoadBalancerAmbiguous: "delete the load balancers that are not this Service's, or remove their tags",
 	contract.ReasonLoadBalancerProtected: "remove the protection in the cloud, or set the Service's annotation " +
 		annotations.Prefix + annotations.OnDelete + " to delete or keep",
-	// The messages of these say what to do.
-	contract.ReasonMassDeletionHeld:        "",
-	contract.ReasonMassDeletionGuardFailed: "",
-	contract.ReasonMassDeletionStopped:     "",
-	contract.ReasonLoadBalancerNameTaken:   "",
-	contract.ReasonAddressNotAvailable:     "",
-	contract.ReasonLoadBalancerDegraded:    "",
-	// There is nothing to do.
-	contract.ReasonLoadBalancerReplaced: "",
-	contract.ReasonIPv4Only:             "",
 }
 
 // Topics are what may be wrong with an object. Several may be wrong at once; each topic has one cause at a time, which
@@ -94,28 +84,36 @@ var noticeTopics = map[string]string{
 	contract.ReasonRouteNotSupported:    topicRoute,
 }
 
-// method is what is known of the Events about a call. The error's topic is the first one.
-type method struct {
-	summary string   // begins the Event about an error; "" if there is none
-	topics  []string // what the call resolves if it does not fail, and no notice is about it
+// topics are what a call resolves if it does not fail, and no notice is about it. The error's topic is the first one.
+var topics = map[string][]string{
+	"FindInstance":              {topicInstance},
+	"MayDelete":                 {topicInstance},
+	"InstanceExists":            {topicInstance},
+	"InstanceShutdown":          {topicInstance},
+	"InstanceMetadata":          {topicInitialization, topicInstance, topicLabels},
+	"GetLoadBalancer":           {topicLoadBalancer},
+	"EnsureLoadBalancer":        {topicLoadBalancer, topicServing, topicTargets},
+	"UpdateLoadBalancer":        {topicLoadBalancer, topicServing, topicTargets},
+	"EnsureLoadBalancerDeleted": {topicLoadBalancer, topicServing},
+	"CreateRoute":               {topicRoute},
 }
 
-const (
-	summaryNotAsAsked = "The load balancer does not match the Service"
-	summaryNotDeleted = "The load balancer is not deleted"
-)
-
-var methods = map[string]method{
-	"FindInstance":              {"", []string{topicInstance}},
-	"MayDelete":                 {"", []string{topicInstance}},
-	"InstanceExists":            {"", []string{topicInstance}},
-	"InstanceShutdown":          {"", []string{topicInstance}},
-	"InstanceMetadata":          {"Node stays uninitialized", []string{topicInitialization, topicInstance, topicLabels}},
-	"GetLoadBalancer":           {summaryNotDeleted, []string{topicLoadBalancer}},
-	"EnsureLoadBalancer":        {summaryNotAsAsked, []string{topicLoadBalancer, topicServing, topicTargets}},
-	"UpdateLoadBalancer":        {summaryNotAsAsked, []string{topicLoadBalancer, topicServing, topicTargets}},
-	"EnsureLoadBalancerDeleted": {summaryNotDeleted, []string{topicLoadBalancer, topicServing}},
-	"CreateRoute":               {"Route is missing", []string{topicRoute}},
+// summaryOf begins the Event about a call's error; it is "" for a call that has none.
+func summaryOf(call core.Call) string {
+	switch call.Method {
+	case "InstanceMetadata":
+		if node, isNode := call.Object.(*corev1.Node); isNode && !core.IsUninitialized(node) {
+			return "Node's addresses are not updated"
+		}
+		return "Node stays uninitialized"
+	case "EnsureLoadBalancer", "UpdateLoadBalancer":
+		return "The load balancer does not match the Service"
+	case "GetLoadBalancer", "EnsureLoadBalancerDeleted":
+		return "The load balancer is not deleted"
+	case "CreateRoute":
+		return "Route " + call.Route.DestinationCIDR + " is missing"
+	}
+	return ""
 }
 
 // maxProvisioningRetry is the longest delay of a retry while nothing is wrong, but the work is not done yet.
@@ -165,7 +163,7 @@ func (e *Explainer) Explain(p core.Provider) core.Provider { return core.Wrap(p,
 
 // explainCall makes a call, and writes Events about what is wrong with its object.
 func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(context.Context) error) error {
-	method, known := methods[call.Method]
+	resolved, known := topics[call.Method]
 	obj := e.objectOf(call)
 	if !known || obj == nil {
 		return next(ctx)
@@ -184,16 +182,16 @@ func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(c
 			return
 		}
 		noticed = append(noticed, topic)
-		e.warnOnce(obj, topicOf(topic), n.Cause, n.Message)
+		e.WarnOnce(obj, topicOf(topic), n.Reason, n.Detail, n.Message)
 	}))
 	switch {
 	case core.IsPending(err):
 		return e.slowDownRetry(obj, err)
 	case errors.Is(err, cloudprovider.ImplementedElsewhere): // Nothing is wrong.
-	case err != nil && method.summary != "":
-		e.explainError(obj, topicOf(method.topics[0]), summaryOf(call, method), err)
-	case err == nil && call.Method != "GetLoadBalancer": // It deletes nothing yet.
-		for _, topic := range method.topics {
+	case err != nil:
+		e.explainError(obj, topicOf(resolved[0]), summaryOf(call), err)
+	case call.Method != "GetLoadBalancer": // It deletes nothing yet.
+		for _, topic := range resolved {
 			if !slices.Contains(noticed, topic) {
 				e.Resolve(obj, topicOf(topic))
 			}
@@ -213,19 +211,6 @@ func (e *Explainer) objectOf(call core.Call) core.Object {
 		return nil
 	}
 	return node
-}
-
-// summaryOf begins the Event about a call's error. It is "" for none: of an initialised Node, whose addresses the
-// controller reads every few minutes, only a --node-ip that contradicts them is worth one.
-func summaryOf(call core.Call, m method) string {
-	node, isNode := call.Object.(*corev1.Node)
-	switch {
-	case call.Route != nil:
-		return "Route " + call.Route.DestinationCIDR + " is missing"
-	case isNode && !core.IsUninitialized(node):
-		return "Node's addresses are not updated"
-	}
-	return m.summary
 }
 
 // slowDownRetry grows the delay of a retry to a quarter of the time waited so far, because upstream writes two Events
@@ -252,24 +237,21 @@ func (e *Explainer) endPending(obj core.Object) {
 	delete(e.pendingSince, obj.GetUID())
 }
 
-// explainError writes one Event about an error, by its cause: what is wrong, why, and what to do.
+// explainError writes one Event about an error, by its cause: what is wrong, why, and what to do. Of an initialised
+// Node, whose addresses the controller reads every few minutes, only a --node-ip that contradicts them is worth one.
 func (e *Explainer) explainError(obj core.Object, topic, summary string, err error) {
 	cause := core.CauseOf(err)
 	node, isNode := obj.(*corev1.Node)
-	if topic == topicInitialization && isNode && !core.IsUninitialized(node) &&
-		cause.Reason != contract.ReasonProvidedNodeIP {
-		return
+	isRoutine := topic == topicInitialization && isNode && !core.IsUninitialized(node)
+	if summary != "" && (!isRoutine || cause.Reason == contract.ReasonProvidedNodeIP) {
+		e.WarnOnce(obj, topic, cause.Reason, cause.Detail, fmt.Sprintf("%s: %v", summary, err))
 	}
-	e.warnOnce(obj, topic, cause, fmt.Sprintf("%s: %v", summary, err))
 }
 
 // WarnOnce writes a Warning about a cause, unless it did so since the topic was last resolved. Reason and detail tell
 // causes apart. The message ends with what to do.
 func (e *Explainer) WarnOnce(obj core.Object, topic, reason, detail, message string) {
-	e.warnOnce(obj, topic, core.Cause{Reason: reason, Detail: detail}, message)
-}
-
-func (e *Explainer) warnOnce(obj core.Object, topic string, cause core.Cause, message string) {
+	cause := core.Cause{Reason: reason, Detail: detail}
 	if step := nextSteps[cause.Reason]; step != "" {
 		message += "; " + step
 	}
