@@ -242,9 +242,10 @@ func (e *eventLog) WarnOnce(_ core.Object, _, reason, _, message string) {
 
 // world has the jobs of the cloud watch between a cluster and a provider that a test writes.
 type world struct {
-	*nodeWatch
 	*serviceWatch
 	*orphanSweeper
+	prompter, remover *nodeWatch
+
 	t         *testing.T
 	api       *fake.Clientset
 	shared    informers.SharedInformerFactory
@@ -265,39 +266,37 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	w.watch = New(Options{Cluster: testCluster(clusterUID), Events: w.events})
 	w.watch.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, cache.New(nil, cache.Options{}))
 	w.watch.SetInformers(w.shared)
-	w.nodeWatch = newNodeWatch(w.watch, w.api, "nodes")
-	w.prompting, w.removing = true, true
-	require.NoError(t, w.nodeWatch.subscribe(w.watch.memory, w.shared))
-	jobs, err := newBalancerJobs(w.watch, w.api, w.shared)
-	require.NoError(t, err)
-	w.serviceWatch, _ = jobs[0].(*serviceWatch)
-	w.orphanSweeper, _ = jobs[1].(*orphanSweeper)
+	w.prompter, w.remover = newNodePrompter(w.watch, w.api), newNodeRemover(w.watch, w.api)
+	w.serviceWatch, w.orphanSweeper = newServiceWatch(w.watch, w.api), newOrphanSweeper(w.watch, w.api)
 	w.serviceWatch.memory, w.orphanSweeper.memory = w.memory, w.memory
 	w.inform(objects...)
-	t.Cleanup(w.nodeWatch.queue.ShutDown)
-	t.Cleanup(w.serviceWatch.queue.ShutDown)
+	for _, job := range w.jobs() {
+		t.Cleanup(job.queue.ShutDown)
+	}
 	return w
+}
+
+func (w *world) jobs() []*watchJob {
+	return []*watchJob{w.prompter.watchJob, w.remover.watchJob, w.serviceWatch.watchJob, w.orphanSweeper.watchJob}
 }
 
 // inform has the informers know those objects.
 func (w *world) inform(objects ...runtime.Object) {
 	for _, object := range objects {
 		if svc, ok := object.(*corev1.Service); ok {
-			require.NoError(w.t, w.serviceWatch.services.Add(svc))
+			require.NoError(w.t, w.watch.services.GetIndexer().Add(svc))
 		} else {
-			require.NoError(w.t, w.nodeWatch.nodes.Add(object))
+			require.NoError(w.t, w.watch.nodes.GetIndexer().Add(object))
 		}
 	}
 }
 
 // run runs the jobs in a synctest bubble until the test ends. The informers know then what the API server has.
 func (w *world) run() {
-	require.NoError(w.t, w.nodeWatch.nodes.Replace(nil, ""))
-	require.NoError(w.t, w.serviceWatch.services.Replace(nil, ""))
+	require.NoError(w.t, w.watch.nodes.GetIndexer().Replace(nil, ""))
+	require.NoError(w.t, w.watch.services.GetIndexer().Replace(nil, ""))
 	w.shared.Start(w.t.Context().Done())
-	require.NoError(w.t, w.watch.start(w.t.Context(), func() ([]watchJob, error) {
-		return []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper}, nil
-	}))
+	require.NoError(w.t, w.watch.start(w.t.Context(), w.jobs()...))
 	w.t.Cleanup(func() {
 		synctest.Wait()
 		w.shared.Shutdown()
@@ -307,7 +306,8 @@ func (w *world) run() {
 
 // reportChange is what the cache does when something changes in the cloud.
 func (w *world) reportChange(c cache.Change) {
-	w.nodeWatch.enqueueChange(c)
+	w.prompter.enqueueChange(c)
+	w.remover.enqueueChange(c)
 	w.serviceWatch.enqueueChange(c)
 }
 
