@@ -55,9 +55,9 @@ func newNodePrompter(c *Watch, kube kubernetes.Interface) *nodeWatch {
 }
 
 // newNodeRemover makes the job that helps cloud-node-lifecycle-controller. It deletes a Node whose instance has ended,
-// also while the Node is Ready, which upstream never looks at. Its look at an instance that is stopped has an Event
-// written on the Node; the shutdown taint stays upstream's, which sets it when the Node turns NotReady and takes it from
-// a Ready Node every few seconds.
+// also while the Node is Ready, which upstream never looks at. When it looks at an instance that is stopped, an Event
+// is written on the Node. The shutdown taint stays upstream's, which sets it when the Node turns NotReady and takes it
+// from a Ready Node every few seconds.
 func newNodeRemover(c *Watch, kube kubernetes.Interface) *nodeWatch {
 	w := newNodeWatch(c, kube)
 	w.name, w.queue = "the watch of ended instances", newKeyQueue("ended_nodes", minNodeRetry, maxNodeRetry)

@@ -154,7 +154,7 @@ func TestNodeWatchPrompts(t *testing.T) {
 }
 
 // A Node that waits is looked at ever more rarely, whether it has no instance or fails whatever its instance looks
-// like, say for its kubelet's --node-ip. A change of its instance, and a cloud that is well again, are looked at at once.
+// like, say for its kubelet's --node-ip. It is looked at at once when its instance changes and when the cloud recovers.
 func TestNodeWatchLooksAtWaitingNodes(t *testing.T) {
 	for name, change := range map[string]cache.Change{
 		"its instance comes": {Instance: &api.Instance{ID: "i-1", Name: "Node-1"}},

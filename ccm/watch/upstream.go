@@ -70,7 +70,9 @@ func isTargetNode(node *corev1.Node) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == servicecontroller.ToBeDeletedTaint })
+	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == servicecontroller.ToBeDeletedTaint
+	})
 }
 
 // serviceIndex finds the Services that an informer knows by their UID.
