@@ -147,11 +147,16 @@ func countIncrements(t *testing.T, counter metrics.CounterMetric, fn func()) int
 
 // fakeMemory is what the cache knows of balancers.
 type fakeMemory struct {
+	Memory
+	subscribers []func(cache.Change)
+
 	mu        sync.Mutex
 	balancers []api.LoadBalancer
 	version   int64 // of the balancer that was set last
 	unknown   bool  // balancers that are not shown may be there
 }
+
+func (f *fakeMemory) Subscribe(fn func(cache.Change)) { f.subscribers = append(f.subscribers, fn) }
 
 func (f *fakeMemory) setUnknown(unknown bool) {
 	f.mu.Lock()
@@ -264,11 +269,10 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	}
 	w.shared = informers.NewSharedInformerFactory(w.api, 0)
 	w.watch = New(Options{Cluster: testCluster(clusterUID), Events: w.events})
-	w.watch.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, cache.New(nil, cache.Options{}))
+	w.watch.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, w.memory)
 	w.watch.SetInformers(w.shared)
 	w.prompter, w.remover = newNodePrompter(w.watch, w.api), newNodeRemover(w.watch, w.api)
 	w.serviceWatch, w.orphanSweeper = newServiceWatch(w.watch, w.api), newOrphanSweeper(w.watch, w.api)
-	w.serviceWatch.memory, w.orphanSweeper.memory = w.memory, w.memory
 	w.inform(objects...)
 	for _, job := range w.jobs() {
 		t.Cleanup(job.queue.ShutDown)
@@ -306,9 +310,9 @@ func (w *world) run() {
 
 // reportChange is what the cache does when something changes in the cloud.
 func (w *world) reportChange(c cache.Change) {
-	w.prompter.enqueueChange(c)
-	w.remover.enqueueChange(c)
-	w.serviceWatch.enqueueChange(c)
+	for _, notify := range w.memory.subscribers {
+		notify(c)
+	}
 }
 
 // setOutcome has the last call for the object have failed for that reason.

@@ -42,7 +42,7 @@ type orphanSweeper struct {
 	*watchJob
 	cluster   *core.Cluster
 	kube      kubernetes.Interface
-	memory    balancerMemory
+	memory    Memory
 	balancers core.LoadBalancers
 
 	services serviceIndex

@@ -192,7 +192,6 @@ func TestSweeperAsksTheGuard(t *testing.T) {
 		w, budget := newWorld(t), &fakeBudget{held: errors.New("held"), refused: errors.New("too many")}
 		w.watch.opts.Orphans = budget
 		w.orphanSweeper = newOrphanSweeper(w.watch, w.api)
-		w.orphanSweeper.memory = w.memory
 		t.Cleanup(w.orphanSweeper.queue.ShutDown)
 		others := built(t)
 		others.ID, others.Tags[contract.TagClusterUID] = "lb-2", "blue"

@@ -59,7 +59,7 @@ type serviceWatch struct {
 	*watchJob // Its keys are UIDs of Services.
 	cluster   string
 	kube      kubernetes.Interface
-	memory    balancerMemory
+	memory    Memory
 	events    core.Events
 	outcomes  *outcomes
 	settings  *balancerSettings
@@ -67,14 +67,6 @@ type serviceWatch struct {
 	nodes     kcache.Indexer
 	services  serviceIndex
 	drifts    sync.Map // of *drift, by Service UID
-}
-
-// balancerMemory is the part of the cache that knows the cluster's balancers.
-type balancerMemory interface {
-	LoadBalancers() []api.LoadBalancer
-	LoadBalancersOf(serviceUID string) []api.LoadBalancer
-	// KnowsLoadBalancers tells whether LoadBalancersOf is complete, as far as the cloud has reported.
-	KnowsLoadBalancers() bool
 }
 
 // drift is how a balancer differs from what its Service wants.

@@ -35,6 +35,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // AddControllers adds the cloud watch to upstream's controllers, by the names that --controllers takes, and its jobs to
@@ -151,7 +152,7 @@ type Options struct {
 // for concurrent use: with leader migration two goroutines start controllers.
 type Watch struct {
 	opts     Options
-	memory   *cache.Cloud  // set by Follow
+	memory   Memory        // set by Follow
 	provider core.Provider // set by Follow
 	// nodes and services are shared with upstream's controllers; set by SetInformers.
 	nodes, services kcache.SharedIndexInformer
@@ -179,8 +180,18 @@ func (w *Watch) Source(cloud cache.Source) cache.Source { return eventRounds{clo
 // Note has changes of balancers through the cloud noted as our own.
 func (w *Watch) Note(cloud core.Cloud) core.Cloud { return ownWrites{cloud, &w.settings} }
 
+// Memory is the part of the cache that the jobs follow, and ask for the cluster's balancers.
+type Memory interface {
+	Run(ctx context.Context)
+	Subscribe(fn func(cache.Change))
+	LoadBalancers() []api.LoadBalancer
+	LoadBalancersOf(serviceUID string) []api.LoadBalancer
+	// KnowsLoadBalancers tells whether LoadBalancersOf is complete, as far as the cloud has reported.
+	KnowsLoadBalancers() bool
+}
+
 // Follow has the watch call the provider when the cache reports a change, and see what comes of others' calls.
-func (w *Watch) Follow(p core.Provider, memory *cache.Cloud) core.Provider {
+func (w *Watch) Follow(p core.Provider, memory Memory) core.Provider {
 	w.memory, w.provider = memory, core.Wrap(p, w.observeCall)
 	return w.provider
 }

@@ -71,7 +71,9 @@ func TestChangesBecomeKeys(t *testing.T) {
 			nodes:  []string{"node-1", "other-name"}, services: []string{uid, "another-uid"},
 		},
 	} {
-		w.reportChange(tc.change)
+		for _, job := range w.jobs() {
+			job.onChange(tc.change)
+		}
 		assert.Equal(t, tc.nodes, takeKeys(w.prompter.queue), name)
 		assert.Equal(t, tc.nodes, takeKeys(w.remover.queue), name)
 		assert.Equal(t, tc.services, takeKeys(w.serviceWatch.queue), name)
