@@ -128,8 +128,21 @@ func runInBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
+// published is held while a fake calls what a test wrote: what the test changes before it advances the time is then
+// seen by a worker that only the time wakes.
+var published sync.Mutex
+
+// callPublished calls a function of the test.
+func callPublished[T any](fn func() (T, error)) (T, error) {
+	published.Lock()
+	defer published.Unlock()
+	return fn()
+}
+
 // advanceTime is time of a synctest bubble's clock, until all have done what they do meanwhile.
 func advanceTime(d time.Duration) {
+	published.Lock()
+	published.Unlock() //nolint:staticcheck // See published.
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -201,10 +214,10 @@ type fakeInstances struct {
 }
 
 func (f *fakeInstances) FindInstance(context.Context, *corev1.Node) (*api.Instance, error) {
-	return f.find()
+	return callPublished(func() (*api.Instance, error) { return f.find() })
 }
 func (f *fakeInstances) MayDelete(context.Context, *corev1.Node) (string, error) {
-	return f.mayDelete()
+	return callPublished(func() (string, error) { return f.mayDelete() })
 }
 
 // fakeBalancers panics on a call that it was not told of. It compares as the model does.
@@ -219,12 +232,13 @@ func (f *fakeBalancers) EnsureLoadBalancer(
 	_ context.Context, cluster string, svc *corev1.Service, _ []*corev1.Node,
 ) (*corev1.LoadBalancerStatus, error) {
 	assert.Equal(f.t, clusterName, cluster)
-	return f.ensure(svc)
+	return callPublished(func() (*corev1.LoadBalancerStatus, error) { return f.ensure(svc) })
 }
 
 func (f *fakeBalancers) EnsureLoadBalancerDeleted(_ context.Context, cluster string, svc *corev1.Service) error {
 	assert.Equal(f.t, clusterName, cluster)
-	return f.delete(svc)
+	_, err := callPublished(func() (any, error) { return nil, f.delete(svc) })
+	return err
 }
 
 // eventLog has what people were told.
