@@ -44,19 +44,6 @@ import (
 
 const clusterName, clusterUID = "lab", "cluster-uid"
 
-// unknownCluster is the test's cluster before its UID is known.
-func unknownCluster() *core.Cluster {
-	cluster := core.NewCluster(clusterName)
-	cluster.ExpectUID()
-	return cluster
-}
-
-func knownCluster() *core.Cluster {
-	cluster := unknownCluster()
-	cluster.SetUID(clusterUID)
-	return cluster
-}
-
 // clients gives the same client to all; who asks for anything but ClientOrDie panics.
 type clients struct {
 	cloudprovider.ControllerClientBuilder
@@ -71,8 +58,7 @@ type routeTable struct {
 	mu     sync.Mutex
 	routes []api.Route
 	made   int
-	calls  []string         // the changes asked for
-	refuse map[string]error // by the kind of change, "create" or "tag"
+	calls  []string // the changes asked for
 }
 
 func (c *routeTable) GetInstance(_ context.Context, id string) (*api.Instance, error) {
@@ -92,11 +78,6 @@ func (c *routeTable) Follow(
 	return ctx.Err()
 }
 
-// refusal is an answer of the cloud.
-func refusal(status int, code api.ProblemCode) error {
-	return &client.Error{Status: status, Problem: api.Problem{Status: status, Code: code, Project: new("p-ours")}}
-}
-
 // route is the one of Node node-1 in this cluster, changed.
 func route(changes ...func(*api.Route)) api.Route {
 	r := api.Route{
@@ -111,8 +92,13 @@ func route(changes ...func(*api.Route)) api.Route {
 	return r
 }
 
-func tagged(key, value string) func(*api.Route) { return func(r *api.Route) { r.Tags[key] = value } }
-func untagged(key string) func(*api.Route)      { return func(r *api.Route) { delete(r.Tags, key) } }
+// otherRoute is one of Node "left-behind", which is gone, changed.
+func otherRoute(n int, change func(*api.Route)) api.Route {
+	return route(func(r *api.Route) {
+		r.ID, r.Name, r.Destination = fmt.Sprint("r-", n), fmt.Sprint("other-", n), fmt.Sprintf("10.244.%d.0/24", n)
+		r.Tags[contract.TagNode] = "left-behind"
+	}, change)
+}
 
 func (c *routeTable) ListRoutes(_ context.Context, f client.RouteFilter) ([]api.Route, error) {
 	c.mu.Lock()
@@ -130,48 +116,19 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "create "+r.Name+" to "+r.InstanceID)
-	if err := c.refuse["create"]; err != nil {
-		return nil, err
-	}
-	for _, have := range c.routes {
-		if have.Destination == r.Destination {
-			return nil, refusal(409, api.RouteConflict)
-		}
-	}
+	c.made++
 	created := api.Route{
-		ID: "r-" + r.Name, Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
+		ID: fmt.Sprint("r-made-", c.made), Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
 		State: api.RouteActive, Tags: *r.Tags, Version: 1,
 	}
-	c.made++
-	created.ID += fmt.Sprint("-", c.made) // No ID is given twice.
 	c.routes = append(c.routes, created)
 	return &created, nil
-}
-
-func (c *routeTable) UpdateRoute(_ context.Context, id string, u api.ResourceUpdate) (*api.Route, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.ID == id })
-	if i < 0 {
-		return nil, refusal(404, api.NotFound)
-	}
-	c.calls = append(c.calls, "tag "+c.routes[i].Name)
-	if err := c.refuse["tag"]; err != nil {
-		return nil, err
-	}
-	c.routes[i].Tags = *u.Tags
-	c.routes[i].Version++
-	updated := c.routes[i]
-	return &updated, nil
 }
 
 func (c *routeTable) DeleteRoute(_ context.Context, id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.ID == id })
-	if i < 0 {
-		return refusal(404, api.NotFound)
-	}
 	c.calls = append(c.calls, "delete "+c.routes[i].Name)
 	c.routes = slices.Delete(c.routes, i, i+1)
 	return nil
@@ -184,12 +141,6 @@ func (c *routeTable) edit(name string, change func(*api.Route)) {
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Name == name })
 	change(&c.routes[i])
 	c.routes[i].Version++
-}
-
-func (c *routeTable) setRefusal(kind string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refuse = map[string]error{kind: err}
 }
 
 // takeCalls are the changes that were asked for since it was called last, within one period.
@@ -212,8 +163,8 @@ type routeWorld struct {
 	cluster  *core.Cluster
 }
 
-func newRouteWorld(t *testing.T, cloud *routeTable, cluster *core.Cluster, nodes ...*corev1.Node) *routeWorld {
-	w := &routeWorld{t: t, kube: fake.NewClientset(), cloud: cloud, cluster: cluster}
+func newRouteWorld(t *testing.T, cloud *routeTable, nodes ...*corev1.Node) *routeWorld {
+	w := &routeWorld{t: t, kube: fake.NewClientset(), cloud: cloud, cluster: core.NewCluster(clusterName)}
 	for _, n := range nodes {
 		require.NoError(t, w.kube.Tracker().Add(n.DeepCopy()))
 	}
@@ -306,21 +257,14 @@ func routedNode(name, instance string, ranges ...string) *corev1.Node {
 	}
 }
 
-// What is missing comes, what is left behind goes, and what is others' stays. What changes in the cloud alone is found
-// at the next resync, also where nothing is remembered of the cloud, and where the controller starts long after its
-// informer, as with leader migration.
+// What is missing comes, what is left behind goes, and what is others' stays, as soon as it is known which cluster this
+// is. What changes in the cloud alone is found at the next resync, also where nothing is remembered of the cloud, and
+// where the controller starts long after its informer, as with leader migration.
 func TestWithUpstreamsRouteController(t *testing.T) {
-	other := func(n int, change func(*api.Route)) api.Route {
-		return route(change, func(r *api.Route) {
-			r.ID, r.Name = fmt.Sprint("r-", n), fmt.Sprint("other-", n)
-			r.Destination = fmt.Sprintf("10.244.%d.0/24", n)
-		})
-	}
 	others := []api.Route{
-		other(9, untagged(contract.TagNode)), other(8, tagged(contract.TagClusterUID, "uid-blue")),
-		other(7, func(r *api.Route) { // of the cluster under an earlier name
-			r.Tags[contract.TagNode], r.Tags[contract.TagCluster] = "left-behind", "before"
-		}),
+		otherRoute(9, func(r *api.Route) { delete(r.Tags, contract.TagNode) }),
+		otherRoute(8, func(r *api.Route) { r.Tags[contract.TagClusterUID] = "uid-blue" }),
+		otherRoute(7, func(r *api.Route) { r.Tags[contract.TagCluster] = "before" }), // ours under an earlier name
 	}
 	name := route().Name
 	create := "create " + name + " to i-1"
@@ -328,12 +272,18 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 		"as ever":       func(*routeWorld) {},
 		"without cache": func(w *routeWorld) { w.uncached = true },
 		"started late":  func(w *routeWorld) { w.late = true },
+		"UID unknown":   func(w *routeWorld) { w.cluster = core.NewCluster(clusterName); w.cluster.ExpectUID() },
 	} {
 		withAndWithoutWatch(t, situation, func(t *testing.T) {
 			cloud := &routeTable{routes: slices.Clone(others)}
-			w := newRouteWorld(t, cloud, knownCluster(), routedNode("node-1", "i-1", "10.244.1.0/24"))
+			w := newRouteWorld(t, cloud, routedNode("node-1", "i-1", "10.244.1.0/24"))
+			w.cluster.SetUID(clusterUID)
 			set(w)
 			defer w.start()()
+			if w.cluster.UID() == "" {
+				assert.Empty(t, cloud.takeCalls())
+				w.cluster.SetUID(clusterUID)
+			}
 			assert.ElementsMatch(t, []string{create, "delete other-7"}, cloud.takeCalls())
 			assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
 
@@ -344,69 +294,26 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	}
 }
 
-// A Node of another cloud, and one that nobody initializes, get neither a route nor the condition that
-// keeps pods away. One that waits for its instance has that condition, and one that has a route keeps it.
+// A Node of another cloud, and one that nobody initializes, are not seen by the controller: they get neither a route
+// nor the condition that keeps pods away. One that waits for its instance has that condition.
 func TestNodesThatRoutesLeaveAlone(t *testing.T) {
 	foreign, bare := routedNode("foreign", "", "10.244.2.0/24"), routedNode("bare", "", "10.244.3.0/24")
-	waiting, routed := routedNode("waiting", "", "10.244.4.0/24"), routedNode("node-1", "", "10.244.1.0/24")
+	waiting := routedNode("waiting", "", "10.244.4.0/24")
 	foreign.Spec.ProviderID, bare.Spec.ProviderID, waiting.Spec.ProviderID = "onprem://edge1", "", ""
-	routed.Spec.ProviderID = ""
 	waiting.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
-	strayed := route(tagged(contract.TagNode, "foreign"), func(r *api.Route) {
-		r.ID, r.Name, r.Destination, r.InstanceID = "r-2", "foreign-10.244.2.0-24", "10.244.2.0/24", "i-2"
-	})
 	withAndWithoutWatch(t, "", func(t *testing.T) {
-		cloud := &routeTable{routes: []api.Route{route(), strayed}}
-		w := newRouteWorld(t, cloud, knownCluster(), foreign, bare, waiting, routed)
+		w := newRouteWorld(t, &routeTable{}, foreign, bare, waiting)
+		w.cluster.SetUID(clusterUID)
 		defer w.start()()
-		assert.Equal(t, []string{"delete " + strayed.Name}, cloud.takeCalls(), "nothing of ours leads to other clouds")
-		for name, want := range map[string]string{
-			"foreign": "none", "bare": "none", "waiting": "True NoRouteCreated", "node-1": "False RouteCreated",
-		} {
+		assert.Empty(t, w.cloud.takeCalls())
+		for name, want := range map[string]string{"foreign": "none", "bare": "none", "waiting": "True NoRouteCreated"} {
 			assert.Equal(t, want, w.networkUnavailable(name), name)
 		}
-		events, err := w.kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		for _, ev := range events.Items {
-			assert.Equal(t, "waiting", ev.InvolvedObject.Name, "%s %s", ev.Reason, ev.Message)
-		}
-		// The last route goes, and with it the reason to see its Node.
-		require.NoError(t, cloud.DeleteRoute(t.Context(), "r-1"))
-		assert.Len(t, cloud.takeCalls(), 1)
-		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
-
 		// As soon as it is initialized it is a Node like any other.
-		_, err = w.kube.CoreV1().Nodes().
+		_, err := w.kube.CoreV1().Nodes().
 			Update(t.Context(), routedNode("bare", "i-3", "10.244.3.0/24"), metav1.UpdateOptions{})
 		require.NoError(t, err)
-		assert.Equal(t, []string{"create bare-10.244.3.0-24 to i-3"}, cloud.takeCalls())
+		assert.Equal(t, []string{"create bare-10.244.3.0-24 to i-3"}, w.cloud.takeCalls())
 		assert.Equal(t, "False RouteCreated", w.networkUnavailable("bare"))
-	})
-}
-
-// A route from before they had the cluster's UID is taken over when it is in the way of the same one,
-// if not at once then later. What another cluster of that name has, or had, stays as it is. As long as it is not
-// known which cluster this is, nothing is done.
-func TestUntaggedRoutesAreTakenOver(t *testing.T) {
-	old := route(untagged(contract.TagClusterUID))
-	ofOthers := route(untagged(contract.TagClusterUID), tagged(contract.TagNode, "node-9"), func(r *api.Route) {
-		r.ID, r.Name, r.Destination, r.InstanceID = "r-9", "node-9-10.244.9.0-24", "10.244.9.0/24", "i-9"
-	})
-	attempt := []string{"create " + old.Name + " to i-1", "tag " + old.Name}
-	withAndWithoutWatch(t, "", func(t *testing.T) {
-		cloud := &routeTable{routes: []api.Route{old, ofOthers}}
-		w := newRouteWorld(t, cloud, unknownCluster(), routedNode("node-1", "i-1", "10.244.1.0/24"))
-		cloud.setRefusal("tag", refusal(503, api.Internal))
-		stop := w.start()
-		assert.Empty(t, cloud.takeCalls())
-		w.cluster.SetUID(clusterUID)
-		assert.Equal(t, attempt, cloud.takeCalls()[:2])
-		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
-		cloud.setRefusal("tag", nil)
-		assert.Equal(t, attempt, cloud.takeCalls())
-		assert.Empty(t, cloud.takeCalls())
-		stop()
-		assert.Equal(t, route().Tags, cloud.routes[0].Tags)
-		assert.Equal(t, ofOthers, cloud.routes[1])
 	})
 }

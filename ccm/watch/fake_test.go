@@ -128,8 +128,21 @@ func runInBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
+// published is held while a fake calls what a test wrote: what the test changes before it advances the time is then
+// seen by a worker that only the time wakes.
+var published sync.Mutex
+
+// callPublished calls a function of the test.
+func callPublished[T any](fn func() (T, error)) (T, error) {
+	published.Lock()
+	defer published.Unlock()
+	return fn()
+}
+
 // advanceTime is time of a synctest bubble's clock, until all have done what they do meanwhile.
 func advanceTime(d time.Duration) {
+	published.Lock()
+	published.Unlock() //nolint:staticcheck // See published.
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -147,11 +160,16 @@ func countIncrements(t *testing.T, counter metrics.CounterMetric, fn func()) int
 
 // fakeMemory is what the cache knows of balancers.
 type fakeMemory struct {
+	Memory
+	subscribers []func(cache.Change)
+
 	mu        sync.Mutex
 	balancers []api.LoadBalancer
 	version   int64 // of the balancer that was set last
 	unknown   bool  // balancers that are not shown may be there
 }
+
+func (f *fakeMemory) Subscribe(fn func(cache.Change)) { f.subscribers = append(f.subscribers, fn) }
 
 func (f *fakeMemory) setUnknown(unknown bool) {
 	f.mu.Lock()
@@ -196,10 +214,10 @@ type fakeInstances struct {
 }
 
 func (f *fakeInstances) FindInstance(context.Context, *corev1.Node) (*api.Instance, error) {
-	return f.find()
+	return callPublished(func() (*api.Instance, error) { return f.find() })
 }
 func (f *fakeInstances) MayDelete(context.Context, *corev1.Node) (string, error) {
-	return f.mayDelete()
+	return callPublished(func() (string, error) { return f.mayDelete() })
 }
 
 // fakeBalancers panics on a call that it was not told of. It compares as the model does.
@@ -214,12 +232,13 @@ func (f *fakeBalancers) EnsureLoadBalancer(
 	_ context.Context, cluster string, svc *corev1.Service, _ []*corev1.Node,
 ) (*corev1.LoadBalancerStatus, error) {
 	assert.Equal(f.t, clusterName, cluster)
-	return f.ensure(svc)
+	return callPublished(func() (*corev1.LoadBalancerStatus, error) { return f.ensure(svc) })
 }
 
 func (f *fakeBalancers) EnsureLoadBalancerDeleted(_ context.Context, cluster string, svc *corev1.Service) error {
 	assert.Equal(f.t, clusterName, cluster)
-	return f.delete(svc)
+	_, err := callPublished(func() (any, error) { return nil, f.delete(svc) })
+	return err
 }
 
 // eventLog has what people were told.
@@ -242,9 +261,10 @@ func (e *eventLog) WarnOnce(_ core.Object, _, reason, _, message string) {
 
 // world has the jobs of the cloud watch between a cluster and a provider that a test writes.
 type world struct {
-	*nodeWatch
 	*serviceWatch
 	*orphanSweeper
+	prompter, remover *nodeWatch
+
 	t         *testing.T
 	api       *fake.Clientset
 	shared    informers.SharedInformerFactory
@@ -263,41 +283,38 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	}
 	w.shared = informers.NewSharedInformerFactory(w.api, 0)
 	w.watch = New(Options{Cluster: testCluster(clusterUID), Events: w.events})
-	w.watch.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, cache.New(nil, cache.Options{}))
+	w.watch.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, w.memory)
 	w.watch.SetInformers(w.shared)
-	w.nodeWatch = newNodeWatch(w.watch, w.api, "nodes")
-	w.prompting, w.removing = true, true
-	require.NoError(t, w.nodeWatch.subscribe(w.watch.memory, w.shared))
-	jobs, err := newBalancerJobs(w.watch, w.api, w.shared)
-	require.NoError(t, err)
-	w.serviceWatch, _ = jobs[0].(*serviceWatch)
-	w.orphanSweeper, _ = jobs[1].(*orphanSweeper)
-	w.serviceWatch.memory, w.orphanSweeper.memory = w.memory, w.memory
+	w.prompter, w.remover = newNodePrompter(w.watch, w.api), newNodeRemover(w.watch, w.api)
+	w.serviceWatch, w.orphanSweeper = newServiceWatch(w.watch, w.api), newOrphanSweeper(w.watch, w.api)
 	w.inform(objects...)
-	t.Cleanup(w.nodeWatch.queue.ShutDown)
-	t.Cleanup(w.serviceWatch.queue.ShutDown)
+	for _, job := range w.jobs() {
+		t.Cleanup(job.queue.ShutDown)
+	}
 	return w
+}
+
+func (w *world) jobs() []*watchJob {
+	return []*watchJob{w.prompter.watchJob, w.remover.watchJob, w.serviceWatch.watchJob, w.orphanSweeper.watchJob}
 }
 
 // inform has the informers know those objects.
 func (w *world) inform(objects ...runtime.Object) {
 	for _, object := range objects {
 		if svc, ok := object.(*corev1.Service); ok {
-			require.NoError(w.t, w.serviceWatch.services.Add(svc))
+			require.NoError(w.t, w.watch.services.GetIndexer().Add(svc))
 		} else {
-			require.NoError(w.t, w.nodeWatch.nodes.Add(object))
+			require.NoError(w.t, w.watch.nodes.GetIndexer().Add(object))
 		}
 	}
 }
 
 // run runs the jobs in a synctest bubble until the test ends. The informers know then what the API server has.
 func (w *world) run() {
-	require.NoError(w.t, w.nodeWatch.nodes.Replace(nil, ""))
-	require.NoError(w.t, w.serviceWatch.services.Replace(nil, ""))
+	require.NoError(w.t, w.watch.nodes.GetIndexer().Replace(nil, ""))
+	require.NoError(w.t, w.watch.services.GetIndexer().Replace(nil, ""))
 	w.shared.Start(w.t.Context().Done())
-	require.NoError(w.t, w.watch.start(w.t.Context(), func() ([]watchJob, error) {
-		return []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper}, nil
-	}))
+	require.NoError(w.t, w.watch.start(w.t.Context(), w.jobs()...))
 	w.t.Cleanup(func() {
 		synctest.Wait()
 		w.shared.Shutdown()
@@ -307,8 +324,9 @@ func (w *world) run() {
 
 // reportChange is what the cache does when something changes in the cloud.
 func (w *world) reportChange(c cache.Change) {
-	w.nodeWatch.enqueueChange(c)
-	w.serviceWatch.enqueueChange(c)
+	for _, notify := range w.memory.subscribers {
+		notify(c)
+	}
 }
 
 // setOutcome has the last call for the object have failed for that reason.

@@ -20,82 +20,37 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// jobFunc is a job of the cloud watch that a test writes.
-type jobFunc func(ctx context.Context, health *jobHealth)
-
-func (f jobFunc) Name() string                               { return "a job" }
-func (f jobFunc) Run(ctx context.Context, health *jobHealth) { f(ctx, health) }
-
-// startJobs starts a cloud watch of those jobs alone, until ctx ends.
-func startJobs(t *testing.T, ctx context.Context, jobs ...watchJob) *Watch {
-	watch := &Watch{}
-	require.NoError(t, watch.start(ctx, func() ([]watchJob, error) { return jobs, nil }))
-	return watch
-}
-
-// runJob runs a cloud watch of that job alone until the test ends.
-func runJob(t *testing.T, job jobFunc) *Watch {
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(func() {
-		cancel()
-		synctest.Wait()
-	})
-	return startJobs(t, ctx, job)
-}
-
-func TestHealthOfAJobThatEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		end := make(chan struct{})
-		watch := runJob(t, func(context.Context, *jobHealth) { <-end })
-		advanceTime(time.Hour)
-		assert.NoError(t, watch.HealthChecker().Check(nil), "it runs, and has nothing to do")
-		close(end)
-		synctest.Wait()
-		assert.EqualError(t, watch.HealthChecker().Check(nil), "a job has ended")
-	})
-}
-
 // A worker that never comes back from a key makes the job unhealthy, until it does.
 func TestHealthOfAWorkerThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		queue, free := newKeyQueue("health", minNodeRetry, maxNodeRetry), make(chan struct{})
-		watch := runJob(t, func(ctx context.Context, health *jobHealth) {
-			defer queue.ShutDown()
-			for syncNextKey(ctx, health, queue, func(ctx context.Context, key string) error {
-				select {
-				case <-free:
-				case <-ctx.Done():
-				}
-				return nil
-			}) {
-			}
-		})
-		t.Cleanup(queue.ShutDown)
-		queue.Add("node-1")
+		w, free := newWorld(t), make(chan struct{})
+		w.prompter.sync = func(context.Context, string) error { <-free; return nil }
+		w.run()
+		w.prompter.queue.Add("node-1")
 		advanceTime(maxRoundDuration)
-		assert.NoError(t, watch.HealthChecker().Check(nil))
+		assert.NoError(t, w.watch.HealthChecker().Check(nil))
 		advanceTime(2 * time.Second)
-		assert.EqualError(t, watch.HealthChecker().Check(nil), "a job is stuck: syncing node-1 has taken 5m2s")
+		assert.EqualError(t, w.watch.HealthChecker().Check(nil),
+			"the watch of waiting Nodes is stuck: syncing node-1 has taken 5m2s")
 		close(free)
 		synctest.Wait()
-		assert.NoError(t, watch.HealthChecker().Check(nil))
+		assert.NoError(t, w.watch.HealthChecker().Check(nil))
 	})
 }
 
-// The genuine jobs are healthy while they have nothing to do, and one that waits for the
-// cluster for long is not.
-func TestHealthOfTheGenuineJobs(t *testing.T) {
+// The jobs are healthy while they have nothing to do, and not while they wait for the cluster for long.
+func TestHealthOfIdleJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.run()
 		advanceTime(time.Hour)
 		assert.NoError(t, w.watch.HealthChecker().Check(nil))
 
-		waiting := newWorld(t)
-		waiting.nodeWatch.synced = func() bool { return false }
-		watch := runJob(t, waiting.nodeWatch.Run)
+		waiting := newWorld(t).watch // Its informers do not start.
+		require.NoError(t, waiting.start(t.Context(), newWorld(t).jobs()...))
 		advanceTime(maxRoundDuration + time.Minute)
-		assert.ErrorContains(t, watch.HealthChecker().Check(nil), "waiting for the informers to sync")
+		assert.ErrorContains(t, waiting.HealthChecker().Check(nil),
+			"the orphan sweeper is stuck: waiting for the informers to sync has taken 6m0s")
 	})
 }
 

@@ -5,105 +5,82 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
-	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 const (
-	// waitingNodesPeriod is how often Nodes that wait for their initialisation are
-	// looked at.
-	waitingNodesPeriod = 2 * time.Second
-	// noInstanceRounds is the number of rounds between two checks of Nodes without any instance.
-	noInstanceRounds = 15
 	// allNodesPeriod is how often every Node is checked, for changes that no event reported: the
 	// stream was broken, or the event came before its Node.
 	allNodesPeriod = time.Minute
-	// minPromptPause is the time between the first two prompts of a Node. While its instance stays
-	// the same, each pause is twice the previous one, up to maxPromptPause.
-	minPromptPause = 5 * time.Second
-	maxPromptPause = time.Minute
 	// minNodeRetry and maxNodeRetry are between two tries for one Node that fail.
 	minNodeRetry = 500 * time.Millisecond
 	maxNodeRetry = 30 * time.Second
+	// minPromptPause and maxPromptPause are between two looks at one Node that waits for its initialization, unless
+	// its instance changes. Each look may cost a list, and a prompt.
+	minPromptPause = 5 * time.Second
+	maxPromptPause = time.Minute
 )
 
-// nodeWatch makes Nodes follow their instances. It deletes a Node whose instance has ended,
-// also while the Node is Ready, which upstream never looks at. It writes an Event on a Node
-// whose instance is stopped; the shutdown taint stays upstream's, which sets it when the
-// Node turns NotReady and takes it from a Ready Node every few seconds. It prompts a Node
-// whose instance came late. There is one for each of upstream's two controllers of Nodes, as
+// nodeWatch makes Nodes follow their instances. There is one for each of upstream's two controllers of Nodes, as
 // either may be with another process. It is safe for concurrent use.
 type nodeWatch struct {
-	// prompting: it helps cloud-node-controller, which initialises Nodes that are prompted.
-	prompting bool
-	// removing: it helps cloud-node-lifecycle-controller, which removes Nodes whose instance has
-	// ended, and taints those whose instance is stopped.
-	removing bool
-
+	*watchJob // Its keys are names of Nodes.
 	kube      kubernetes.Interface
 	events    core.Events
 	outcomes  *outcomes
 	instances core.Instances
-
-	nodes         kcache.Indexer
-	synced        kcache.InformerSynced
-	queue         keyQueue // of Node names
-	waitingRounds int      // how often waiting Nodes were looked at; for one goroutine
-
-	mu      sync.Mutex
-	prompts map[types.UID]prompt // the last one of each Node
+	nodes     kcache.Indexer
 }
 
-// prompt is what a Node was prompted for.
-type prompt struct {
-	instance string // ID and version
-	at       time.Time
-	pause    time.Duration // until the next
+// newNodePrompter makes the job that helps cloud-node-controller: it prompts a Node whose instance came late, so that
+// upstream initializes it, and explains why nobody initializes another.
+func newNodePrompter(c *Watch, kube kubernetes.Interface) *nodeWatch {
+	w := newNodeWatch(c, kube)
+	w.name, w.queue = "the watch of waiting Nodes", newKeyQueue("waiting_nodes", minPromptPause, maxPromptPause)
+	w.sync = w.syncWaitingNode
+	return w
 }
 
-// newNodePrompter makes the node watch that helps cloud-node-controller.
-func newNodePrompter(
-	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
-) ([]watchJob, error) {
-	w := newNodeWatch(c, kube, "waiting_nodes")
-	w.prompting = true
-	return []watchJob{w}, w.subscribe(c.memory, shared)
+// newNodeRemover makes the job that helps cloud-node-lifecycle-controller. It deletes a Node whose instance has ended,
+// also while the Node is Ready, which upstream never looks at. When it looks at an instance that is stopped, an Event
+// is written on the Node. The shutdown taint stays upstream's, which sets it when the Node turns NotReady and takes it
+// from a Ready Node every few seconds.
+func newNodeRemover(c *Watch, kube kubernetes.Interface) *nodeWatch {
+	w := newNodeWatch(c, kube)
+	w.name, w.queue = "the watch of ended instances", newKeyQueue("ended_nodes", minNodeRetry, maxNodeRetry)
+	w.sync = w.syncInitializedNode
+	return w
 }
 
-// newNodeRemover makes the node watch that helps cloud-node-lifecycle-controller.
-func newNodeRemover(
-	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
-) ([]watchJob, error) {
-	w := newNodeWatch(c, kube, "ended_nodes")
-	w.removing = true
-	return []watchJob{w}, w.subscribe(c.memory, shared)
-}
-
-func newNodeWatch(c *Watch, kube kubernetes.Interface, queue string) *nodeWatch {
-	return &nodeWatch{
+func newNodeWatch(c *Watch, kube kubernetes.Interface) *nodeWatch {
+	w := &nodeWatch{
 		kube:      kube,
 		events:    c.opts.Events,
-		outcomes:  c.outcomes,
+		outcomes:  &c.outcomes,
 		instances: c.provider.Instances,
-		queue:     newKeyQueue("cloud_watch_"+queue, minNodeRetry, maxNodeRetry),
-		prompts:   map[types.UID]prompt{},
+		nodes:     c.nodes.GetIndexer(),
 	}
+	w.watchJob = &watchJob{
+		onNode: kcache.ResourceEventHandlerFuncs{
+			AddFunc: w.enqueueNode, UpdateFunc: w.enqueueIfInstanceKnown,
+		},
+		onChange: w.enqueueChange,
+		periodic: map[time.Duration]func(){allNodesPeriod: w.enqueueAllNodes},
+	}
+	return w
 }
 
 // byProviderID is the name of the index in the informer that is shared with upstream.
@@ -116,60 +93,12 @@ func indexByProviderID(obj any) ([]string, error) {
 	return nil, nil
 }
 
-// subscribe has the queue filled by what happens to Nodes and in the cloud.
-func (w *nodeWatch) subscribe(feed changeFeed, shared informers.SharedInformerFactory) error {
-	informer := shared.Core().V1().Nodes().Informer()
-	w.nodes = informer.GetIndexer()
-	if err := addIndex(informer, byProviderID, indexByProviderID); err != nil {
-		return err
-	}
-	handler, err := informer.AddEventHandler(kcache.ResourceEventHandlerFuncs{
-		AddFunc:    w.enqueueNode,
-		UpdateFunc: w.enqueueIfInstanceKnown,
-		DeleteFunc: w.forgetNode,
-	})
-	if err != nil {
-		return fmt.Errorf("%s: following Nodes: %w", calls.CloudWatch, err)
-	}
-	w.synced = handler.HasSynced
-	feed.Subscribe(w.enqueueChange)
-	return nil
-}
-
-// Name implements watchJob.
-func (w *nodeWatch) Name() string {
-	if w.prompting {
-		return "the watch of waiting Nodes"
-	}
-	return "the watch of ended instances"
-}
-
-// Run works until ctx ends. What it starts has ended when it returns.
-func (w *nodeWatch) Run(ctx context.Context, health *jobHealth) {
-	var running wait.Group
-	defer running.Wait()
-	defer w.queue.ShutDown()
-	if !awaitSync(ctx, health, w.synced) {
-		return
-	}
-	startWorkers(ctx, &running, health, w.queue, w.syncNode)
-	if w.prompting {
-		runPeriodically(ctx, &running, health, waitingNodesPeriod, w.enqueueWaitingNodes)
-	}
-	runPeriodically(ctx, &running, health, allNodesPeriod, w.enqueueAllNodes)
-	<-ctx.Done()
-}
-
-// enqueueChange is called by the feed, and must not block.
 func (w *nodeWatch) enqueueChange(c cache.Change) {
 	switch {
 	case c.Instance != nil:
 		w.enqueueNodesOf(c.Instance)
-	case c.Kind == cache.Recovered:
-		w.resetPromptPauses()
-		w.enqueueAllNodes(context.Background())
-	case c.Kind == cache.Relisted:
-		w.enqueueAllNodes(context.Background())
+	case c.Kind == cache.Recovered, c.Kind == cache.Relisted:
+		w.enqueueAllNodes()
 	}
 }
 
@@ -179,7 +108,7 @@ func (w *nodeWatch) enqueueNode(obj any) {
 	}
 }
 
-func (w *nodeWatch) enqueueAllNodes(context.Context) {
+func (w *nodeWatch) enqueueAllNodes() {
 	for _, name := range w.nodes.ListKeys() {
 		w.queue.Add(name)
 	}
@@ -209,49 +138,13 @@ func (w *nodeWatch) enqueueNodesOf(instance *api.Instance) {
 	w.queue.Add(strings.ToLower(instance.Name))
 }
 
-// enqueueWaitingNodes queues Nodes that may be initialised now without a change of their instance:
-// the cloud did not answer before. Nodes without an instance are queued rarely, because each check
-// costs a list, and the feed reports a new instance.
-func (w *nodeWatch) enqueueWaitingNodes(context.Context) {
-	w.waitingRounds++
-	for _, obj := range w.nodes.List() {
-		node, ok := obj.(*corev1.Node)
-		if !ok || !w.awaitsRetry(node) {
-			continue
-		}
-		if w.waitingRounds%noInstanceRounds == 0 ||
-			w.outcomes.get(node.UID).reason != contract.ReasonInstanceNotFound {
-			w.queue.Add(node.Name)
-		}
+// getNode returns the Node of that name, as the informer has it; nil if there is none or it is being deleted.
+func (w *nodeWatch) getNode(name string) *corev1.Node {
+	obj, _, _ := w.nodes.GetByKey(name) // It reads memory, and cannot fail.
+	if node, ok := obj.(*corev1.Node); ok && node.DeletionTimestamp == nil {
+		return node
 	}
-}
-
-// awaitsRetry tells whether upstream tried to initialise the Node and failed, so that its
-// next try may be far away.
-func (w *nodeWatch) awaitsRetry(node *corev1.Node) bool {
-	return core.IsUninitialized(node) && w.outcomes.get(node.UID).reason != ""
-}
-
-// syncNode compares one Node with its instance.
-func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
-	obj, exists, err := w.nodes.GetByKey(name)
-	if err != nil || !exists {
-		return err
-	}
-	node, ok := obj.(*corev1.Node)
-	if !ok || node.DeletionTimestamp != nil {
-		return nil
-	}
-	if w.prompting {
-		w.explainIgnored(node)
-	}
-	if _, isOurs := contract.InstanceIDFromProviderID(node.Spec.ProviderID); !isOurs && node.Spec.ProviderID != "" {
-		return nil // A Node of another cloud is ignored.
-	}
-	if w.removing && node.Spec.ProviderID != "" {
-		return w.deleteNodeIfGone(ctx, node)
-	}
-	return w.promptNode(ctx, node)
+	return nil
 }
 
 // topicProviderID is whether a Node is this cloud's, and to be initialized.
@@ -268,8 +161,12 @@ func (w *nodeWatch) explainIgnored(node *corev1.Node) {
 	w.events.WarnOnce(node, topicProviderID, cause.Reason, cause.Detail, fmt.Sprintf("Node is ignored: %v", err))
 }
 
-// deleteNodeIfGone deletes the Node if its instance has ended.
-func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node) error {
+// syncInitializedNode deletes the Node if its instance has ended.
+func (w *nodeWatch) syncInitializedNode(ctx context.Context, name string) error {
+	node := w.getNode(name)
+	if node == nil || node.Spec.ProviderID == "" || core.CheckOwnNode(node) != nil {
+		return nil
+	}
 	why, err := w.instances.MayDelete(ctx, node)
 	if err != nil {
 		return fmt.Errorf("checking whether the instance of node %s has ended: %w", node.Name, err)
@@ -291,20 +188,24 @@ func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node) err
 	return nil
 }
 
-// promptNode changes a waiting Node so that upstream tries to initialise it now, if that
-// may succeed.
-func (w *nodeWatch) promptNode(ctx context.Context, node *corev1.Node) error {
-	if !w.prompting || !w.awaitsRetry(node) {
+// syncWaitingNode changes a Node that upstream failed to initialize so that upstream tries again now, if that may
+// succeed. It looks again until the Node is initialized.
+func (w *nodeWatch) syncWaitingNode(ctx context.Context, name string) error {
+	node := w.getNode(name)
+	if node == nil {
 		return nil
+	}
+	w.explainIgnored(node)
+	switch {
+	case !core.IsUninitialized(node), core.CheckOwnNode(node) != nil:
+		return nil
+	case w.outcomes.get(node.UID).reason == "":
+		return errCheckAgain // Upstream has not tried yet.
 	}
 	instance, err := w.instances.FindInstance(ctx, node)
 	if err != nil {
-		// The next round over waiting Nodes looks again.
 		klog.V(2).InfoS("Node is not prompted", "node", klog.KObj(node), "err", err)
-		return nil
-	}
-	if !w.beginPrompt(node.UID, instance) {
-		return nil
+		return errCheckAgain
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         node.UID, // a precondition: no other Node of that name
@@ -317,53 +218,10 @@ func (w *nodeWatch) promptNode(ctx context.Context, node *corev1.Node) error {
 	_, err = w.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // The Node is gone, or another has its name: nobody was prompted.
+		return errCheckAgain // The Node is gone, or another has its name: nobody was prompted.
 	case err != nil:
 		return fmt.Errorf("prompting node %s: %w", node.Name, err)
 	}
 	nodesPrompted.Inc()
-	return nil
-}
-
-// beginPrompt tells whether the Node's pause is over, and if so begins the next.
-func (w *nodeWatch) beginPrompt(uid types.UID, instance *api.Instance) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	last, prompted := w.prompts[uid]
-	next := prompt{
-		instance: fmt.Sprintf("%s/%d", instance.ID, instance.Version),
-		at:       time.Now(),
-		pause:    minPromptPause,
-	}
-	switch {
-	case !prompted:
-	case last.instance != next.instance && next.at.Sub(last.at) < minPromptPause:
-		return false
-	case last.instance != next.instance:
-	case next.at.Sub(last.at) < last.pause:
-		return false
-	default:
-		next.pause = min(2*last.pause, maxPromptPause)
-	}
-	w.prompts[uid] = next
-	return true
-}
-
-// resetPromptPauses makes every pause the shortest again.
-func (w *nodeWatch) resetPromptPauses() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for uid, p := range w.prompts {
-		p.pause = minPromptPause
-		w.prompts[uid] = p
-	}
-}
-
-// forgetNode drops what is remembered of a Node that was deleted.
-func (w *nodeWatch) forgetNode(obj any) {
-	if uid, ok := core.DeletedUID(obj); ok {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.prompts, uid)
-	}
+	return errCheckAgain
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -62,11 +63,11 @@ func TestNodeWatchDeletesNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, tc.node)
-			w.prompting, w.instances.mayDelete = false, tc.asked
+			w.instances.mayDelete = tc.asked
 			w.setOutcome(tc.node, contract.ReasonInstanceNotFound)
 			w.refuse("delete", "nodes", tc.answer)
 			removed := countIncrements(t, nodesRemoved, func() {
-				err := w.syncNode(t.Context(), "node-1")
+				err := w.remover.sync(t.Context(), "node-1")
 				assert.Equal(t, tc.wantErr == "", err == nil)
 				if tc.wantErr != "" {
 					assert.ErrorContains(t, err, tc.wantErr)
@@ -117,13 +118,14 @@ func TestNodeWatchPrompts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, tc.node)
-			w.removing, w.instances.find = false, tc.find
+			w.instances.find = tc.find
 			if !tc.untried {
 				w.setOutcome(tc.node, contract.ReasonInstanceNotFound)
 			}
 			w.refuse("patch", "nodes", tc.answer)
 			prompts := countIncrements(t, nodesPrompted, func() {
-				require.NoError(t, w.syncNode(t.Context(), "node-1"))
+				err := w.prompter.sync(t.Context(), "node-1")
+				assert.Equal(t, core.IsUninitialized(tc.node) && core.CheckOwnNode(tc.node) == nil, err == errCheckAgain)
 			})
 			if events := w.takeEvents(); tc.event == "" {
 				assert.Empty(t, events)
@@ -151,72 +153,35 @@ func TestNodeWatchPrompts(t *testing.T) {
 	}
 }
 
-// A Node that fails whatever its instance looks like, say for its kubelet's --node-ip, is prompted ever more rarely; a
-// change of its instance, and a cloud that is well again, begin anew.
-func TestNodeWatchPromptBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		stuck := node("")
-		w := newWorld(t, stuck)
-		instance := &api.Instance{ID: "i-1"}
-		w.instances.find = func() (*api.Instance, error) { return instance, nil }
-		w.setOutcome(stuck, contract.ReasonInstanceNotFound)
-		// every is how long until the next prompt, by looks each second.
-		every := func() time.Duration {
-			began := time.Now()
-			for time.Since(began) < time.Hour {
-				require.NoError(t, w.syncNode(t.Context(), "node-1"))
-				if len(w.takeWrites()) > 0 {
-					break
-				}
-				advanceTime(time.Second)
-			}
-			return time.Since(began)
-		}
-		for _, want := range []time.Duration{0, 5, 10, 20, 40, 60, 60} {
-			assert.Equal(t, want*time.Second, every())
-		}
-		instance.Version++
-		assert.Equal(t, 5*time.Second, every(), "changed, but not more than once in a few seconds")
-		assert.Equal(t, 5*time.Second, every())
-		assert.Equal(t, 10*time.Second, every())
-		w.reportChange(cache.Change{Kind: cache.Recovered})
-		assert.Equal(t, 5*time.Second, every())
-	})
-}
-
-// A Node that waits is looked at now and then: the cloud may answer again without any change of its instance. One that
-// has no instance costs a list each time, and is looked at rarely: the coming of an instance is reported.
+// A Node that waits is looked at ever more rarely, whether it has no instance or fails whatever its instance looks
+// like, say for its kubelet's --node-ip. It is looked at at once when its instance changes and when the cloud recovers.
 func TestNodeWatchLooksAtWaitingNodes(t *testing.T) {
-	for name, tc := range map[string]struct {
-		reason string
-		looks  float64 // within ten minutes, of which ten are at all Nodes
-		change cache.Change
-	}{
-		"the cloud is down": {reason: contract.ReasonCloudUnavailable, looks: 300 + 10},
-		"no instance": {
-			reason: contract.ReasonInstanceNotFound, looks: 20 + 10,
-			change: cache.Change{Instance: &api.Instance{ID: "i-1", Name: "Node-1"}},
-		},
+	for name, change := range map[string]cache.Change{
+		"its instance comes": {Instance: &api.Instance{ID: "i-1", Name: "Node-1"}},
+		"the cloud recovers": {Kind: cache.Recovered},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
 			waiting := node("")
-			w, looks, err := newWorld(t, waiting), 0, error(because(tc.reason))
+			w, looks, err := newWorld(t, waiting), 0, error(because(contract.ReasonInstanceNotFound))
 			w.instances.find = func() (*api.Instance, error) {
 				looks++
 				return &api.Instance{ID: "i-1"}, err
 			}
-			w.setOutcome(waiting, tc.reason)
 			w.run()
-			looks = 0
-			advanceTime(10 * time.Minute)
-			assert.InDelta(t, tc.looks, looks, 2)
+			advanceTime(minPromptPause)
+			assert.Zero(t, looks, "upstream has not tried yet")
+			w.setOutcome(waiting, contract.ReasonInstanceNotFound)
+			advanceTime(time.Minute)
+			assert.InDelta(t, 3, looks, 1)
+			advanceTime(time.Hour)
+			assert.InDelta(t, 2*60, looks, 10, "one look after maxPromptPause, and one at all Nodes")
 			require.Empty(t, w.takeWrites())
 			err = nil
-			if w.reportChange(tc.change); tc.change.Instance == nil {
-				advanceTime(waitingNodesPeriod)
-			}
+			w.reportChange(change)
 			synctest.Wait()
 			assert.Len(t, w.takeWrites(), 1)
+			advanceTime(time.Hour)
+			assert.InDelta(t, 2*60, len(w.takeWrites()), 10, "it stays uninitialized")
 		})
 	}
 }

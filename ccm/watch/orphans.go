@@ -11,13 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
+	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/guard"
@@ -40,15 +39,16 @@ const (
 // was restored from an older backup, the API server does not know the Services of live balancers.
 // Only one goroutine may use a sweeper.
 type orphanSweeper struct {
+	*watchJob
 	cluster   *core.Cluster
 	kube      kubernetes.Interface
-	memory    balancerLister
+	memory    Memory
 	balancers core.LoadBalancers
 
 	services serviceIndex
-	synced   cache.InformerSynced
-
-	guard       Budget
+	guard    Budget
+	// undeletable spaces the retries of an orphan that cannot be deleted, so that the others get their turn. The
+	// longest pause is how late the end of an outage is noticed.
 	undeletable *flowcontrol.Backoff // by balancer ID and version: one that somebody changed may be deletable
 
 	orphanedSince map[string]time.Time // by balancer ID
@@ -65,7 +65,7 @@ var GuardedOrphans = guard.Kind{
 
 // Budget says how many load balancers may be deleted: see package guard.
 type Budget interface {
-	Watch(list func() sets.Set[types.UID], synced cache.InformerSynced)
+	Watch(list func() sets.Set[types.UID], synced kcache.InformerSynced)
 	RecordExists(id types.UID, obj core.Object)
 	CheckHeld(id types.UID) error
 	Admit(ctx context.Context, c guard.Candidate) error
@@ -74,28 +74,30 @@ type Budget interface {
 // unlimited allows everything.
 type unlimited struct{}
 
-func (unlimited) Watch(func() sets.Set[types.UID], cache.InformerSynced) {}
-func (unlimited) RecordExists(types.UID, core.Object)                    {}
-func (unlimited) CheckHeld(types.UID) error                              { return nil }
-func (unlimited) Admit(context.Context, guard.Candidate) error           { return nil }
+func (unlimited) Watch(func() sets.Set[types.UID], kcache.InformerSynced) {}
+func (unlimited) RecordExists(types.UID, core.Object)                     {}
+func (unlimited) CheckHeld(types.UID) error                               { return nil }
+func (unlimited) Admit(context.Context, guard.Candidate) error            { return nil }
 
-// balancerLister is the part of the cache that lists the cluster's balancers.
-type balancerLister interface {
-	LoadBalancers() []api.LoadBalancer
-}
-
-func newOrphanSweeper(
-	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
-) (*orphanSweeper, error) {
+func newOrphanSweeper(c *Watch, kube kubernetes.Interface) *orphanSweeper {
 	s := &orphanSweeper{
 		cluster:     c.opts.Cluster,
 		kube:        kube,
 		memory:      c.memory,
 		balancers:   c.provider.LoadBalancers,
+		services:    serviceIndex{c.services.GetIndexer()},
 		guard:       c.opts.Orphans,
-		undeletable: newOrphanBackoff(),
+		undeletable: flowcontrol.NewBackOff(30*time.Second, 5*time.Minute),
 	}
-	return s, s.useInformers(shared)
+	s.watchJob = &watchJob{
+		name:     "the orphan sweeper",
+		onChange: func(cache.Change) {}, // A balancer is an orphan only after a while.
+		queue:    newKeyQueue("orphans", sweepPeriod, sweepPeriod),
+		sync:     s.sweepOrphans,
+		periodic: map[time.Duration]func(){sweepPeriod: s.enqueueSweep},
+	}
+	s.guard.Watch(s.listBalancerIDs, c.services.HasSynced)
+	return s
 }
 
 // listBalancerIDs are the IDs of the cluster's balancers.
@@ -109,36 +111,12 @@ func (s *orphanSweeper) listBalancerIDs() sets.Set[types.UID] {
 	return ids
 }
 
-// newOrphanBackoff spaces the retries of an orphan that cannot be deleted, so that the others get
-// their turn. The longest pause is how late the end of an outage is noticed.
-func newOrphanBackoff() *flowcontrol.Backoff {
-	return flowcontrol.NewBackOff(30*time.Second, 5*time.Minute)
-}
-
-func (s *orphanSweeper) useInformers(shared informers.SharedInformerFactory) error {
-	informer := shared.Core().V1().Services().Informer()
-	var err error
-	s.services, err = newServiceIndex(informer)
-	s.synced = informer.HasSynced
-	s.guard.Watch(s.listBalancerIDs, informer.HasSynced)
-	return err
-}
-
-// Name implements watchJob.
-func (s *orphanSweeper) Name() string { return "the orphan sweeper" }
-
-// Run works until ctx ends. What it starts has ended when it returns.
-func (s *orphanSweeper) Run(ctx context.Context, health *jobHealth) {
-	var running wait.Group
-	defer running.Wait()
-	if awaitSync(ctx, health, s.synced) {
-		runPeriodically(ctx, &running, health, sweepPeriod, s.sweepOrphans)
-	}
-}
+// enqueueSweep queues the only key: a sweep looks at all balancers.
+func (s *orphanSweeper) enqueueSweep() { s.queue.Add("the cluster's load balancers") }
 
 // sweepOrphans looks at every balancer of the cluster. One whose Service the informer has
 // costs nothing; for each other one the API server is asked.
-func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
+func (s *orphanSweeper) sweepOrphans(ctx context.Context, _ string) error {
 	s.undeletable.GC()
 	clusterUID := s.cluster.UID() // The same for the whole sweep.
 	since, unknown := map[string]time.Time{}, sets.New[string]()
@@ -158,7 +136,11 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 			unknown.Insert(lb.ID)
 			s.reportUnknownOwner(&lb, clusterUID)
 		default:
-			if since[lb.ID] = s.getOrphanedSince(lb.ID); time.Since(since[lb.ID]) >= orphanMinAge {
+			first, known := s.orphanedSince[lb.ID]
+			if !known {
+				first = time.Now()
+			}
+			if since[lb.ID] = first; time.Since(first) >= orphanMinAge {
 				s.deleteOrphan(ctx, &lb, owner)
 			}
 		}
@@ -166,6 +148,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	s.orphanedSince, s.reported = since, unknown
 	orphanedBalancers.WithLabelValues("this_cluster").Set(float64(len(since)))
 	orphanedBalancers.WithLabelValues("unknown").Set(float64(len(unknown)))
+	return nil
 }
 
 // checkOrphan tells whether the balancer has no Service, and which its tags name. An error means that
@@ -192,14 +175,6 @@ func (s *orphanSweeper) checkOrphan(
 	default:
 		return owner, svc.UID != owner.UID || !isManagedUpstream(svc), nil
 	}
-}
-
-// getOrphanedSince is when an orphan was first seen to be one.
-func (s *orphanSweeper) getOrphanedSince(id string) time.Time {
-	if since, known := s.orphanedSince[id]; known {
-		return since
-	}
-	return time.Now()
 }
 
 // reportUnknownOwner logs, once for each balancer, that it is not deleted.

@@ -40,6 +40,8 @@ func retag(tag, value string) func(*api.LoadBalancer) {
 	}
 }
 
+func (w *world) sweep() { require.NoError(w.t, w.sweepOrphans(w.t.Context(), "")) }
+
 // Which balancers are deleted for want of a Service, on the second look.
 func TestSweeperDeletesOrphans(t *testing.T) {
 	plain, cleaning := serviceWithAddress(), serviceWithAddress()
@@ -88,10 +90,10 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 			}
 			w := newWorld(t, objects...)
 			if tc.svc != nil && !tc.informed {
-				require.NoError(t, w.orphanSweeper.services.Delete(tc.svc))
+				require.NoError(t, w.watch.services.GetIndexer().Delete(tc.svc))
 			}
 			if tc.nameless {
-				w.cluster = testCluster("")
+				w.orphanSweeper.cluster = testCluster("")
 			}
 			w.refuse("get", "services", tc.apiErr)
 			lb := built(t)
@@ -100,9 +102,9 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 			}
 			w.memory.set(lb)
 
-			w.sweepOrphans(t.Context())
+			w.sweep()
 			advanceTime(orphanMinAge - time.Second)
-			w.sweepOrphans(t.Context()) // A deletion would panic.
+			w.sweep() // A deletion would panic.
 			assert.Equal(t, tc.deleted, countOrphans(t, "this_cluster") == 1)
 			assert.Equal(t, tc.unknown, countOrphans(t, "unknown") == 1)
 
@@ -115,9 +117,9 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 				return nil
 			}
 			n := countIncrements(t, orphansDeleted, func() {
-				w.sweepOrphans(t.Context())
+				w.sweep()
 				advanceTime(time.Hour)
-				w.sweepOrphans(t.Context())
+				w.sweep()
 			})
 			assert.Equal(t, tc.deleted, deleted == 1)
 			assert.Equal(t, deleted, n)
@@ -133,13 +135,13 @@ func TestSweeperForgetsOrphanWithService(t *testing.T) {
 		w := newWorld(t)
 		services := w.api.CoreV1().Services("default")
 		w.memory.set(built(t))
-		w.sweepOrphans(t.Context())
+		w.sweep()
 		_, err := services.Create(t.Context(), serviceWithAddress(), metav1.CreateOptions{})
 		require.NoError(t, err)
 		advanceTime(time.Hour)
-		w.sweepOrphans(t.Context())
+		w.sweep()
 		require.NoError(t, services.Delete(t.Context(), "web", metav1.DeleteOptions{}))
-		w.sweepOrphans(t.Context()) // A deletion would panic.
+		w.sweep() // A deletion would panic.
 		assert.Equal(t, 1, countOrphans(t, "this_cluster"))
 	})
 }
@@ -155,14 +157,14 @@ func TestSweeperRetriesFailedDeletion(t *testing.T) {
 		}
 		n := countIncrements(t, orphansDeleted, func() {
 			for range 9 {
-				w.sweepOrphans(t.Context())
+				w.sweep()
 				advanceTime(sweepPeriod)
 			}
 		})
 		assert.Equal(t, 4, asked, "after 30 s, and then 30 s, 1 min and 2 min later")
 		assert.Zero(t, n)
 		w.memory.set(built(t)) // Somebody may have lifted its protection.
-		w.sweepOrphans(t.Context())
+		w.sweep()
 		assert.Equal(t, 5, asked)
 	})
 }
@@ -188,15 +190,16 @@ func (b *fakeBudget) Admit(_ context.Context, c guard.Candidate) error {
 func TestSweeperAsksTheGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, budget := newWorld(t), &fakeBudget{held: errors.New("held"), refused: errors.New("too many")}
-		w.guard = budget
-		require.NoError(t, w.useInformers(w.shared))
+		w.watch.opts.Orphans = budget
+		w.orphanSweeper = newOrphanSweeper(w.watch, w.api)
+		t.Cleanup(w.orphanSweeper.queue.ShutDown)
 		others := built(t)
 		others.ID, others.Tags[contract.TagClusterUID] = "lb-2", "blue"
 		w.memory.set(built(t), others)
 		assert.Equal(t, sets.New[types.UID]("lb-1"), budget.list(), "of which a share may go")
 		sweepTwice := func() {
 			for range 2 {
-				w.sweepOrphans(t.Context())
+				w.sweep()
 				advanceTime(orphanMinAge)
 			}
 		}
@@ -204,11 +207,11 @@ func TestSweeperAsksTheGuard(t *testing.T) {
 		sweepTwice()
 		assert.Empty(t, budget.admitted)
 		budget.held = nil
-		w.sweepOrphans(t.Context()) // A deletion would panic.
+		w.sweep() // A deletion would panic.
 		assert.Equal(t, []string{"lb-1: load balancer lb-1 belonged to service default/web"}, budget.admitted)
 		assert.Empty(t, budget.exists)
 		w.inform(serviceWithAddress())
-		w.sweepOrphans(t.Context())
+		w.sweep()
 		assert.Equal(t, []types.UID{"lb-1"}, budget.exists)
 	})
 }

@@ -21,31 +21,22 @@ type outcome struct {
 const reasonPending = "Pending"
 
 // outcomes has an outcome for each object, by UID. It is safe for concurrent use.
-type outcomes struct {
-	mu    sync.Mutex
-	byUID map[types.UID]outcome
-}
+type outcomes struct{ byUID sync.Map }
 
 func (o *outcomes) get(uid types.UID) outcome {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.byUID[uid]
+	last, _ := o.byUID.Load(uid)
+	known, _ := last.(outcome)
+	return known
 }
 
-func (o *outcomes) forget(uid types.UID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.byUID, uid)
-}
+func (o *outcomes) forget(uid types.UID) { o.byUID.Delete(uid) }
 
 // record remembers how a call ended, of which there were these notices.
 func (o *outcomes) record(uid types.UID, err error, notices []core.Notice) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	now := outcome{}
 	switch {
 	case core.IsPending(err):
-		if o.byUID[uid].reason != "" {
+		if o.get(uid).reason != "" {
 			now.reason = reasonPending
 		}
 	case err != nil && !errors.Is(err, cloudprovider.ImplementedElsewhere):
@@ -55,8 +46,8 @@ func (o *outcomes) record(uid types.UID, err error, notices []core.Notice) {
 		now.isDegraded = now.isDegraded || n.Reason == contract.ReasonLoadBalancerDegraded
 	}
 	if now == (outcome{}) {
-		delete(o.byUID, uid)
+		o.forget(uid)
 		return
 	}
-	o.byUID[uid] = now
+	o.byUID.Store(uid, now)
 }

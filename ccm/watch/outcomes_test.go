@@ -40,7 +40,8 @@ func TestOutcomes(t *testing.T) {
 	assert.Equal(t, outcome{isDegraded: true}, w.outcomes.get(svc.UID))
 	assert.Empty(t, call("EnsureLoadBalancerDeleted", nil))
 	assert.Empty(t, call("EnsureLoadBalancer", cloudprovider.ImplementedElsewhere), "it is another's")
-	assert.Empty(t, w.outcomes.byUID)
+	_, known := w.outcomes.byUID.Load(svc.UID)
+	assert.False(t, known)
 }
 
 // Upstream's controller and ours call for one Service one after the other, and for two beside each other. A look at a

@@ -1,10 +1,10 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -12,15 +12,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	kcache "k8s.io/client-go/tools/cache"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
-	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -56,26 +56,17 @@ const (
 // retry may be five minutes away. And it restores the status and the finalizer of a Service:
 // upstream's controller ignores these changes. Safe for concurrent use.
 type serviceWatch struct {
-	memory     balancerMemory
-	events     core.Events
-	outcomes   *outcomes
-	settings   *balancerSettings
-	reconciler *serviceReconciler
-	balancers  core.LoadBalancers
-	nodes      kcache.Indexer
-	services   serviceIndex
-	synced     []kcache.InformerSynced
-	queue      keyQueue // of Service UIDs
-
-	mu     sync.Mutex
-	drifts map[string]*drift // by Service UID
-}
-
-// balancerMemory is the part of the cache that finds a Service's balancers.
-type balancerMemory interface {
-	LoadBalancersOf(serviceUID string) []api.LoadBalancer
-	// KnowsLoadBalancers tells whether LoadBalancersOf is complete, as far as the cloud has reported.
-	KnowsLoadBalancers() bool
+	*watchJob // Its keys are UIDs of Services.
+	cluster   string
+	kube      kubernetes.Interface
+	memory    Memory
+	events    core.Events
+	outcomes  *outcomes
+	settings  *balancerSettings
+	balancers core.LoadBalancers
+	nodes     kcache.Indexer
+	services  serviceIndex
+	drifts    sync.Map // of *drift, by Service UID
 }
 
 // drift is how a balancer differs from what its Service wants.
@@ -93,71 +84,43 @@ type drift struct {
 	tried string
 }
 
-func newServiceWatch(
-	c *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
-) (*serviceWatch, error) {
+func newServiceWatch(c *Watch, kube kubernetes.Interface) *serviceWatch {
 	w := &serviceWatch{
-		memory:     c.memory,
-		events:     c.opts.Events,
-		outcomes:   c.outcomes,
-		settings:   c.settings,
-		reconciler: &serviceReconciler{cluster: c.opts.Cluster.Name(), kube: kube, balancers: c.provider.LoadBalancers},
-		balancers:  c.provider.LoadBalancers,
-		queue:      newKeyQueue("cloud_watch_services", minServiceRetry, maxServiceRetry),
-		drifts:     map[string]*drift{},
+		cluster:   c.opts.Cluster.Name(),
+		kube:      kube,
+		memory:    c.memory,
+		events:    c.opts.Events,
+		outcomes:  &c.outcomes,
+		settings:  &c.settings,
+		balancers: c.provider.LoadBalancers,
+		nodes:     c.nodes.GetIndexer(),
+		services:  serviceIndex{c.services.GetIndexer()},
 	}
-	return w, w.subscribe(c.memory, shared)
+	w.watchJob = &watchJob{
+		name:   "the service watch",
+		onNode: kcache.ResourceEventHandlerFuncs{UpdateFunc: w.enqueueIfRelabelled},
+		onService: kcache.ResourceEventHandlerFuncs{
+			AddFunc:    w.enqueueService,
+			UpdateFunc: func(_, obj any) { w.enqueueService(obj) },
+			DeleteFunc: w.forgetService,
+		},
+		onChange: w.enqueueChange,
+		queue:    newKeyQueue("services", minServiceRetry, maxServiceRetry),
+		sync:     w.syncService,
+		periodic: map[time.Duration]func(){
+			probePeriod:       func() { w.probe(unavailableReasons, 1, 0) },
+			allServicesPeriod: w.enqueueAllServices,
+		},
+	}
+	return w
 }
 
-// subscribe has the queue filled by what happens to Services and in the cloud.
-func (w *serviceWatch) subscribe(feed changeFeed, shared informers.SharedInformerFactory) error {
-	nodes, services := shared.Core().V1().Nodes().Informer(), shared.Core().V1().Services().Informer()
-	w.nodes = nodes.GetIndexer()
-	var err error
-	if w.services, err = newServiceIndex(services); err != nil {
-		return err
-	}
-	handler, err := services.AddEventHandler(kcache.ResourceEventHandlerFuncs{
-		AddFunc:    w.enqueueService,
-		UpdateFunc: func(_, obj any) { w.enqueueService(obj) },
-		DeleteFunc: w.forgetService,
-	})
-	if err != nil {
-		return fmt.Errorf("%s: following Services: %w", calls.CloudWatch, err)
-	}
-	relabelled := kcache.ResourceEventHandlerFuncs{UpdateFunc: w.enqueueIfRelabelled}
-	if _, err := nodes.AddEventHandler(relabelled); err != nil {
-		return fmt.Errorf("%s: following the labels of Nodes: %w", calls.CloudWatch, err)
-	}
-	w.synced = []kcache.InformerSynced{handler.HasSynced, nodes.HasSynced}
-	feed.Subscribe(w.enqueueChange)
-	return nil
-}
-
-// Name implements watchJob.
-func (w *serviceWatch) Name() string { return "the service watch" }
-
-// Run works until ctx ends. What it starts has ended when it returns.
-func (w *serviceWatch) Run(ctx context.Context, health *jobHealth) {
-	var running wait.Group
-	defer running.Wait()
-	defer w.queue.ShutDown()
-	if !awaitSync(ctx, health, w.synced...) {
-		return
-	}
-	startWorkers(ctx, &running, health, w.queue, w.syncService)
-	runPeriodically(ctx, &running, health, probePeriod, func(context.Context) { w.probeCloud(1) })
-	runPeriodically(ctx, &running, health, allServicesPeriod, func(context.Context) { w.enqueueAllServices() })
-	<-ctx.Done()
-}
-
-// enqueueChange is called by the feed, and must not block.
 func (w *serviceWatch) enqueueChange(c cache.Change) {
 	switch {
 	case c.Kind == cache.Relisted:
 		w.enqueueAllServices()
 	case c.Kind == cache.Recovered:
-		w.probeCloud(probesPerAnswer)
+		w.probe(unavailableReasons, probesPerAnswer, 0)
 		w.enqueueFreed() // The events may be lost.
 	case c.Kind == cache.Freed:
 		w.enqueueFreed()
@@ -181,36 +144,23 @@ func (w *serviceWatch) enqueueOwner(c cache.Change) {
 	}
 }
 
-// probeCloud queues up to so many random Services that wait for the cloud. Each that gets an answer
-// queues others.
-func (w *serviceWatch) probeCloud(services int) {
-	waiting := w.listWaiting(unavailableReasons)
-	for range min(services, len(waiting)) {
-		w.queue.Add(string(waiting[rand.IntN(len(waiting))].UID))
+// probe queues, after the delay, up to so many random Services that wait for one of these reasons. Each that gets an
+// answer queues others: see retry.
+func (w *serviceWatch) probe(reasons []string, services int, delay time.Duration) {
+	waiting := w.listWaiting(reasons)
+	for _, i := range rand.Perm(len(waiting))[:min(services, len(waiting))] {
+		w.queue.AddAfter(string(waiting[i].UID), delay)
 	}
 }
 
-// enqueueFreed queues, after outOfBandDelay, every Service that waits for an address or name of its
-// own, and the oldest that waits for quota. However much is freed until then, each is tried once.
+// enqueueFreed queues, after outOfBandDelay, every Service that waits for an address or name of its own, and one that
+// waits for quota. However much is freed until then, each is tried once.
 func (w *serviceWatch) enqueueFreed() {
-	for _, svc := range w.listWaiting(takenReasons) {
-		w.queue.AddAfter(string(svc.UID), outOfBandDelay)
-	}
-	w.enqueueOldestWaiting(outOfBandDelay)
+	w.probe(takenReasons, math.MaxInt, outOfBandDelay)
+	w.probe(scarcityReasons, 1, outOfBandDelay)
 }
 
-// enqueueOldestWaiting queues the oldest Service that waits for quota. If it gets what it needs, the
-// next one is queued.
-func (w *serviceWatch) enqueueOldestWaiting(delay time.Duration) {
-	waiting := w.listWaiting(scarcityReasons)
-	if len(waiting) > 0 {
-		w.queue.AddAfter(string(slices.MinFunc(waiting, func(a, b *corev1.Service) int {
-			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
-		}).UID), delay)
-	}
-}
-
-// enqueueService ignores Services that wait for the cloud: probeCloud and enqueueFreed queue them.
+// enqueueService ignores Services that wait for the cloud: probe queues them.
 func (w *serviceWatch) enqueueService(obj any) {
 	svc, ok := obj.(*corev1.Service)
 	if ok && wantsLoadBalancer(svc) && (hasBalancerAddress(svc) || !w.isWaiting(svc, cloudReasons)) {
@@ -270,7 +220,7 @@ func (w *serviceWatch) listWaiting(reasons []string) []*corev1.Service {
 func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	svc := w.services.getByUID(uid)
 	if svc == nil || !wantsLoadBalancer(svc) || svc.DeletionTimestamp != nil {
-		w.forgetDrift(uid)
+		w.drifts.Delete(types.UID(uid))
 	}
 	all := w.memory.LoadBalancersOf(uid)
 	live := core.WithoutDeleting(all)
@@ -282,7 +232,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	case !w.isBuilt(svc, live):
 		return nil
 	case !servicehelpers.HasLBFinalizer(svc):
-		return w.restoreFinalizer(ctx, svc)
+		return w.withLiveService(ctx, svc, lacksFinalizer, w.restoreFinalizer)
 	}
 	return w.syncBalancer(ctx, svc, all, live)
 }
@@ -291,22 +241,19 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 // since.
 func (w *serviceWatch) isBuilt(svc *corev1.Service, live []api.LoadBalancer) bool {
 	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil &&
-		(len(svc.Status.LoadBalancer.Ingress) > 0 || w.driftOf(string(svc.UID)).id != "" ||
+		(len(svc.Status.LoadBalancer.Ingress) > 0 || w.driftOf(svc.UID).id != "" ||
 			len(live) == 1 && live[0].State == api.LoadBalancerActive)
 }
 
 // syncBalancer compares a Service with its balancers, of which some live.
-func (w *serviceWatch) syncBalancer(
-	ctx context.Context, svc *corev1.Service, all, live []api.LoadBalancer,
-) error {
-	uid, nodes := string(svc.UID), targetNodes(w.nodes)
-	has := w.balancers.Compare(svc, nodes, live)
+func (w *serviceWatch) syncBalancer(ctx context.Context, svc *corev1.Service, all, live []api.LoadBalancer) error {
+	has := w.balancers.Compare(svc, targetNodes(w.nodes), live)
 	if len(live) == 0 && (len(all) > 0 || has.TargetsOnly || !w.memory.KnowsLoadBalancers()) {
 		return nil // The end of a deletion is reported as another change.
 	}
-	d := w.driftOf(uid)
+	d := w.driftOf(svc.UID)
 	if has.Difference == "" {
-		return w.finishSync(ctx, svc, nodes, &live[0], d, has)
+		return w.finishSync(ctx, svc, &live[0], d, has)
 	}
 	if has.Difference != d.difference {
 		d.difference, d.since = has.Difference, time.Now()
@@ -317,14 +264,14 @@ func (w *serviceWatch) syncBalancer(
 		delay = outOfBandDelay
 	}
 	if rest := delay - time.Since(d.since); rest > 0 {
-		w.queue.AddAfter(uid, rest)
+		w.queue.AddAfter(string(svc.UID), rest)
 		return nil
 	}
 	if isOutOfBand && d.repaired == "" {
 		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", has.Difference)
 		d.repaired, d.wasMissing = has.Difference, len(live) == 0
 	}
-	return w.reconcileDrift(ctx, svc, nodes, d, has)
+	return w.reconcileDrift(ctx, svc, d, has)
 }
 
 // isStatusOverwritten tells whether somebody wiped or overwrote the Service's status. If the status is
@@ -340,31 +287,28 @@ func (d *drift) isStatusOverwritten(svc *corev1.Service, has core.Comparison) bo
 }
 
 // driftOf is what is remembered of a Service's balancer. Only the worker that has the key uses it.
-func (w *serviceWatch) driftOf(uid string) *drift {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.drifts[uid] == nil {
-		w.drifts[uid] = &drift{}
-	}
-	return w.drifts[uid]
+func (w *serviceWatch) driftOf(uid types.UID) *drift {
+	found, _ := w.drifts.LoadOrStore(uid, &drift{})
+	d, _ := found.(*drift)
+	return d
 }
 
 // finishSync is for a balancer that matches its Service: it reports a repair and resets the drift. If
 // the balancer does not work, EnsureLoadBalancer explains why; it changes nothing here.
 func (w *serviceWatch) finishSync(
-	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, d *drift, has core.Comparison,
+	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer, d *drift, has core.Comparison,
 ) error {
 	if !has.TargetsOnly {
 		w.settings.record(lb)
 		if w.needsExplanation(svc, lb) {
-			if err := w.reconcileIfThere(ctx, svc, nodes, isBalancerRequested); err != nil {
+			if err := w.withLiveService(ctx, svc, isBalancerRequested, w.ensureBalancer); err != nil {
 				return err
 			}
 		}
 	}
 	isRepaired := d.repaired != "" && (!d.wasMissing || d.id != lb.ID)
 	if isRepaired && lb.State != api.LoadBalancerActive {
-		return w.reconcileDrift(ctx, svc, nodes, d, has)
+		return w.reconcileDrift(ctx, svc, d, has)
 	}
 	if isRepaired {
 		balancerRepairs.Inc()
@@ -383,9 +327,9 @@ func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalance
 
 // reconcileDrift runs upstream's own reconcile, and checks again after outOfBandDelay.
 func (w *serviceWatch) reconcileDrift(
-	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, d *drift, has core.Comparison,
+	ctx context.Context, cached *corev1.Service, d *drift, has core.Comparison,
 ) error {
-	err := w.reconcileIfThere(ctx, cached, nodes, isBalancerRequested)
+	err := w.withLiveService(ctx, cached, isBalancerRequested, w.ensureBalancer)
 	isFollowed := has.TargetsOnly && core.NeedsIntervention(err) // What is wrong is not about the targets.
 	if err != nil && !isFollowed {
 		return err
@@ -395,71 +339,103 @@ func (w *serviceWatch) reconcileDrift(
 	return nil
 }
 
-// reconcileIfThere runs upstream's own reconcile for the Service as the API server has it, unless it is
-// gone or isWanted is false.
-func (w *serviceWatch) reconcileIfThere(
-	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, isWanted func(*corev1.Service) bool,
-) error {
-	svc, err := w.reconciler.getService(ctx, cached)
-	if err != nil || svc == nil || !isWanted(svc) {
-		return err
-	}
-	return w.reconciler.reconcile(ctx, svc, nodes)
-}
-
 // retry retries a Service without an address. It does not retry scarcityReasons and takenReasons, which
 // wait for enqueueFreed; upstream's controller retries them now and then.
 func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error {
-	waitedForCloud, waitedForQuota := w.isWaiting(cached, unavailableReasons), w.isWaiting(cached, scarcityReasons)
-	err := w.retryOnce(ctx, cached)
-	reason := ""
-	if err != nil && !core.IsPending(err) {
-		reason = core.CauseOf(err).Reason
+	before := w.outcomes.get(cached.UID).reason
+	var err error
+	if needsCleanup(cached) {
+		err = w.withLiveService(ctx, cached, needsCleanup, w.deleteBalancer)
+	} else {
+		err = w.withLiveService(ctx, cached, func(svc *corev1.Service) bool {
+			return isBalancerRequested(svc) && !hasBalancerAddress(svc)
+		}, w.ensureBalancer)
 	}
-	if waitedForCloud && !slices.Contains(unavailableReasons, reason) {
-		w.probeCloud(probesPerAnswer)
+	now := w.outcomes.get(cached.UID).reason
+	if slices.Contains(unavailableReasons, before) && !slices.Contains(unavailableReasons, now) {
+		w.probe(unavailableReasons, probesPerAnswer, 0)
 	}
 	switch {
-	case slices.Contains(scarcityReasons, reason), slices.Contains(takenReasons, reason):
+	case slices.Contains(scarcityReasons, now), slices.Contains(takenReasons, now):
 		return nil
-	case waitedForQuota && reason == "":
-		w.enqueueOldestWaiting(0)
+	case slices.Contains(scarcityReasons, before):
+		w.probe(scarcityReasons, 1, 0)
 	}
 	return err
 }
 
-func (w *serviceWatch) retryOnce(ctx context.Context, cached *corev1.Service) error {
-	if !needsCleanup(cached) {
-		return w.reconcileIfThere(ctx, cached, targetNodes(w.nodes), func(svc *corev1.Service) bool {
-			return isBalancerRequested(svc) && !hasBalancerAddress(svc)
-		})
+// withLiveService calls fn with the Service as the API server has it, unless it is gone or isWanted is false. What the
+// informer has may be a moment old, and a balancer for a Service that was just deleted would belong to nobody.
+func (w *serviceWatch) withLiveService(
+	ctx context.Context,
+	cached *corev1.Service,
+	isWanted func(*corev1.Service) bool,
+	fn func(context.Context, *corev1.Service) error,
+) error {
+	svc, err := w.kube.CoreV1().Services(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking at service %s before its load balancer is reconciled: %w", klog.KObj(cached), err)
+	case svc.UID != cached.UID || !isWanted(svc):
+		return nil
 	}
-	svc, err := w.reconciler.getService(ctx, cached)
-	if err != nil || svc == nil || !needsCleanup(svc) {
-		return err
-	}
-	return w.reconciler.reconcileDeletion(ctx, svc)
+	return fn(ctx, svc)
 }
 
-// restoreFinalizer restores a finalizer that was removed.
-func (w *serviceWatch) restoreFinalizer(ctx context.Context, cached *corev1.Service) error {
-	svc, err := w.reconciler.getService(ctx, cached)
-	if err != nil || svc == nil || !wantsLoadBalancer(svc) || svc.DeletionTimestamp != nil ||
-		servicehelpers.HasLBFinalizer(svc) {
-		return err
+// ensureBalancer ensures the Service's balancer, and writes its address into the Service's status if that names
+// another.
+func (w *serviceWatch) ensureBalancer(ctx context.Context, svc *corev1.Service) error {
+	status, err := w.balancers.EnsureLoadBalancer(ctx, w.cluster, svc, targetNodes(w.nodes))
+	if core.IsPending(err) {
+		return err // Unwrapped: IsPending tells it by its type.
 	}
-	return w.reconciler.addFinalizer(svc)
+	if err != nil {
+		return fmt.Errorf("load balancer of service %s: %w", klog.KObj(svc), err)
+	}
+	if servicehelpers.LoadBalancerStatusEqual(&svc.Status.LoadBalancer, status) {
+		return nil
+	}
+	changed := svc.DeepCopy()
+	changed.Status.LoadBalancer = *status
+	return w.patch(svc, changed)
 }
 
-// forgetDrift drops what is remembered of a balancer.
-func (w *serviceWatch) forgetDrift(uid string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.drifts, uid)
+// deleteBalancer deletes the balancer of a Service that waits for that, and takes off the finalizer.
+func (w *serviceWatch) deleteBalancer(ctx context.Context, svc *corev1.Service) error {
+	if err := w.balancers.EnsureLoadBalancerDeleted(ctx, w.cluster, svc); err != nil {
+		return fmt.Errorf("load balancer of service %s: %w", klog.KObj(svc), err)
+	}
+	changed := svc.DeepCopy()
+	changed.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	changed.Finalizers = slices.DeleteFunc(changed.Finalizers, func(name string) bool {
+		return name == servicehelpers.LoadBalancerCleanupFinalizer
+	})
+	return w.patch(svc, changed)
+}
+
+// restoreFinalizer restores the finalizer that keeps a Service until its balancer is deleted.
+func (w *serviceWatch) restoreFinalizer(_ context.Context, svc *corev1.Service) error {
+	klog.InfoS("Restoring the finalizer of a Service that has a load balancer", "service", klog.KObj(svc))
+	changed := svc.DeepCopy()
+	changed.Finalizers = append(changed.Finalizers, servicehelpers.LoadBalancerCleanupFinalizer)
+	return w.patch(svc, changed)
+}
+
+// patch writes finalizers and the status as upstream does, through the status subresource.
+func (w *serviceWatch) patch(svc, changed *corev1.Service) error {
+	old := svc.DeepCopy()
+	old.UID = "" // This puts the UID into the patch, as a precondition: no other Service of that name is changed.
+	_, err := servicehelpers.PatchService(w.kube.CoreV1(), old, changed)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("writing the status and finalizers of service %s: %w", klog.KObj(svc), err)
+	}
+	return nil
 }
 
 func (w *serviceWatch) forgetService(obj any) {
 	if uid, ok := core.DeletedUID(obj); ok {
-		w.forgetDrift(string(uid))
+		w.drifts.Delete(uid)
 	}
 }

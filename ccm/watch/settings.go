@@ -2,65 +2,36 @@ package watch
 
 import (
 	"context"
-	"encoding/json"
-	"hash/fnv"
+	"reflect"
 	"sync"
 	"time"
-
-	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// fingerprint stands for the settings of a balancer, which may have thousands of targets.
-type fingerprint struct {
-	version int64 // in which it was taken
-	hash    uint64
-}
-
-func fingerprintOf(lb *api.LoadBalancer) fingerprint {
-	settings := *lb
-	settings.State, settings.StateReason, settings.StateReasonCode = "", nil, ""
-	settings.Version, settings.UpdatedAt = 0, time.Time{}
-	text, err := json.Marshal(settings)
-	if err != nil {
-		klog.ErrorS(err, "Cannot write the settings of a load balancer as JSON", "id", lb.ID) // Its type says that they can.
-	}
-	hash := fnv.New64a()
-	_, _ = hash.Write(text) // It never fails.
-	return fingerprint{version: lb.Version, hash: hash.Sum64()}
-}
-
-// balancerSettings are the settings of balancers, by ID, that this process wrote or found right last. It is safe for
-// concurrent use.
-type balancerSettings struct {
-	mu   sync.Mutex
-	byID map[string]fingerprint
-}
+// balancerSettings are the balancers, by ID, as this process wrote or found them right last. It is safe for concurrent
+// use.
+type balancerSettings struct{ byID sync.Map }
 
 // record remembers the balancer's settings as those that its Service wants.
-func (s *balancerSettings) record(lb *api.LoadBalancer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if known, ok := s.byID[lb.ID]; !ok || known.version != lb.Version {
-		s.byID[lb.ID] = fingerprintOf(lb)
-	}
-}
+func (s *balancerSettings) record(lb *api.LoadBalancer) { s.byID.Store(lb.ID, *lb) }
 
-func (s *balancerSettings) forget(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.byID, id)
-}
+func (s *balancerSettings) forget(id string) { s.byID.Delete(id) }
 
 // isChangedOutOfBand tells whether the balancer's settings differ from those that were recorded last. It is false if
 // none were.
 func (s *balancerSettings) isChangedOutOfBand(lb *api.LoadBalancer) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known, ok := s.byID[lb.ID]
-	return ok && known.version < lb.Version && known.hash != fingerprintOf(lb).hash
+	last, _ := s.byID.Load(lb.ID)
+	known, ok := last.(api.LoadBalancer)
+	return ok && known.Version < lb.Version && !reflect.DeepEqual(settingsOf(known), settingsOf(*lb))
+}
+
+// settingsOf returns the balancer without what the cloud sets.
+func settingsOf(lb api.LoadBalancer) api.LoadBalancer {
+	lb.State, lb.StateReason, lb.StateReasonCode = "", nil, ""
+	lb.Version, lb.UpdatedAt = 0, time.Time{}
+	return lb
 }
 
 // ownWrites is a cloud that records which settings of balancers are our own work.

@@ -40,6 +40,11 @@ func needsCleanup(svc *corev1.Service) bool {
 		(svc.DeletionTimestamp != nil || svc.Spec.Type != corev1.ServiceTypeLoadBalancer)
 }
 
+// lacksFinalizer tells whether somebody removed the finalizer of a Service that is to keep its balancer.
+func lacksFinalizer(svc *corev1.Service) bool {
+	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil && !servicehelpers.HasLBFinalizer(svc)
+}
+
 // isManagedUpstream tells whether upstream's controller still looks after the Service's
 // balancer, be it to delete it.
 func isManagedUpstream(svc *corev1.Service) bool {
@@ -65,7 +70,9 @@ func isTargetNode(node *corev1.Node) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == servicecontroller.ToBeDeletedTaint })
+	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == servicecontroller.ToBeDeletedTaint
+	})
 }
 
 // serviceIndex finds the Services that an informer knows by their UID.
@@ -73,11 +80,6 @@ type serviceIndex struct{ cache.Indexer }
 
 // byUID is the name of the index in the informer that is shared with upstream.
 const byUID = "fakecloud-uid"
-
-// newServiceIndex adds the index to the informer.
-func newServiceIndex(services cache.SharedIndexInformer) (serviceIndex, error) {
-	return serviceIndex{services.GetIndexer()}, addIndex(services, byUID, indexByUID)
-}
 
 func indexByUID(obj any) ([]string, error) {
 	if svc, ok := obj.(*corev1.Service); ok {

@@ -17,18 +17,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	kcache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	cloudprovider "k8s.io/cloud-provider"
-	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
 	"k8s.io/cloud-provider/names"
@@ -41,6 +35,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // AddControllers adds the cloud watch to upstream's controllers, by the names that --controllers takes, and its jobs to
@@ -57,31 +52,30 @@ func AddControllers(all map[string]app.ControllerInitFuncConstructor) {
 
 // watchDuty is what the cloud watch does beside one of upstream's controllers.
 type watchDuty struct {
-	what string
-	// newJobs makes the jobs. Each has subscribed to what it follows when it is returned.
-	newJobs func(*Watch, kubernetes.Interface, informers.SharedInformerFactory) ([]watchJob, error)
+	what    string
+	newJobs func(*Watch, kubernetes.Interface) []*watchJob
 }
 
 // watchDuties are those of the cloud watch, by the controller that they help.
 var watchDuties = map[string]watchDuty{
 	names.CloudNodeController: {
 		"prompting Nodes whose instance came late, and Events about Nodes that nobody initializes",
-		newNodePrompter,
+		func(w *Watch, kube kubernetes.Interface) []*watchJob {
+			return []*watchJob{newNodePrompter(w, kube).watchJob}
+		},
 	},
 	names.CloudNodeLifecycleController: {
-		"removing Nodes whose instance has ended, and Events about stopped ones", newNodeRemover,
+		"removing Nodes whose instance has ended, and Events about stopped ones",
+		func(w *Watch, kube kubernetes.Interface) []*watchJob {
+			return []*watchJob{newNodeRemover(w, kube).watchJob}
+		},
 	},
 	names.ServiceLBController: {
-		"repairing load balancers, retrying their addresses, and deleting orphans", newBalancerJobs,
+		"repairing load balancers, retrying their addresses, and deleting orphans",
+		func(w *Watch, kube kubernetes.Interface) []*watchJob {
+			return []*watchJob{newServiceWatch(w, kube).watchJob, newOrphanSweeper(w, kube).watchJob}
+		},
 	},
-}
-
-func newBalancerJobs(
-	w *Watch, kube kubernetes.Interface, shared informers.SharedInformerFactory,
-) ([]watchJob, error) {
-	services, servicesErr := newServiceWatch(w, kube, shared)
-	orphans, orphansErr := newOrphanSweeper(w, kube, shared)
-	return []watchJob{services, orphans}, errors.Join(servicesErr, orphansErr)
 }
 
 // withWatchJobs wraps upstream's constructor of a controller: the jobs that help it start with it.
@@ -97,10 +91,7 @@ func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) a
 			if err != nil || !started || w == nil || !isEnabled(calls.CloudWatch, cfg) {
 				return ctrl, started, err
 			}
-			kube := cfg.ClientBuilder.ClientOrDie(calls.CloudWatch)
-			return ctrl, true, w.start(ctx, func() ([]watchJob, error) {
-				return duty.newJobs(w, kube, cfg.SharedInformers)
-			})
+			return ctrl, true, w.start(ctx, duty.newJobs(w, cfg.ClientBuilder.ClientOrDie(calls.CloudWatch))...)
 		}
 	}
 	return upstream
@@ -127,7 +118,6 @@ func startCloudWatch(
 			return nil, false, nil
 		}
 		logDutiesThatAreOff(cfg)
-		w.health.add(w.memoryHealth, w.routeHealth)
 		go func() {
 			manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
 			defer manager.ControllerManagerMetrics.ControllerStopped("cloud-watch")
@@ -147,15 +137,6 @@ func logDutiesThatAreOff(cfg *cloudcontrollerconfig.CompletedConfig) {
 	}
 }
 
-// watchJob is one job of the cloud watch. Each works without the others.
-type watchJob interface {
-	// Name is what logs and /healthz call it.
-	Name() string
-	// Run works until ctx ends. What it starts has ended when it returns. It reports its
-	// rounds to health.
-	Run(ctx context.Context, health *jobHealth)
-}
-
 // lockCount is so large that two of the Services that are reconciled at a time seldom share a lock.
 const lockCount = 4096
 
@@ -171,17 +152,16 @@ type Options struct {
 // for concurrent use: with leader migration two goroutines start controllers.
 type Watch struct {
 	opts     Options
-	memory   *cache.Cloud  // set by Follow
+	memory   Memory        // set by Follow
 	provider core.Provider // set by Follow
-	settings *balancerSettings
-	outcomes *outcomes
+	// nodes and services are shared with upstream's controllers; set by SetInformers.
+	nodes, services kcache.SharedIndexInformer
+	settings        balancerSettings
+	outcomes        outcomes
 	// locks has a lock for each Service, by UID: upstream's controller and ours call for the same balancers. Few
 	// Services share one.
-	locks keymutex.KeyMutex
-
-	starting                  sync.Mutex
-	health                    watchHealth
-	memoryHealth, routeHealth *jobHealth
+	locks  keymutex.KeyMutex
+	health watchHealth
 }
 
 var _ controller.HealthCheckable = (*Watch)(nil)
@@ -191,24 +171,27 @@ func New(o Options) *Watch {
 	if o.Orphans == nil {
 		o.Orphans = unlimited{}
 	}
-	return &Watch{
-		opts:         o,
-		settings:     &balancerSettings{byID: map[string]fingerprint{}},
-		locks:        keymutex.NewHashed(lockCount),
-		outcomes:     &outcomes{byUID: map[types.UID]outcome{}},
-		memoryHealth: newJobHealth("the cache"),
-		routeHealth:  newJobHealth("the route controller"),
-	}
+	return &Watch{opts: o, locks: keymutex.NewHashed(lockCount)}
 }
 
 // Source has the cache's rounds over the cloud's events be part of the watch's health.
-func (w *Watch) Source(cloud cache.Source) cache.Source { return eventRounds{cloud, w.memoryHealth} }
+func (w *Watch) Source(cloud cache.Source) cache.Source { return eventRounds{cloud, &w.health} }
 
 // Note has changes of balancers through the cloud noted as our own.
-func (w *Watch) Note(cloud core.Cloud) core.Cloud { return ownWrites{cloud, w.settings} }
+func (w *Watch) Note(cloud core.Cloud) core.Cloud { return ownWrites{cloud, &w.settings} }
+
+// Memory is the part of the cache that the jobs follow, and ask for the cluster's balancers.
+type Memory interface {
+	Run(ctx context.Context)
+	Subscribe(fn func(cache.Change))
+	LoadBalancers() []api.LoadBalancer
+	LoadBalancersOf(serviceUID string) []api.LoadBalancer
+	// KnowsLoadBalancers tells whether LoadBalancersOf is complete, as far as the cloud has reported.
+	KnowsLoadBalancers() bool
+}
 
 // Follow has the watch call the provider when the cache reports a change, and see what comes of others' calls.
-func (w *Watch) Follow(p core.Provider, memory *cache.Cloud) core.Provider {
+func (w *Watch) Follow(p core.Provider, memory Memory) core.Provider {
 	w.memory, w.provider = memory, core.Wrap(p, w.observeCall)
 	return w.provider
 }
@@ -216,7 +199,7 @@ func (w *Watch) Follow(p core.Provider, memory *cache.Cloud) core.Provider {
 // observeCall makes a call, one at a time for each Service, and remembers how it ended.
 func (w *Watch) observeCall(ctx context.Context, call core.Call, next func(context.Context) error) error {
 	if call.Object == nil {
-		defer w.routeHealth.beginRound(call.Method)()
+		defer w.health.beginRound("the route controller", call.Method)()
 		return next(ctx)
 	}
 	_, isService := call.Object.(*corev1.Service)
@@ -238,16 +221,22 @@ func (w *Watch) observeCall(ctx context.Context, call core.Call, next func(conte
 	return err
 }
 
-// SetInformers has what is remembered of a Node or a Service forgotten with it.
+// SetInformers is called once, before the informers and the jobs start. What is remembered of a Node or a Service is
+// forgotten with it.
 func (w *Watch) SetInformers(shared informers.SharedInformerFactory) {
+	w.nodes, w.services = shared.Core().V1().Nodes().Informer(), shared.Core().V1().Services().Informer()
+	err := errors.Join(
+		w.nodes.AddIndexers(kcache.Indexers{byProviderID: indexByProviderID}),
+		w.services.AddIndexers(kcache.Indexers{byUID: indexByUID}),
+	)
+	if err != nil { // Another index has that name.
+		klog.ErrorS(err, "The cloud watch cannot look up Nodes by provider ID or Services by UID")
+	}
 	core.OnDeletion(shared, w.outcomes.forget)
 }
 
 // Run has the cache follow the cloud until ctx ends.
-func (w *Watch) Run(ctx context.Context) {
-	defer w.memoryHealth.end()
-	w.memory.Run(calls.For(ctx, calls.Inventory))
-}
+func (w *Watch) Run(ctx context.Context) { w.memory.Run(calls.For(ctx, calls.Inventory)) }
 
 // watchOf is the watch of a cloud provider; nil if it has none.
 func watchOf(provider cloudprovider.Interface) *Watch {
@@ -263,123 +252,16 @@ func (w *Watch) Name() string { return calls.CloudWatch }
 // HealthChecker is part of /healthz, under the controller's name.
 func (w *Watch) HealthChecker() healthz.UnnamedHealthChecker { return &w.health }
 
-// start makes jobs and runs them beside each other until ctx ends. Jobs are made one after the
-// other, as they share the indexes of the informers.
-func (w *Watch) start(ctx context.Context, newJobs func() ([]watchJob, error)) error {
-	w.starting.Lock()
-	defer w.starting.Unlock()
-	jobs, err := newJobs()
-	if err != nil {
-		return err
-	}
+// start has jobs follow the cluster and the cloud, and runs them beside each other until ctx ends.
+func (w *Watch) start(ctx context.Context, jobs ...*watchJob) error {
 	for _, job := range jobs {
-		health := newJobHealth(job.Name())
-		w.health.add(health)
-		go func() {
-			defer health.end()
-			job.Run(calls.For(ctx, calls.CloudWatch), health)
-		}()
-	}
-	return nil
-}
-
-// changeFeed is the part of the cache that reports what changes in the cloud.
-type changeFeed interface {
-	Subscribe(fn func(cache.Change))
-}
-
-// awaitSync waits until the informers have synced. It returns false if ctx ends earlier.
-func awaitSync(ctx context.Context, health *jobHealth, synced ...kcache.InformerSynced) bool {
-	defer health.beginRound("waiting for the informers to sync")()
-	return kcache.WaitForCacheSync(ctx.Done(), synced...)
-}
-
-// runPeriodically starts check now, and again a period after it returned, until ctx ends.
-func runPeriodically(
-	ctx context.Context, running *wait.Group, health *jobHealth, period time.Duration, check func(context.Context),
-) {
-	running.Start(func() {
-		wait.UntilWithContext(ctx, func(ctx context.Context) {
-			defer health.beginRound("a periodic round")()
-			check(ctx)
-		}, period)
-	})
-}
-
-// keyQueue holds the keys of objects that are to be synced.
-type keyQueue = workqueue.TypedRateLimitingInterface[string]
-
-// newKeyQueue makes a queue that retries failed keys after least, then after twice as long each time up
-// to most. A jitter of a fifth spreads keys that fail together.
-func newKeyQueue(name string, least, most time.Duration) keyQueue {
-	return workqueue.NewTypedRateLimitingQueueWithConfig(
-		jitteredLimiter{workqueue.NewTypedItemExponentialFailureRateLimiter[string](least, most)},
-		workqueue.TypedRateLimitingQueueConfig[string]{Name: name})
-}
-
-type jitteredLimiter struct {
-	workqueue.TypedRateLimiter[string]
-}
-
-func (l jitteredLimiter) When(key string) time.Duration {
-	return wait.Jitter(l.TypedRateLimiter.When(key)*9/10, 0.2)
-}
-
-// workersPerQueue are enough to remove a hundred Nodes within seconds, each of which costs one call
-// to the cloud and one to the API server.
-const workersPerQueue = 5
-
-// startWorkers has workers sync the queue's keys until it is shut down. A key is with one
-// worker at a time.
-func startWorkers(
-	ctx context.Context,
-	running *wait.Group,
-	health *jobHealth,
-	queue keyQueue,
-	sync func(context.Context, string) error,
-) {
-	for range workersPerQueue {
-		running.Start(func() {
-			wait.UntilWithContext(ctx, func(ctx context.Context) {
-				for syncNextKey(ctx, health, queue, sync) {
-				}
-			}, time.Second)
-		})
-	}
-}
-
-// syncNextKey waits for a key and syncs it. It is false when the queue is shut down.
-func syncNextKey(
-	ctx context.Context, health *jobHealth, queue keyQueue, sync func(context.Context, string) error,
-) bool {
-	key, shutdown := queue.Get()
-	if shutdown {
-		return false
-	}
-	defer queue.Done(key)
-	defer health.beginRound("syncing " + key)()
-	err := sync(ctx, key)
-	var retry *cloudproviderapi.RetryError
-	switch {
-	case err == nil:
-		queue.Forget(key)
-	case errors.As(err, &retry):
-		queue.Forget(key)
-		queue.AddAfter(key, retry.RetryAfter())
-	case ctx.Err() == nil:
-		klog.ErrorS(err, "The cloud watch will retry", "key", key)
-		queue.AddRateLimited(key)
-	}
-	return true
-}
-
-// addIndex adds an index to a shared informer, unless another job did so before.
-func addIndex(informer kcache.SharedIndexInformer, name string, index kcache.IndexFunc) error {
-	if _, exists := informer.GetIndexer().GetIndexers()[name]; exists {
-		return nil
-	}
-	if err := informer.AddIndexers(kcache.Indexers{name: index}); err != nil {
-		return fmt.Errorf("indexing what %s looks up: %w", calls.CloudWatch, err)
+		nodes, nodesErr := w.nodes.AddEventHandler(job.onNode)
+		services, servicesErr := w.services.AddEventHandler(job.onService)
+		if err := errors.Join(nodesErr, servicesErr); err != nil {
+			return fmt.Errorf("%s: following the cluster for %s: %w", calls.CloudWatch, job.name, err)
+		}
+		w.memory.Subscribe(job.onChange)
+		go job.run(calls.For(ctx, calls.CloudWatch), &w.health, nodes.HasSynced, services.HasSynced)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
@@ -70,8 +71,11 @@ func TestChangesBecomeKeys(t *testing.T) {
 			nodes:  []string{"node-1", "other-name"}, services: []string{uid, "another-uid"},
 		},
 	} {
-		w.reportChange(tc.change)
-		assert.Equal(t, tc.nodes, takeKeys(w.nodeWatch.queue), name)
+		for _, job := range w.jobs() {
+			job.onChange(tc.change)
+		}
+		assert.Equal(t, tc.nodes, takeKeys(w.prompter.queue), name)
+		assert.Equal(t, tc.nodes, takeKeys(w.remover.queue), name)
 		assert.Equal(t, tc.services, takeKeys(w.serviceWatch.queue), name)
 	}
 }
@@ -79,23 +83,22 @@ func TestChangesBecomeKeys(t *testing.T) {
 // What is remembered of an object goes with it.
 func TestDeletedObjectsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		waiting, svc := node(""), serviceWithAddress()
-		w := newWorld(t, waiting, svc)
-		w.instances.find = found(nil)
-		w.ensures(built(t))
+		ours, svc := node("fakecloud://i-1"), serviceWithAddress()
+		w := newWorld(t, ours, svc)
+		w.instances.mayDelete = mayDelete("", nil)
 		w.memory.set(built(t))
 		w.run()
-		w.setOutcome(waiting, contract.ReasonInstanceNotFound)
-		advanceTime(allNodesPeriod)
+		w.setOutcome(ours, contract.ReasonInstanceNotFound)
 		w.setOutcome(svc, contract.ReasonQuotaExceeded)
-		assert.NotEmpty(t, w.prompts)
-		assert.NotEmpty(t, w.drifts)
-		require.NoError(t, w.api.CoreV1().Nodes().Delete(t.Context(), waiting.Name, metav1.DeleteOptions{}))
+		remembers := func() (all []bool) {
+			_, drift := w.drifts.Load(svc.UID)
+			return append(all, drift, w.watch.outcomes.get(ours.UID).reason != "", w.watch.outcomes.get(svc.UID).reason != "")
+		}
+		assert.Equal(t, []bool{true, true, true}, remembers())
+		require.NoError(t, w.api.CoreV1().Nodes().Delete(t.Context(), ours.Name, metav1.DeleteOptions{}))
 		require.NoError(t, w.api.CoreV1().Services(svc.Namespace).Delete(t.Context(), svc.Name, metav1.DeleteOptions{}))
 		synctest.Wait()
-		assert.Empty(t, w.prompts)
-		assert.Empty(t, w.drifts)
-		assert.Empty(t, w.watch.outcomes.byUID)
+		assert.Equal(t, []bool{false, false, false}, remembers())
 	})
 }
 
@@ -126,6 +129,17 @@ func startWith(t *testing.T, flag string) (jobs []string) {
 	opts.KubeCloudShared.ConfigureCloudRoutes = false
 	opts.Master, opts.SecureServing.BindPort = "http://127.0.0.1:1", 0 // Nothing is asked and nothing served.
 	constructors, aliases := maps.Clone(app.DefaultInitFuncConstructors), names.CCMControllerAliases()
+	duties := maps.Clone(watchDuties)
+	defer maps.Copy(watchDuties, duties)
+	for name, duty := range duties {
+		watchDuties[name] = watchDuty{newJobs: func(w *Watch, kube kubernetes.Interface) []*watchJob {
+			made := duty.newJobs(w, kube)
+			for _, job := range made {
+				jobs = append(jobs, job.name)
+			}
+			return made
+		}}
+	}
 	AddControllers(constructors)
 	aliases["cloud-watch"] = calls.CloudWatch
 	controllers := app.ControllerNames(constructors)
@@ -145,11 +159,6 @@ func startWith(t *testing.T, flag string) (jobs []string) {
 				ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
 			})
 			require.NoError(t, err)
-		}
-	}
-	for _, job := range w.health.jobs {
-		if job != w.memoryHealth && job != w.routeHealth {
-			jobs = append(jobs, job.name)
 		}
 	}
 	return jobs
