@@ -152,7 +152,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	err := errors.Join(validateService(svc, kind, ipv6), annotationsErr, validatePortAnnotations(asked, listeners),
 		addressErr, rangesErr, checkErr)
 	if err != nil {
-		return spec, &reasonError{contract.ReasonInvalidService, err}
+		return spec, withReason(contract.ReasonInvalidService, err)
 	}
 	spec.address, spec.ipv6, spec.scope = address, ipv6, wholeBalancer
 	spec.keepsNoHealthCheck = !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked)
