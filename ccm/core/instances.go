@@ -71,11 +71,8 @@ func notifyOfState(ctx context.Context, instance *api.Instance) {
 	case api.InstanceStopped:
 		notify(ctx, contract.ReasonInstanceStopped, "Instance %s is stopped", instance.ID)
 	case api.InstanceError:
-		why := "the cloud gives no reason"
-		if r := instance.StateReason; r != nil && *r != "" {
-			why = *r
-		}
-		notify(ctx, contract.ReasonInstanceInError, "Instance %s is in error: %s", instance.ID, why)
+		notify(ctx, contract.ReasonInstanceInError, "Instance %s is in error: %s",
+			instance.ID, stateReason(instance.StateReason))
 	}
 }
 
