@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,53 +32,52 @@ func CauseOf(err error) Cause {
 	switch {
 	case errors.As(err, &known):
 		return known.Cause()
-	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
+	case errors.Is(err, cloudprovider.InstanceNotFound):
 		return Cause{Reason: contract.ReasonInstanceNotFound}
 	case errors.As(err, &refused):
-		return causeOfRefusal(refused)
-	default:
-		return Cause{Reason: contract.ReasonCloudUnavailable}
-	}
-}
-
-func causeOfRefusal(refused *client.Error) Cause {
-	switch refused.Problem.Code {
-	case api.RouteConflict:
-		return Cause{Reason: contract.ReasonRouteConflict}
-	case api.QuotaExceeded:
-		return Cause{Reason: contract.ReasonQuotaExceeded}
-	case api.AddressPoolExhausted:
-		return Cause{Reason: contract.ReasonAddressPoolExhausted}
-	}
-	switch refused.Status {
-	case http.StatusTooManyRequests:
-		return Cause{Reason: contract.ReasonCloudThrottled}
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return Cause{Reason: contract.ReasonCloudAccessDenied}
+		return Cause{Reason: cmp.Or(
+			reasonsByCode[refused.Problem.Code], reasonsByStatus[refused.Status], contract.ReasonCloudUnavailable)}
 	}
 	return Cause{Reason: contract.ReasonCloudUnavailable}
 }
 
+var (
+	reasonsByCode = map[api.ProblemCode]string{
+		api.RouteConflict:        contract.ReasonRouteConflict,
+		api.QuotaExceeded:        contract.ReasonQuotaExceeded,
+		api.AddressPoolExhausted: contract.ReasonAddressPoolExhausted,
+	}
+	reasonsByStatus = map[int]string{
+		http.StatusTooManyRequests: contract.ReasonCloudThrottled,
+		http.StatusUnauthorized:    contract.ReasonCloudAccessDenied,
+		http.StatusForbidden:       contract.ReasonCloudAccessDenied,
+	}
+)
+
 // reasonError is an error whose reason is known where it is made.
 type reasonError struct {
 	reason string
+	detail string // of the cause; "" for what the error says
 	err    error
 }
 
 func newReasonError(reason, format string, args ...any) error {
-	return &reasonError{reason, fmt.Errorf(format, args...)}
+	return withReason(reason, fmt.Errorf(format, args...))
 }
+
+func withReason(reason string, err error) error { return &reasonError{reason: reason, err: err} }
 
 func (e *reasonError) Error() string { return e.err.Error() }
 func (e *reasonError) Unwrap() error { return e.err }
 
 // Cause leaves out what differs at each retry: the ID of the request.
 func (e *reasonError) Cause() Cause {
+	detail := e.err.Error()
 	var refused *client.Error
 	if errors.As(e.err, &refused) {
-		return Cause{Reason: e.reason, Detail: refused.Problem.Detail}
+		detail = refused.Problem.Detail
 	}
-	return Cause{Reason: e.reason, Detail: e.err.Error()}
+	return Cause{e.reason, cmp.Or(e.detail, detail)}
 }
 
 // delayedRetryError is an error after which upstream's controller calls again at a set time.

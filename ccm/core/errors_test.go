@@ -30,7 +30,10 @@ func TestCauseOf(t *testing.T) {
 	bare.Spec.Taints = nil
 	noProviderID := CheckOwnNode(bare)
 	ids := newAmbiguousError("n", []api.Instance{{ID: "i-2"}, {ID: "i-1"}})
-	nodeIP := &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("boom")}
+	withIP := node(byID)
+	withIP.Annotations = map[string]string{cloudproviderapi.AnnotationAlphaProvidedIPAddr: "10.0.0.9"}
+	nodeIP := checkKubeletNodeIP(withIP, "i-1", nil)
+	inTheWay := &reasonError{"RouteConflict", "r-1", errors.New("it conflicts")}
 	down := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for name, tc := range map[string]struct {
 		err  error
@@ -38,14 +41,14 @@ func TestCauseOf(t *testing.T) {
 	}{
 		"an ended instance":             {goneError("it ended"), Cause{Reason: "InstanceNotFound"}},
 		"gone":                          {cloudprovider.InstanceNotFound, Cause{Reason: "InstanceNotFound"}},
-		"no instance of that name":      {errNoSuchName, Cause{Reason: "InstanceNotFound"}},
+		"no instance of that name":      {errNoSuchName, Cause{"InstanceNotFound", errNoSuchName.Error()}},
 		"two of that name":              {ids, Cause{"InstanceAmbiguous", "i-1 i-2"}},
 		"another cloud's provider ID":   {CheckOwnNode(node("aws:///eu/i-1")), Cause{"ForeignProviderID", "aws:///eu/i-1"}},
 		"no provider ID":                {noProviderID, Cause{"ProviderIDMissing", noProviderID.Error()}},
 		"an IP that the instance lacks": {nodeIP, Cause{"ProvidedNodeIPMismatch", "10.0.0.9[]"}},
-		"a route in the way":            {&routeConflictError{have: route()}, Cause{"RouteConflict", "r-1"}},
+		"a route in the way":            {inTheWay, Cause{"RouteConflict", "r-1"}},
 		"a route out of sight":          {problem(409, api.RouteConflict), Cause{Reason: "RouteConflict"}},
-		"a family without routes":       {errOnlyIPv4, Cause{Reason: "RouteNotSupported"}},
+		"a family without routes":       {errOnlyIPv4, Cause{"RouteNotSupported", errOnlyIPv4.Error()}},
 		"quota":                         {problem(409, api.QuotaExceeded), Cause{Reason: "QuotaExceeded"}},
 		"no address left":               {problem(409, api.AddressPoolExhausted), Cause{Reason: "AddressPoolExhausted"}},
 		"throttled":                     {throttled("1"), Cause{Reason: "CloudThrottled"}},

@@ -10,7 +10,6 @@ package core
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,7 +60,7 @@ func (i *instances) checkExistenceByID(ctx context.Context, id string) (*api.Ins
 
 // errNoSuchName does not mean that the instance is gone: an empty list may be broken or
 // stale, and the instance may be yet to come.
-var errNoSuchName = errors.New("no instance has that name")
+var errNoSuchName = newReasonError(contract.ReasonInstanceNotFound, "no instance has that name")
 
 // checkExistenceByName is checkExistence for a Node that has no provider ID yet.
 func (i *instances) checkExistenceByName(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
@@ -133,28 +132,15 @@ func (i *instances) chooseByName(name string, all []api.Instance) (chosen, last 
 // terminating is not: its pods may still be shutting down.
 func isEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
 
-// ambiguousError means that several instances have a Node's name.
-type ambiguousError struct {
-	name string
-	ids  []string // sorted
-}
-
-func newAmbiguousError(name string, instances []api.Instance) *ambiguousError {
-	e := &ambiguousError{name: name}
+// newAmbiguousError means that several instances have a Node's name.
+func newAmbiguousError(name string, instances []api.Instance) error {
+	var ids []string
 	for _, instance := range instances {
-		e.ids = append(e.ids, instance.ID)
+		ids = append(ids, instance.ID)
 	}
-	slices.Sort(e.ids)
-	return e
-}
-
-func (e *ambiguousError) Error() string {
-	return fmt.Sprintf("%d instances are named %q (%s); the CCM does not guess which is right",
-		len(e.ids), e.name, strings.Join(e.ids, ", "))
-}
-
-func (e *ambiguousError) Cause() Cause {
-	return Cause{contract.ReasonInstanceAmbiguous, strings.Join(e.ids, " ")}
+	slices.Sort(ids)
+	return &reasonError{contract.ReasonInstanceAmbiguous, strings.Join(ids, " "), fmt.Errorf(
+		"%d instances are named %q (%s); the CCM does not guess which is right", len(ids), name, strings.Join(ids, ", "))}
 }
 
 // parseProviderID returns the instance's ID. It is an error for the ID of any other
@@ -162,20 +148,11 @@ func (e *ambiguousError) Cause() Cause {
 func parseProviderID(id string) (string, error) {
 	instanceID, ok := contract.InstanceIDFromProviderID(id)
 	if !ok {
-		return "", &foreignProviderIDError{id}
+		return "", &reasonError{contract.ReasonForeignProviderID, id, fmt.Errorf(
+			"provider ID %s is not of the form %s<instance-id>", annotations.Quote(id), contract.ProviderIDPrefix)}
 	}
 	return instanceID, nil
 }
-
-// foreignProviderIDError is a provider ID of another cloud, or of none.
-type foreignProviderIDError struct{ id string }
-
-func (e *foreignProviderIDError) Error() string {
-	return fmt.Sprintf("provider ID %s is not of the form %s<instance-id>",
-		annotations.Quote(e.id), contract.ProviderIDPrefix)
-}
-
-func (e *foreignProviderIDError) Cause() Cause { return Cause{contract.ReasonForeignProviderID, e.id} }
 
 // errNoProviderID means that a Node has no provider ID, and that no controller will set one.
 var errNoProviderID = newReasonError(contract.ReasonProviderIDMissing,

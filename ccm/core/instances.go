@@ -71,11 +71,8 @@ func notifyOfState(ctx context.Context, instance *api.Instance) {
 	case api.InstanceStopped:
 		notify(ctx, contract.ReasonInstanceStopped, "Instance %s is stopped", instance.ID)
 	case api.InstanceError:
-		why := "the cloud gives no reason"
-		if r := instance.StateReason; r != nil && *r != "" {
-			why = *r
-		}
-		notify(ctx, contract.ReasonInstanceInError, "Instance %s is in error: %s", instance.ID, why)
+		notify(ctx, contract.ReasonInstanceInError, "Instance %s is in error: %s",
+			instance.ID, stateReason(instance.StateReason))
 	}
 }
 
@@ -188,34 +185,19 @@ func checkKubeletNodeIP(node *corev1.Node, instanceID string, addresses []corev1
 	if !given {
 		return nil
 	}
-	if _, err := nodehelpers.GetNodeAddressesFromNodeIP(provided, addresses); err != nil {
-		return &nodeIPError{provided: provided, instance: instanceID, addresses: addresses, err: err}
+	_, err := nodehelpers.GetNodeAddressesFromNodeIP(provided, addresses)
+	if err == nil {
+		return nil
 	}
-	return nil
-}
-
-// nodeIPError is a kubelet's --node-ip that its instance does not have.
-type nodeIPError struct {
-	provided, instance string
-	addresses          []corev1.NodeAddress
-	err                error
-}
-
-func (e *nodeIPError) Error() string {
 	var ips []string
-	for _, a := range e.addresses {
+	for _, a := range addresses {
 		if a.Type != corev1.NodeHostName {
 			ips = append(ips, a.Address)
 		}
 	}
-	return fmt.Sprintf("the kubelet's --node-ip %s is not an address of instance %s, which has %v: %s",
-		annotations.Quote(e.provided), e.instance, ips, annotations.Shorten(e.err.Error()))
-}
-
-func (e *nodeIPError) Unwrap() error { return e.err }
-
-func (e *nodeIPError) Cause() Cause {
-	return Cause{contract.ReasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
+	return &reasonError{contract.ReasonProvidedNodeIP, fmt.Sprint(provided, addresses), fmt.Errorf(
+		"the kubelet's --node-ip %s is not an address of instance %s, which has %v: %s",
+		annotations.Quote(provided), instanceID, ips, annotations.Shorten(err.Error()))}
 }
 
 // kubernetesPrefixes matches the prefixes that belong to Kubernetes. Upstream discards

@@ -79,8 +79,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	if err != nil {
 		return nil, honorRetryAfter(err)
 	}
-	notifyOfServing(ctx, lb)
-	notifyOfTargets(ctx, nodes, lb)
+	notifyOfActive(ctx, nodes, lb)
 	return statusOf(svc, want.asked, lb), nil
 }
 
@@ -103,8 +102,7 @@ func (l *loadBalancers) UpdateLoadBalancer(
 	if err != nil {
 		return honorRetryAfter(err)
 	}
-	notifyOfServing(ctx, lb)
-	notifyOfTargets(ctx, nodes, lb)
+	notifyOfActive(ctx, nodes, lb)
 	return nil
 }
 
@@ -134,8 +132,8 @@ func (l *loadBalancers) reconcile(
 }
 
 // reconcileTargets updates the targets of the balancer to those wanted, and returns it as the cloud then has it;
-// nil if the Service has none. Where it changed meanwhile it looks once more and tries again at once:
-// upstream's next try is at the next change of Nodes.
+// nil if the Service has none. Where it changed meanwhile it looks once more and tries again at once: upstream would
+// write a Warning first.
 func (l *loadBalancers) reconcileTargets(
 	ctx context.Context, svc *corev1.Service, want balancerSpec,
 ) (*api.LoadBalancer, error) {

@@ -107,11 +107,11 @@ func (l *loadBalancers) explainRefusal(
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		return pendingError("the load balancer has changed meanwhile; retrying: %v", err)
 	case client.HasCode(err, api.Protected): // It would have to be replaced.
-		return &reasonError{contract.ReasonLoadBalancerProtected, err}
+		return withReason(contract.ReasonLoadBalancerProtected, err)
 	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
-		return &reasonError{contract.ReasonAddressNotAvailable, err}
+		return withReason(contract.ReasonAddressNotAvailable, err)
 	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
-		return &reasonError{contract.ReasonInvalidService, err}
+		return withReason(contract.ReasonInvalidService, err)
 	case client.IsNotFound(err):
 		return pendingError("the load balancer was deleted meanwhile; retrying: %v", err)
 	}
@@ -193,7 +193,7 @@ func (l *loadBalancers) deleteBalancer(
 	case err == nil:
 		return nil
 	case client.HasCode(err, api.Protected):
-		return &reasonError{contract.ReasonLoadBalancerProtected, err}
+		return withReason(contract.ReasonLoadBalancerProtected, err)
 	}
 	return fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
 }
@@ -209,7 +209,7 @@ func (l *loadBalancers) onDeletionOf(
 	case svc.Spec.Type == "":
 		return tagged, nil
 	case err != nil:
-		return "", &reasonError{contract.ReasonInvalidService, err}
+		return "", withReason(contract.ReasonInvalidService, err)
 	case onDelete == "" && tagged == annotations.Refuse: // The protection is what the Service asked for before.
 		return annotations.Delete, nil
 	}

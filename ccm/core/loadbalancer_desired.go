@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 	utilnet "k8s.io/utils/net"
@@ -152,7 +153,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	err := errors.Join(validateService(svc, kind, ipv6), annotationsErr, validatePortAnnotations(asked, listeners),
 		addressErr, rangesErr, checkErr)
 	if err != nil {
-		return spec, &reasonError{contract.ReasonInvalidService, err}
+		return spec, withReason(contract.ReasonInvalidService, err)
 	}
 	spec.address, spec.ipv6, spec.scope = address, ipv6, wholeBalancer
 	spec.keepsNoHealthCheck = !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked)
@@ -206,16 +207,8 @@ func validateService(svc *corev1.Service, kind api.LoadBalancerKind, ipv6 ipv6Ne
 				"or choose the annotation %s%s: %s", p.Port, annotations.Prefix, annotations.Kind, api.KindNetwork)
 		}
 	}
-	if helpers.NeedsHealthCheck(svc) && svc.Spec.HealthCheckNodePort == 0 {
-		unsupported("externalTrafficPolicy Local without a healthCheckNodePort")
-	}
 	if kind == api.KindNetwork && ipv6 == ipv6Required {
 		unsupported("IPv6 with the annotation %s%s: %s", annotations.Prefix, annotations.Kind, kind)
-	}
-	for _, f := range svc.Spec.IPFamilies {
-		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
-			unsupported("IP family %s; only IPv4 and IPv6", f)
-		}
 	}
 	return errors.Join(errs...)
 }
@@ -301,33 +294,25 @@ func ipv6NeedOf(svc *corev1.Service) ipv6Need {
 // still read. A range of everyone becomes no range at all, unless it leaves out a
 // family: in the cloud, ranges of one family keep out all of the other.
 func sourceRangesOf(svc *corev1.Service, ipv6 ipv6Need) (api.SourceRanges, error) {
-	nets, err := helpers.GetLoadBalancerSourceRanges(svc)
-	if err != nil {
-		return nil, invalidSourceRangeError(svc)
+	where, given := "loadBalancerSourceRanges", svc.Spec.LoadBalancerSourceRanges
+	annotation := strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey])
+	if len(given) == 0 && annotation != "" {
+		where = "annotation " + corev1.AnnotationLoadBalancerSourceRangesKey
+		given = strings.Split(annotation, ",")
 	}
-	annotation := svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
-	given := len(svc.Spec.LoadBalancerSourceRanges) > 0 || strings.TrimSpace(annotation) != ""
-	ranges := slices.Sorted(maps.Keys(nets))
-	everyone := slices.Contains(ranges, "0.0.0.0/0") && (ipv6 == ipv6NotWanted || slices.Contains(ranges, "::/0"))
-	if !given || everyone {
+	ranges := sets.New[string]()
+	for _, r := range given {
+		nets, err := utilnet.ParseIPNets(r)
+		if err != nil { // Upstream's helper would repeat all ranges before it says what is wrong.
+			return nil, fmt.Errorf("%s: %s is not valid; want ranges of addresses, such as 10.0.0.0/24",
+				where, annotations.Quote(r))
+		}
+		ranges.Insert(slices.Collect(maps.Keys(nets))...)
+	}
+	if ranges.Has("0.0.0.0/0") && (ipv6 == ipv6NotWanted || ranges.Has("::/0")) {
 		return api.SourceRanges{}, nil
 	}
-	return ranges, nil
-}
-
-// invalidSourceRangeError names the first range that cannot be read. Upstream's error repeats all of them first.
-func invalidSourceRangeError(svc *corev1.Service) error {
-	where, ranges := "loadBalancerSourceRanges", svc.Spec.LoadBalancerSourceRanges
-	if len(ranges) == 0 {
-		where = "annotation " + corev1.AnnotationLoadBalancerSourceRangesKey
-		ranges = strings.Split(strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]), ",")
-	}
-	i := slices.IndexFunc(ranges, func(r string) bool {
-		_, err := utilnet.ParseIPNets(r)
-		return err != nil
-	})
-	return fmt.Errorf("%s: %s is not valid; want ranges of addresses, such as 10.0.0.0/24",
-		where, annotations.Quote(ranges[max(i, 0)]))
+	return sets.List(ranges), nil
 }
 
 func affinityOf(svc *corev1.Service) api.ClientAffinitySeconds {

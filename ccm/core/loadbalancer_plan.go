@@ -42,9 +42,9 @@ func checkFamilies(have *api.LoadBalancer, want balancerSpec) error {
 	if have == nil || want.ipv6 != ipv6Required || have.IPv6Address != nil {
 		return nil
 	}
-	return &reasonError{contract.ReasonInvalidService, fmt.Errorf(
+	return newReasonError(contract.ReasonInvalidService,
 		"the Service's load balancer %s was made without an IPv6 address and cannot get one: "+
-			"delete the Service and create it anew, or leave IPv6 out of its ipFamilies", have.ID)}
+			"delete the Service and create it anew, or leave IPv6 out of its ipFamilies", have.ID)
 }
 
 // immutableDifferences are those that no update can remove. A balancer is replaced only if it lacks

@@ -34,22 +34,21 @@ func invalidServices() map[string]invalidService {
 	fields := serviceWithAnnotations(annotations.ProxyProtocol, "v3")
 	fields.Spec.Ports[0].Protocol, fields.Spec.Ports[1].NodePort = corev1.ProtocolSCTP, 0
 	fields.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0"}
-	fields.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	fields.Spec.LoadBalancerIP = "2001:db8::1" //nolint:staticcheck // Deprecated, and used.
 	chosen := serviceWithAnnotations(annotations.Address, "web")
 	chosen.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // As above.
 	internal := serviceWithAnnotations(annotations.Scheme, "internal")
 	internal.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // As above.
 	network := serviceWithAnnotations(annotations.Kind, "network")
-	network.Spec.IPFamilies = []corev1.IPFamily{"IPv6", "IPv9"}
+	network.Spec.IPFamilies = []corev1.IPFamily{"IPv6"}
 	udp := corev1.ServicePort{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}
 	return map[string]invalidService{
 		"many fields at once": {fields, []string{
 			`proxy-protocol is "v3"; want v1 or v2`, "protocol SCTP (port 8443)", "port 8080 without a node port",
-			`"192.0.2.0" is not valid`, "without a healthCheckNodePort", `loadBalancerIP is "2001:db8::1"; want an IPv4`,
+			`"192.0.2.0" is not valid`, `loadBalancerIP is "2001:db8::1"; want an IPv4`,
 		}},
 		"of a later release":         {serviceWithAnnotations("of-a-later-version", "x"), []string{"of-a-later-version"}},
-		"IPv6 of a network balancer": {network, []string{"IPv6 with the annotation", "IP family IPv9"}},
+		"IPv6 of a network balancer": {network, []string{"IPv6 with the annotation"}},
 		"two addresses":              {chosen, []string{`loadBalancerIP "127.30.64.9" too`}},
 		"internal and chosen":        {internal, []string{"takes no reserved address"}},
 		"a cut range":                {withRangesAnnotation("192.0.2.0/24,"), []string{"is not valid"}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -42,27 +43,25 @@ func checkActive(lb *api.LoadBalancer) error {
 
 // failedStateError is the error of a balancer in state error.
 func failedStateError(lb *api.LoadBalancer) error {
-	why, reason := "the cloud gives no reason", contract.ReasonLoadBalancerFailed
-	if lb.StateReason != nil && *lb.StateReason != "" {
-		why = *lb.StateReason
-	}
+	reason := contract.ReasonLoadBalancerFailed
 	if lb.StateReasonCode == api.ReasonCannotListen {
 		reason = contract.ReasonPortCannotBeBound
 	}
-	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)
+	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, stateReason(lb.StateReason))
 }
 
-// notifyOfServing tells why an active balancer refuses clients, if it does.
-func notifyOfServing(ctx context.Context, lb *api.LoadBalancer) {
-	if lb.State == api.LoadBalancerActive && lb.StateReason != nil && *lb.StateReason != "" {
+// stateReason is the cloud's reason for the state of a resource.
+func stateReason(given *string) string {
+	return cmp.Or(ptr.Deref(given, ""), "the cloud gives no reason")
+}
+
+// notifyOfActive tells why an active balancer refuses clients, and that a balancer has no target although there are
+// Nodes, none of which waits to be initialized.
+func notifyOfActive(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalancer) {
+	if why := ptr.Deref(lb.StateReason, ""); lb.State == api.LoadBalancerActive && why != "" {
 		notify(ctx, contract.ReasonLoadBalancerDegraded, "Load balancer %s (%s) is active but refuses clients: %s",
-			lb.Name, lb.ID, *lb.StateReason)
+			lb.Name, lb.ID, why)
 	}
-}
-
-// notifyOfTargets tells that a balancer has no target although there are Nodes, none of which waits to be
-// initialized.
-func notifyOfTargets(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalancer) {
 	if len(lb.Targets) == 0 && len(nodes) > 0 && !slices.ContainsFunc(nodes, IsUninitialized) {
 		notify(ctx, contract.ReasonNoTargets, "Load balancer %s (%s) has no targets: "+
 			"no eligible Node has a provider ID of this cloud and matches the Service's node selector", lb.Name, lb.ID)

@@ -40,8 +40,8 @@ func TestUpdateLoadBalancerChangesTargetsOnly(t *testing.T) {
 	assert.Equal(t, []api.Targets{{{InstanceID: "i-1"}, {InstanceID: "i-2"}}}, *sent)
 }
 
-// A balancer that changed or went since it was read is read once more at once: upstream's next try is at the next
-// change of Nodes, and delays those of a deletion by seconds.
+// A balancer that changed or went since it was read is read once more at once: upstream would write a Warning, and
+// delays the next try of a deletion by seconds.
 func TestSecondLook(t *testing.T) {
 	changed, gone := problem(412, api.PreconditionFailed), problem(404, api.NotFound)
 	busy, down := problem(409, api.WrongState), problem(503, api.Unavailable)

@@ -97,53 +97,42 @@ func Wrap(p Provider, around Around) Provider {
 	}
 }
 
-// result is what a call returns beside its error.
-func result[T any](
-	ctx context.Context, around Around, call Call, fn func(context.Context) (T, error),
-) (value T, err error) {
-	err = around(ctx, call, func(ctx context.Context) error {
-		value, err = fn(ctx)
-		return err
-	})
-	return value, err
-}
-
 type wrappedInstances struct {
 	Instances
 	around Around
 }
 
-func (w wrappedInstances) FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	return result(ctx, w.around, Call{Method: "FindInstance", Object: node}, func(ctx context.Context) (*api.Instance, error) {
-		return w.Instances.FindInstance(ctx, node)
+// aroundNode makes a call about a Node.
+func aroundNode[T any](
+	ctx context.Context, around Around, method string, node *corev1.Node, call func(context.Context, *corev1.Node) (T, error),
+) (value T, err error) {
+	err = around(ctx, Call{Method: method, Object: node}, func(ctx context.Context) error {
+		value, err = call(ctx, node)
+		return err
 	})
+	return value, err
+}
+
+func (w wrappedInstances) FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
+	return aroundNode(ctx, w.around, "FindInstance", node, w.Instances.FindInstance)
 }
 
 func (w wrappedInstances) MayDelete(ctx context.Context, node *corev1.Node) (string, error) {
-	return result(ctx, w.around, Call{Method: "MayDelete", Object: node}, func(ctx context.Context) (string, error) {
-		return w.Instances.MayDelete(ctx, node)
-	})
+	return aroundNode(ctx, w.around, "MayDelete", node, w.Instances.MayDelete)
 }
 
 func (w wrappedInstances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	return result(ctx, w.around, Call{Method: "InstanceExists", Object: node}, func(ctx context.Context) (bool, error) {
-		return w.Instances.InstanceExists(ctx, node)
-	})
+	return aroundNode(ctx, w.around, "InstanceExists", node, w.Instances.InstanceExists)
 }
 
 func (w wrappedInstances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
-	return result(ctx, w.around, Call{Method: "InstanceShutdown", Object: node}, func(ctx context.Context) (bool, error) {
-		return w.Instances.InstanceShutdown(ctx, node)
-	})
+	return aroundNode(ctx, w.around, "InstanceShutdown", node, w.Instances.InstanceShutdown)
 }
 
 func (w wrappedInstances) InstanceMetadata(
 	ctx context.Context, node *corev1.Node,
 ) (*cloudprovider.InstanceMetadata, error) {
-	return result(ctx, w.around, Call{Method: "InstanceMetadata", Object: node},
-		func(ctx context.Context) (*cloudprovider.InstanceMetadata, error) {
-			return w.Instances.InstanceMetadata(ctx, node)
-		})
+	return aroundNode(ctx, w.around, "InstanceMetadata", node, w.Instances.InstanceMetadata)
 }
 
 type wrappedLoadBalancers struct {
@@ -163,11 +152,12 @@ func (w wrappedLoadBalancers) GetLoadBalancer(
 
 func (w wrappedLoadBalancers) EnsureLoadBalancer(
 	ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node,
-) (*corev1.LoadBalancerStatus, error) {
-	return result(ctx, w.around, Call{Method: "EnsureLoadBalancer", Object: svc},
-		func(ctx context.Context) (*corev1.LoadBalancerStatus, error) {
-			return w.LoadBalancers.EnsureLoadBalancer(ctx, cluster, svc, nodes)
-		})
+) (status *corev1.LoadBalancerStatus, err error) {
+	err = w.around(ctx, Call{Method: "EnsureLoadBalancer", Object: svc}, func(ctx context.Context) error {
+		status, err = w.LoadBalancers.EnsureLoadBalancer(ctx, cluster, svc, nodes)
+		return err
+	})
+	return status, err
 }
 
 func (w wrappedLoadBalancers) UpdateLoadBalancer(
@@ -191,10 +181,12 @@ type wrappedRoutes struct {
 	around Around
 }
 
-func (w wrappedRoutes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
-	return result(ctx, w.around, Call{Method: "ListRoutes"}, func(ctx context.Context) ([]*cloudprovider.Route, error) {
-		return w.Routes.ListRoutes(ctx, cluster)
+func (w wrappedRoutes) ListRoutes(ctx context.Context, cluster string) (list []*cloudprovider.Route, err error) {
+	err = w.around(ctx, Call{Method: "ListRoutes"}, func(ctx context.Context) error {
+		list, err = w.Routes.ListRoutes(ctx, cluster)
+		return err
 	})
+	return list, err
 }
 
 func (w wrappedRoutes) CreateRoute(ctx context.Context, cluster, hint string, route *cloudprovider.Route) error {

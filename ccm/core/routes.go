@@ -27,6 +27,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
+	utilnet "k8s.io/utils/net"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -133,37 +134,20 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 	if _, err := r.cluster.routeFilter(); err != nil {
 		return err // ListRoutes says so, too, and so is tried again.
 	}
-	if err := checkRoutable(route.DestinationCIDR); err != nil {
-		if slices.ContainsFunc(node.Spec.PodCIDRs, isRoutable) {
+	if utilnet.IsIPv6CIDRString(route.DestinationCIDR) {
+		if slices.ContainsFunc(node.Spec.PodCIDRs, utilnet.IsIPv4CIDRString) {
 			// An error would have upstream call the Node's whole network unavailable,
 			// although its other range has a route.
-			notify(ctx, contract.ReasonRouteNotSupported, "Route %s is missing: %v", route.DestinationCIDR, err)
+			notify(ctx, contract.ReasonRouteNotSupported, "Route %s is missing: %v", route.DestinationCIDR, errOnlyIPv4)
 			return nil
 		}
-		return err
+		return errOnlyIPv4
 	}
 	return r.createRoute(ctx, node, route)
 }
 
-// checkRoutable is an error if the cloud can have no route to that range.
-func checkRoutable(cidr string) error {
-	if prefix, err := netip.ParsePrefix(cidr); err == nil && prefix.Addr().Is6() {
-		return errOnlyIPv4
-	}
-	return nil
-}
-
-func isRoutable(cidr string) bool { return checkRoutable(cidr) == nil }
-
 // errOnlyIPv4 is final: a retry is useless.
-var errOnlyIPv4 = notSupportedError("the cloud routes IPv4 only")
-
-// notSupportedError means that the cloud cannot have such a route.
-type notSupportedError string
-
-func (e notSupportedError) Error() string { return string(e) }
-
-func (e notSupportedError) Cause() Cause { return Cause{Reason: contract.ReasonRouteNotSupported} }
+var errOnlyIPv4 = newReasonError(contract.ReasonRouteNotSupported, "the cloud routes IPv4 only")
 
 // createRoute makes a route. One that is already as it should be will do: the list that lacked
 // it may have been stale.
@@ -206,7 +190,9 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 			r.adoptRoute(ctx, &have)
 			return nil
 		default:
-			return &routeConflictError{have: have, owner: r.cluster.describeOwner(&have)}
+			return &reasonError{contract.ReasonRouteConflict, have.ID, fmt.Errorf(
+				"it conflicts with route %s (%s, %s to instance %s), which belongs to %s",
+				have.ID, have.Name, have.Destination, have.InstanceID, r.cluster.describeOwner(&have))}
 		}
 	}
 	return refusal
@@ -223,19 +209,6 @@ func (l *sharedRouteList) list(ctx context.Context, cloud Cloud) ([]api.Route, e
 	}
 	return l.routes, l.err
 }
-
-// routeConflictError is a route that conflicts with one that the cluster wants.
-type routeConflictError struct {
-	have  api.Route
-	owner string
-}
-
-func (e *routeConflictError) Error() string {
-	return fmt.Sprintf("it conflicts with route %s (%s, %s to instance %s), which belongs to %s",
-		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, e.owner)
-}
-
-func (e *routeConflictError) Cause() Cause { return Cause{contract.ReasonRouteConflict, e.have.ID} }
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider.Route) error {

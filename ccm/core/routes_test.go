@@ -300,7 +300,7 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 	n.Spec.PodCIDRs = []string{ipv6.DestinationCIDR}
 	err := newRoutes(t, &fakeAPI{t: t}, n).CreateRoute(t.Context(), clusterName, "", ipv6)
 	require.ErrorContains(t, err, "the cloud routes IPv4 only")
-	assert.Equal(t, Cause{Reason: contract.ReasonRouteNotSupported}, CauseOf(err))
+	assert.Equal(t, contract.ReasonRouteNotSupported, CauseOf(err).Reason)
 
 	n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, "10.244.1.0/24")
 	told := noticesOf(t, func(ctx context.Context) {
