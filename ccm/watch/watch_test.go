@@ -332,7 +332,7 @@ func (p provider) HasClusterID() bool                         { return true }
 // newTestWatch is a watch of a cloud that does not answer.
 func newTestWatch() *Watch {
 	cluster := testCluster("")
-	w := New(Options{Cluster: cluster, Events: core.NoEvents{}})
+	w := New(Options{Cluster: cluster, Events: events.New()})
 	w.Follow(core.New(nil, cluster, core.Options{}), cache.New(nil, cache.Options{}))
 	return w
 }
