@@ -1,15 +1,15 @@
 package core
 
 import (
-	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
-// OnDeletion has forget called with the UID of each Node and Service that is deleted, for rings that remember something
-// of it. Call it before the informers start.
+// OnDeletion has forget called with the UID of each Node and Service that is deleted, for rings that remember
+// something of it. Call it before the informers start.
 func OnDeletion(shared informers.SharedInformerFactory, forget func(types.UID)) {
 	handler := cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
 		if uid, ok := DeletedUID(obj); ok {
@@ -29,9 +29,8 @@ func DeletedUID(obj any) (types.UID, bool) {
 	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = last.Obj
 	}
-	object, err := meta.Accessor(obj)
-	if err != nil {
-		klog.ErrorS(err, "Informer reported the deletion of an unexpected type")
+	object, ok := obj.(metav1.Object)
+	if !ok {
 		return "", false
 	}
 	return object.GetUID(), true

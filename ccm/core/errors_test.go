@@ -83,13 +83,3 @@ func TestRetryAfter(t *testing.T) {
 	down := errors.New("down")
 	assert.Same(t, down, honorRetryAfter(down))
 }
-
-// Everybody who asked for the notices of a call gets them.
-func TestNotices(t *testing.T) {
-	notify(t.Context(), "Nobody", "listens")
-	inner, outer := notices(t.Context())
-	both, both2 := notices(inner)
-	notify(both, "Why", "it is %d", 1)
-	assert.Equal(t, []string{"Why"}, outer())
-	assert.Equal(t, []string{"Why"}, both2())
-}

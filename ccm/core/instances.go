@@ -207,10 +207,10 @@ var kubernetesPrefixes = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
 // invalidLabelValueChars matches what a label's value cannot hold.
 var invalidLabelValueChars = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
 
-// additionalLabels are labels from the instance's tags, beside the well-known ones for type, zone and region: the
-// configured prefix and the tag's key, with the tag's value. Upstream sets them when it initialises the Node, and changes
-// none that exists. A tag that cannot be a label is left out, and a notice says so: a missing label is no reason to keep
-// a Node from its pods.
+// additionalLabels are labels from the instance's tags, beside the well-known ones for type, zone and region:
+// the configured prefix and the tag's key, with the tag's value. Upstream sets them when it initialises the Node,
+// and changes none that exists. A tag that cannot be a label is left out, and a notice says so: a missing label is
+// no reason to keep a Node from its pods.
 func (i *instances) additionalLabels(ctx context.Context, instance *api.Instance) map[string]string {
 	labels := map[string]string{}
 	var skipped []string

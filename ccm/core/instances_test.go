@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -42,14 +41,14 @@ func inState(s api.InstanceState) func(string) (*api.Instance, error) {
 
 // noticesOf are the notices of call.
 func noticesOf(t *testing.T, call func(ctx context.Context)) (told []Notice) {
-	call(WithNotices(t.Context(), func(n Notice) { told = append(told, n) }))
+	call(collectNotices(t.Context(), &told))
 	return told
 }
 
 func TestInstanceMetadata(t *testing.T) {
 	tagged := instance(api.InstancePending)
 	tagged.Tags = api.Tags{"team": "Team A", "rack": "", "private": "x"}
-	i := newInstances(&fakeAPI{t: t, getInstance: func(string) (*api.Instance, error) {
+	i := newInstances(&fakeAPI{getInstance: func(string) (*api.Instance, error) {
 		return &tagged, nil
 	}})
 	i.labels = config.NodeLabels{Tags: []string{"team", "rack", "absent"}, Prefix: "example.org/"}
@@ -128,7 +127,7 @@ func TestProvidedNodeIP(t *testing.T) {
 		"127.30.16.2": false, "127.30.16.1,fd00::2": false, "": false, "nonsense": false,
 	} {
 		t.Run(provided, func(t *testing.T) {
-			i := newInstances(&fakeAPI{t: t, getInstance: with(func(i *api.Instance) {
+			i := newInstances(&fakeAPI{getInstance: with(func(i *api.Instance) {
 				i.Addresses = append(i.Addresses, api.Address{Type: api.AddressInternal, IP: "fd00::1"})
 			})})
 			n := node(byID)
@@ -145,7 +144,7 @@ func TestProvidedNodeIP(t *testing.T) {
 }
 
 func TestTagsThatCanBeNoLabels(t *testing.T) {
-	i := newInstances(&fakeAPI{t: t})
+	i := newInstances(&fakeAPI{})
 	for name, tc := range map[string]struct {
 		prefix string
 		tags   api.Tags
@@ -192,30 +191,5 @@ func TestLabelsAreValid(t *testing.T) {
 		}
 		assert.Empty(t, validation.IsQualifiedName(key))
 		assert.Empty(t, validation.IsValidLabelValue(value))
-	})
-}
-
-// Whatever addresses a cloud gives, the Node gets each once, and all valid.
-func TestAddressesAreValid(t *testing.T) {
-	addresses := rapid.SliceOf(rapid.Custom(func(t *rapid.T) api.Address {
-		return api.Address{
-			Type: rapid.SampledFrom([]api.AddressType{api.AddressInternal, api.AddressExternal}).Draw(t, "type"),
-			IP: rapid.SampledFrom(
-				[]string{"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "fd00::1", "fd00:0:0::1", "x", ""},
-			).Draw(t, "ip"),
-		}
-	}))
-	rapid.Check(t, func(t *rapid.T) {
-		seen := map[corev1.NodeAddress]bool{}
-		rules := newNodeAddressRules(config.Default().NodeAddresses)
-		has := api.Instance{Addresses: addresses.Draw(t, "addresses")}
-		for _, a := range rules.nodeAddresses(&has, "n") {
-			assert.False(t, seen[a], "%v twice", a)
-			seen[a] = true
-			if a.Type != corev1.NodeHostName {
-				_, err := netip.ParseAddr(a.Address)
-				assert.NoError(t, err)
-			}
-		}
 	})
 }

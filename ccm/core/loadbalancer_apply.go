@@ -21,9 +21,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// planAndApply changes the balancer from have to want, and returns it as the cloud then has it. After a refusal it
-// tries again without what the Service can do without: an IPv6 address that it only prefers, and targets whose instance
-// has ended.
+// planAndApply changes the balancer from have to want, and returns it as the cloud then has it. After a refusal
+// it tries again without what the Service can do without: an IPv6 address that it only prefers, and targets
+// whose instance has ended.
 func (l *loadBalancers) planAndApply(
 	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec,
 ) (*api.LoadBalancer, error) {

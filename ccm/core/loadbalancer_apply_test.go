@@ -20,7 +20,7 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 		fields := []api.ProblemField{{Field: field}}
 		return &client.Error{Status: 400, Problem: api.Problem{Code: code, Fields: &fields}}
 	}
-	f := newFakeBalancers(t)
+	f := newFakeBalancers()
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		switch {
 		case len(*lb.IPFamilies) > 1:
@@ -47,7 +47,7 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 
 // A target whose instance has ended is left out; the others are served. What was not sent is ignored.
 func TestEndedTargetsAreLeftOut(t *testing.T) {
-	f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))}
+	f := &fakeAPI{listBalancers: listReturns(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))}
 	fields := []api.ProblemField{
 		{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.9.instanceId"}, {Field: "name"},
 	}
@@ -59,7 +59,7 @@ func TestEndedTargetsAreLeftOut(t *testing.T) {
 		}
 		return built(t, api.LoadBalancerUpdating), nil
 	}
-	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(
+	require.NoError(t, f.loadBalancers().UpdateLoadBalancer(
 		t.Context(), clusterName, service(),
 		nodes("fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3", "fakecloud://i-4"),
 	))

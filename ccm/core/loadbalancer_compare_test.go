@@ -78,7 +78,7 @@ func TestCompare(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := newLoadBalancers(&fakeAPI{t: t}).Compare(tc.svc, nodes("fakecloud://i-1"), tc.live)
+			got := (&fakeAPI{}).loadBalancers().Compare(tc.svc, nodes("fakecloud://i-1"), tc.live)
 			want := Comparison{Difference: tc.difference, TargetsOnly: tc.targetsOnly, HasAddress: !tc.lacksName}
 			if len(tc.live) == 1 {
 				want.Ingress = []corev1.LoadBalancerIngress{{IP: address, IPMode: &proxy}}
@@ -92,7 +92,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestSelectsNodes(t *testing.T) {
-	l := newFakeBalancers(t).loadBalancers()
+	l := newFakeBalancers().loadBalancers()
 	assert.False(t, l.SelectsNodes(service()))
 	assert.True(t, l.SelectsNodes(serviceWithAnnotations(annotations.NodeSelector, "pool=web")))
 	l.defaults = map[string]string{annotations.NodeSelector: "pool=web"}

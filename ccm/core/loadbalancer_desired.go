@@ -118,7 +118,7 @@ func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (
 	return own, nil
 }
 
-// withDefaults returns a copy of the Service with the named annotations of the configuration, where it has none itself.
+// withDefaults returns a copy of the Service with the configuration's named annotations, where it lacks them.
 func (l *loadBalancers) withDefaults(svc *corev1.Service, names ...string) *corev1.Service {
 	with := *svc
 	with.Annotations = map[string]string{}

@@ -173,7 +173,7 @@ func TestDefaultAnnotations(t *testing.T) {
 		"it says otherwise":              {serviceWithAnnotations(annotations.HealthCheck, "tcp"), api.HealthCheckTCP},
 		"where kube-proxy must be asked": {withLocalPolicy(service()), api.HealthCheckHTTP},
 	} {
-		l := newFakeBalancers(t).loadBalancers()
+		l := newFakeBalancers().loadBalancers()
 		l.defaults = map[string]string{annotations.HealthCheck: "none", annotations.Drain: "30s"}
 		before := tc.svc.DeepCopy()
 		spec, err := l.desiredSpec(tc.svc, nil)
@@ -186,7 +186,7 @@ func TestDefaultAnnotations(t *testing.T) {
 
 // The default node selector chooses the targets of an invalid Service, too. Its error is not about the defaults.
 func TestDefaultAnnotationsOfAnInvalidService(t *testing.T) {
-	l := newFakeBalancers(t).loadBalancers()
+	l := newFakeBalancers().loadBalancers()
 	l.defaults = map[string]string{annotations.NodeSelector: "pool=web", annotations.HealthCheck: "none"}
 	spec, err := l.desiredSpec(withLocalPolicy(serviceWithAnnotations(annotations.Scheme, "x")), nodes("fakecloud://i-1"))
 	require.ErrorContains(t, err, `scheme is "x"`)

@@ -90,41 +90,35 @@ func listReturns(lb ...api.LoadBalancer) func(client.LoadBalancerFilter) ([]api.
 	return func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return lb, nil }
 }
 
-func newLoadBalancers(f *fakeAPI) *loadBalancers { return (&fakeBalancers{fakeAPI: f}).loadBalancers() }
-
-// fakeBalancers is fakeAPI with the calls that only balancers need.
-type fakeBalancers struct {
-	*fakeAPI
-	addresses func() ([]api.ReservedAddress, error)
-}
-
-// newFakeBalancers is a cloud of ours that lists these balancers.
-func newFakeBalancers(t *testing.T, lb ...api.LoadBalancer) *fakeBalancers {
-	return &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: listReturns(lb...)}}
+// newFakeBalancers is a cloud that lists these balancers.
+func newFakeBalancers(lb ...api.LoadBalancer) *fakeAPI {
+	return &fakeAPI{listBalancers: listReturns(lb...)}
 }
 
 // listing is a cloud that has that balancer, as it is when it is listed.
-func listing(t *testing.T, lb *api.LoadBalancer) *fakeBalancers {
-	f := newFakeBalancers(t)
-	f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+func listing(lb *api.LoadBalancer) *fakeAPI {
+	return &fakeAPI{listBalancers: func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 		return []api.LoadBalancer{*lb}, nil
-	}
-	return f
+	}}
 }
 
-func (f *fakeBalancers) ListAddresses(context.Context, client.AddressFilter) ([]api.ReservedAddress, error) {
-	require.NotNil(f.t, f.addresses, "unexpected ListAddresses()")
-	return f.addresses()
-}
-
-func (f *fakeBalancers) loadBalancers() *loadBalancers {
+func (f *fakeAPI) loadBalancers() *loadBalancers {
 	return &loadBalancers{api: f, cluster: testCluster("")}
 }
 
 // notices are those of a call in the context that it returns, by reason.
 func notices(ctx context.Context) (context.Context, func() []string) {
-	var reasons []string
-	return WithNotices(ctx, func(n Notice) { reasons = append(reasons, n.Reason) }), func() []string { return reasons }
+	var all []Notice
+	return collectNotices(ctx, &all), func() (reasons []string) {
+		for _, n := range all {
+			reasons = append(reasons, n.Reason)
+		}
+		return reasons
+	}
+}
+
+func collectNotices(ctx context.Context, all *[]Notice) context.Context {
+	return WithNotices(ctx, func(n Notice) { *all = append(*all, n) })
 }
 
 // retryAfter is when the error says to call again, 0 if it says nothing of it.

@@ -43,7 +43,7 @@ func TestBalancerOwnership(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
 			have.Tags[contract.TagCluster], have.Tags[contract.TagClusterUID] = tc.cluster, tc.uid
-			f := newFakeBalancers(t, *have)
+			f := newFakeBalancers(*have)
 			l := f.loadBalancers()
 			l.cluster = testCluster(tc.own)
 			var sent api.Tags
@@ -107,7 +107,7 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 			if tc.called != "" {
 				have.Tags[contract.TagServiceAddress] = tc.called
 			}
-			f := listing(t, have)
+			f := listing(have)
 			asked := false
 			f.addresses = func() ([]api.ReservedAddress, error) {
 				asked = true

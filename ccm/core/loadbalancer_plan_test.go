@@ -147,7 +147,7 @@ func TestPlanStep(t *testing.T) {
 // which could not create the other.
 func TestReplaceForReservedAddress(t *testing.T) {
 	free := api.ReservedAddress{ID: "a-9", Name: "web", IP: "127.30.64.9", State: api.AddressAvailable}
-	f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
+	f := newFakeBalancers(*built(t, api.LoadBalancerActive))
 	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
 	l, svc := f.loadBalancers(), serviceWithLoadBalancerIP(free.IP)
 	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, svc, nil), "it is not this path's business")

@@ -83,7 +83,7 @@ func invalidServices() map[string]invalidService {
 func TestInvalidServices(t *testing.T) {
 	for name, tc := range invalidServices() {
 		t.Run(name, func(t *testing.T) {
-			l := newLoadBalancers(&fakeAPI{t: t})
+			l := (&fakeAPI{}).loadBalancers()
 			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, tc.svc, nodes("fakecloud://i-1"))
 			assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason)
 			for _, text := range tc.errs {
@@ -112,8 +112,8 @@ func TestInvalidServices(t *testing.T) {
 }
 
 // followingTargets is a cloud in which only that balancer's targets may change, and those that were sent.
-func followingTargets(t *testing.T, have *api.LoadBalancer) (f *fakeBalancers, sent *[]api.Targets) {
-	f, sent = listing(t, have), new([]api.Targets)
+func followingTargets(t *testing.T, have *api.LoadBalancer) (f *fakeAPI, sent *[]api.Targets) {
+	f, sent = listing(have), new([]api.Targets)
 	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		require.NotNil(t, u.Targets)
 		assert.Equal(t, api.LoadBalancerUpdate{Targets: u.Targets}, u, "targets alone")
@@ -154,16 +154,16 @@ func TestServiceThatTheCloudRefusesFollowsItsNodes(t *testing.T) {
 func TestTargetsOfRefusedServiceThatCannotFollow(t *testing.T) {
 	svc := serviceWithAnnotations(annotations.Scheme, "x")
 	svc.Status = serviceWithAddress().Status
-	f := &fakeAPI{t: t, listBalancers: listReturns(*built(t, api.LoadBalancerUpdating))}
+	f := &fakeAPI{listBalancers: listReturns(*built(t, api.LoadBalancerUpdating))}
 	f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		return nil, problem(409, api.WrongState)
 	}
-	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
+	_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
 	assert.True(t, NeedsIntervention(err))
 	assert.Equal(t, failedStateRetry, retryAfter(err))
 
 	f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return nil, errors.New("no route") }
-	err = newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
+	err = f.loadBalancers().UpdateLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-1"))
 	require.ErrorContains(t, err, "want public or internal")
 	require.ErrorContains(t, err, "no route")
 }
@@ -189,7 +189,7 @@ func TestLongValuesAreCutInErrors(t *testing.T) {
 		services["annotation "+d.Name] = serviceWithAnnotations(d.Name, "!"+long)
 	}
 	for name, svc := range services {
-		f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
+		f := newFakeBalancers(*built(t, api.LoadBalancerActive))
 		f.addresses = func() ([]api.ReservedAddress, error) { return nil, nil }
 		f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 			return nil, &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Detail: "want less"}}

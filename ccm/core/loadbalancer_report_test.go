@@ -2,7 +2,6 @@ package core
 
 import (
 	"cmp"
-	"context"
 	"testing"
 	"time"
 
@@ -19,16 +18,16 @@ import (
 // Each failure has its reason, and the time of the next try. Where nothing is wrong, but the work is not done yet,
 // there is no reason.
 func TestFailures(t *testing.T) {
-	lists := func(all ...api.LoadBalancer) func(*fakeBalancers) {
-		return func(f *fakeBalancers) { f.listBalancers = listReturns(all...) }
+	lists := func(all ...api.LoadBalancer) func(*fakeAPI) {
+		return func(f *fakeAPI) { f.listBalancers = listReturns(all...) }
 	}
-	inState := func(state api.LoadBalancerState, reason string, code api.StateReasonCode) func(*fakeBalancers) {
+	inState := func(state api.LoadBalancerState, reason string, code api.StateReasonCode) func(*fakeAPI) {
 		lb := built(t, state)
 		lb.StateReason, lb.StateReasonCode = &reason, code
 		return lists(*lb)
 	}
-	refusesCreate := func(err error, named ...api.LoadBalancer) func(*fakeBalancers) {
-		return func(f *fakeBalancers) {
+	refusesCreate := func(err error, named ...api.LoadBalancer) func(*fakeAPI) {
+		return func(f *fakeAPI) {
 			f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				if by.Name == "" {
 					return nil, nil
@@ -38,16 +37,16 @@ func TestFailures(t *testing.T) {
 			f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) { return nil, err }
 		}
 	}
-	refusesUpdate := func(status int, code api.ProblemCode) func(*fakeBalancers) {
-		return func(f *fakeBalancers) {
+	refusesUpdate := func(status int, code api.ProblemCode) func(*fakeAPI) {
+		return func(f *fakeAPI) {
 			f.listBalancers = listReturns(*built(t, api.LoadBalancerActive))
 			f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 				return nil, problem(status, code)
 			}
 		}
 	}
-	reserves := func(holder *api.AddressHolder) func(*fakeBalancers) {
-		return func(f *fakeBalancers) {
+	reserves := func(holder *api.AddressHolder) func(*fakeAPI) {
+		return func(f *fakeAPI) {
 			f.addresses = func() ([]api.ReservedAddress, error) {
 				return []api.ReservedAddress{{ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: holder}}, nil
 			}
@@ -62,7 +61,7 @@ func TestFailures(t *testing.T) {
 	nameless.UID = ""
 	for name, tc := range map[string]struct {
 		svc          *corev1.Service
-		cloud        func(*fakeBalancers)
+		cloud        func(*fakeAPI)
 		reason, text string
 		retry        time.Duration
 	}{
@@ -110,7 +109,7 @@ func TestFailures(t *testing.T) {
 			contract.ReasonInvalidService, "without an IPv6 address", 0,
 		},
 		"throttled": {
-			nil, func(f *fakeBalancers) {
+			nil, func(f *fakeAPI) {
 				f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 					refused := api.Problem{Code: api.RateLimited, Detail: "too many"}
 					return nil, &client.Error{Status: 429, RetryAfter: 7 * time.Second, Problem: refused}
@@ -121,7 +120,7 @@ func TestFailures(t *testing.T) {
 		"a Service without a UID": {nameless, lists(own), contract.ReasonCloudUnavailable, "owns nothing", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFakeBalancers(t) // Any call that changes a balancer fails the test.
+			f := newFakeBalancers() // Any call that changes a balancer fails the test.
 			tc.cloud(f)
 			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, cmp.Or(tc.svc, service()), nil)
 			require.ErrorContains(t, err, tc.text)
@@ -154,7 +153,7 @@ func TestNoticesOfAnActiveBalancer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lb := built(t, api.LoadBalancerActive)
 			lb.StateReason = tc.stateReason
-			l := newFakeBalancers(t, *lb).loadBalancers()
+			l := newFakeBalancers(*lb).loadBalancers()
 			var ensured, updated []Notice
 			_, err := l.EnsureLoadBalancer(collectNotices(t.Context(), &ensured), clusterName, service(), tc.nodes)
 			require.NoError(t, err)
@@ -172,12 +171,8 @@ func TestNoticesOfAnActiveBalancer(t *testing.T) {
 	}
 }
 
-func collectNotices(ctx context.Context, all *[]Notice) context.Context {
-	return WithNotices(ctx, func(n Notice) { *all = append(*all, n) })
-}
-
 // A ring that asks for notices takes them from nobody.
-func TestNoticesReachAllWhoAsked(t *testing.T) {
+func TestNotices(t *testing.T) {
 	notify(t.Context(), "Nobody", "has asked")
 	var outer, inner []Notice
 	ctx := collectNotices(t.Context(), &outer)

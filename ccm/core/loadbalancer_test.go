@@ -19,7 +19,7 @@ func TestLoadBalancerClass(t *testing.T) {
 	class := "other.example/class"
 	svc := service()
 	svc.Spec.LoadBalancerClass = &class
-	l := newLoadBalancers(&fakeAPI{t: t})
+	l := (&fakeAPI{}).loadBalancers()
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
 	assert.True(t, err == cloudprovider.ImplementedElsewhere) //nolint:errorlint // Upstream compares it by ==.
 	err = l.UpdateLoadBalancer(t.Context(), clusterName, svc, nil)
@@ -69,7 +69,7 @@ func TestSecondLook(t *testing.T) {
 		"deletion, the cloud is down": {deletes, once, []error{down}, "unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFakeBalancers(t)
+			f := newFakeBalancers()
 			lists, answers := tc.lists, tc.answers
 			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				require.NotEmpty(t, lists, "it looks once too often")
@@ -100,7 +100,7 @@ func TestSecondLook(t *testing.T) {
 
 // Without a balancer there is nothing to delete, and nothing is created for a change of Nodes.
 func TestServiceWithoutBalancer(t *testing.T) {
-	l := newFakeBalancers(t).loadBalancers()
+	l := newFakeBalancers().loadBalancers()
 	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 	err := l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
 	assert.ErrorContains(t, err, "no load balancer to update")
@@ -115,7 +115,7 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 	other.ID, other.Tags = "lb-4", api.Tags{contract.TagServiceUID: "another", contract.TagCluster: clusterName}
 	foreign.ID = "lb-5"
 	foreign.Tags = api.Tags{contract.TagServiceUID: string(service().UID), contract.TagCluster: "another"}
-	f := newFakeBalancers(t, other, foreign, first, twin, leaving)
+	f := newFakeBalancers(other, foreign, first, twin, leaving)
 	l := f.loadBalancers()
 	exists := func() bool {
 		_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
@@ -155,7 +155,7 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 func TestProtectedBalancerThatIsGone(t *testing.T) {
 	protected := *built(t, api.LoadBalancerActive)
 	protected.DeletionProtection = true
-	f := newFakeBalancers(t, protected)
+	f := newFakeBalancers(protected)
 	f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		f.listBalancers = listReturns()
 		return nil, problem(404, api.NotFound)

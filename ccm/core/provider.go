@@ -64,18 +64,6 @@ type Events interface {
 	Resolve(obj Object, topic string)
 }
 
-// NoEvents tells nobody.
-type NoEvents struct{}
-
-// WarnOnce implements Events.
-func (NoEvents) WarnOnce(Object, string, string, string, string) {}
-
-// Note implements Events.
-func (NoEvents) Note(Object, string, string) {}
-
-// Resolve implements Events.
-func (NoEvents) Resolve(Object, string) {}
-
 // Call is one call of a Provider.
 type Call struct {
 	Method string // such as EnsureLoadBalancer
@@ -104,7 +92,8 @@ type wrappedInstances struct {
 
 // aroundNode makes a call about a Node.
 func aroundNode[T any](
-	ctx context.Context, around Around, method string, node *corev1.Node, call func(context.Context, *corev1.Node) (T, error),
+	ctx context.Context, around Around, method string, node *corev1.Node,
+	call func(context.Context, *corev1.Node) (T, error),
 ) (value T, err error) {
 	err = around(ctx, Call{Method: method, Object: node}, func(ctx context.Context) error {
 		value, err = call(ctx, node)

@@ -97,7 +97,7 @@ func TestListRoutes(t *testing.T) {
 		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list, err := newRoutes(t, &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+			list, err := newRoutes(t, &fakeAPI{listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
 				assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + clusterUID}}, f)
 				return tc.have, tc.err
 			}}, node(tc.node)).ListRoutes(t.Context(), clusterName)
@@ -162,7 +162,7 @@ func TestCreateRoute(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
+			f := &fakeAPI{getInstance: inState(api.InstanceRunning)}
 			f.createRoute = func(r api.RouteCreate) (*api.Route, error) {
 				made := route()
 				assert.Equal(t, api.RouteCreate{
@@ -188,7 +188,7 @@ func TestCreateRoute(t *testing.T) {
 // A route of an older release gets the cluster's UID when it is in the way of itself. It serves also if that fails.
 func TestAdoptedRoutes(t *testing.T) {
 	for _, failure := range []error{nil, problem(412, api.PreconditionFailed)} {
-		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
+		f := &fakeAPI{getInstance: inState(api.InstanceRunning)}
 		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
 			return nil, problem(409, api.RouteConflict)
 		}
@@ -208,7 +208,7 @@ func TestAdoptedRoutes(t *testing.T) {
 
 // A cluster that knows no UID has the routes of its name. While its UID is to come it does nothing.
 func TestRoutesWithoutUID(t *testing.T) {
-	f := &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+	f := &fakeAPI{listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
 		assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + clusterName}}, f)
 		return []api.Route{route(), route(untagged(contract.TagClusterUID), tagged(contract.TagNode, "node-9"))}, nil
 	}}
@@ -231,7 +231,7 @@ func TestRoutesWithoutUID(t *testing.T) {
 func TestIgnoredNodes(t *testing.T) {
 	bare := node("")
 	bare.Spec.Taints = nil
-	r := newRoutes(t, &fakeAPI{t: t, listRoutes: hasRoutes(route())})
+	r := newRoutes(t, &fakeAPI{listRoutes: hasRoutes(route())})
 	assert.True(t, r.IgnoresNode(bare))
 	_, err := r.ListRoutes(t.Context(), clusterName)
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestDeleteRoute(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+			f := &fakeAPI{listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
 				assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + clusterUID}}, f)
 				return tc.have, tc.list
 			}}
@@ -298,13 +298,13 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 	ipv6.DestinationCIDR = "fd00:10:244:1::/64"
 	n := node(byID)
 	n.Spec.PodCIDRs = []string{ipv6.DestinationCIDR}
-	err := newRoutes(t, &fakeAPI{t: t}, n).CreateRoute(t.Context(), clusterName, "", ipv6)
+	err := newRoutes(t, &fakeAPI{}, n).CreateRoute(t.Context(), clusterName, "", ipv6)
 	require.ErrorContains(t, err, "the cloud routes IPv4 only")
 	assert.Equal(t, contract.ReasonRouteNotSupported, CauseOf(err).Reason)
 
 	n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, "10.244.1.0/24")
 	told := noticesOf(t, func(ctx context.Context) {
-		require.NoError(t, newRoutes(t, &fakeAPI{t: t}, n).CreateRoute(ctx, clusterName, "", ipv6))
+		require.NoError(t, newRoutes(t, &fakeAPI{}, n).CreateRoute(ctx, clusterName, "", ipv6))
 	})
 	require.Len(t, told, 1)
 	assert.Equal(t, contract.ReasonRouteNotSupported, told[0].Reason)
@@ -316,7 +316,7 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 func TestManyRefusalsOneLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lists, have, listErr := 0, []api.Route{route()}, errors.New("boom")
-		f := &fakeAPI{t: t, getInstance: inState(api.InstanceRunning)}
+		f := &fakeAPI{getInstance: inState(api.InstanceRunning)}
 		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
 			return nil, problem(409, api.RouteConflict)
 		}
