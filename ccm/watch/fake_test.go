@@ -243,7 +243,6 @@ func (f *fakeBalancers) EnsureLoadBalancerDeleted(_ context.Context, cluster str
 
 // eventLog has what people were told.
 type eventLog struct {
-	core.NoEvents
 	mu   sync.Mutex
 	told []string
 }
@@ -258,6 +257,7 @@ func (e *eventLog) Note(_ core.Object, reason, message string) { e.add(reason + 
 func (e *eventLog) WarnOnce(_ core.Object, _, reason, _, message string) {
 	e.add("Warning " + reason + ": " + message)
 }
+func (e *eventLog) Resolve(core.Object, string) {}
 
 // world has the jobs of the cloud watch between a cluster and a provider that a test writes.
 type world struct {
