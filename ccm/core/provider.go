@@ -92,36 +92,36 @@ type wrappedInstances struct {
 
 // aroundNode makes a call about a Node.
 func aroundNode[T any](
-	ctx context.Context, around Around, method string, node *corev1.Node,
-	call func(context.Context, *corev1.Node) (T, error),
+	ctx context.Context, w wrappedInstances, method string, node *corev1.Node,
+	call func(Instances, context.Context, *corev1.Node) (T, error),
 ) (value T, err error) {
-	err = around(ctx, Call{Method: method, Object: node}, func(ctx context.Context) error {
-		value, err = call(ctx, node)
+	err = w.around(ctx, Call{Method: method, Object: node}, func(ctx context.Context) error {
+		value, err = call(w.Instances, ctx, node)
 		return err
 	})
 	return value, err
 }
 
 func (w wrappedInstances) FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	return aroundNode(ctx, w.around, "FindInstance", node, w.Instances.FindInstance)
+	return aroundNode(ctx, w, "FindInstance", node, Instances.FindInstance)
 }
 
 func (w wrappedInstances) MayDelete(ctx context.Context, node *corev1.Node) (string, error) {
-	return aroundNode(ctx, w.around, "MayDelete", node, w.Instances.MayDelete)
+	return aroundNode(ctx, w, "MayDelete", node, Instances.MayDelete)
 }
 
 func (w wrappedInstances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	return aroundNode(ctx, w.around, "InstanceExists", node, w.Instances.InstanceExists)
+	return aroundNode(ctx, w, "InstanceExists", node, Instances.InstanceExists)
 }
 
 func (w wrappedInstances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
-	return aroundNode(ctx, w.around, "InstanceShutdown", node, w.Instances.InstanceShutdown)
+	return aroundNode(ctx, w, "InstanceShutdown", node, Instances.InstanceShutdown)
 }
 
 func (w wrappedInstances) InstanceMetadata(
 	ctx context.Context, node *corev1.Node,
 ) (*cloudprovider.InstanceMetadata, error) {
-	return aroundNode(ctx, w.around, "InstanceMetadata", node, w.Instances.InstanceMetadata)
+	return aroundNode(ctx, w, "InstanceMetadata", node, Instances.InstanceMetadata)
 }
 
 type wrappedLoadBalancers struct {
