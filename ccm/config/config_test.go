@@ -55,17 +55,18 @@ loadBalancer: {defaults: {drain: 1d}}
 
 func TestWhatCannotBeTakenForAConfig(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
-		"a list":           {"- url: x\n", "want fields such as"},
-		"no YAML":          {"url: [", "not readable as YAML"},
-		"a field twice":    {"url: http://a\nurl: http://b\n", "already set"},
-		"a value of none":  {"massDeletion: 5\n", "massDeletion: want fields of its own below it, not 5"},
-		"fields for one":   {"url: {a: b}\n", `url: {"a":"b"}; want one value`},
-		"a label's key":    {"nodeLabels: {tags: [a/b]}\n", `nodeLabels.tags "a/b": want keys of tags`},
-		"a prefix of none": {"nodeLabels: {prefix: team}\n", `nodeLabels.prefix "team": want a DNS name and a slash`},
-		"endless calls":    {"qps: .inf\n", "not readable as YAML"},
-		"no calls":         {"qps: -1\n", "qps -1: want calls a second"},
-		"none at once":     {"burst: 0\n", "burst 0: want 1 or more"},
-		"no token":         {"tokenFile: /dev/null\n", "tokenFile /dev/null is empty"},
+		"a list":             {"- url: x\n", "want fields such as"},
+		"no YAML":            {"url: [", "not readable as YAML"},
+		"a field twice":      {"url: http://a\nurl: http://b\n", "already set"},
+		"a value of none":    {"massDeletion: 5\n", "massDeletion: want fields of its own below it, not 5"},
+		"fields for one":     {"url: {a: b}\n", `url: {"a":"b"}; want one value`},
+		"a label's key":      {"nodeLabels: {tags: [a/b]}\n", `nodeLabels.tags "a/b": want keys of tags`},
+		"a tag of two words": {"nodeLabels: {tags: 'team, a b'}\n", `nodeLabels.tags "a b": want keys of tags`},
+		"a prefix of none":   {"nodeLabels: {prefix: team}\n", `nodeLabels.prefix "team": want a DNS name and a slash`},
+		"endless calls":      {"qps: .inf\n", "not readable as YAML"},
+		"no calls":           {"qps: -1\n", "qps -1: want calls a second"},
+		"none at once":       {"burst: 0\n", "burst 0: want 1 or more"},
+		"no token":           {"tokenFile: /dev/null\n", "tokenFile /dev/null is empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Read(strings.NewReader(tc.text), env(nil))

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -103,7 +102,12 @@ func parseValue(to, content any) (want string, ok bool) {
 
 func toStringList(content any) (items []string, ok bool) {
 	if text, isText := content.(string); isText {
-		return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }), true
+		for item := range strings.SplitSeq(text, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				items = append(items, item)
+			}
+		}
+		return items, true
 	}
 	list, ok := content.([]any)
 	for _, item := range list {
