@@ -28,9 +28,10 @@ const (
 // because the cloud no longer keeps those events or has other data now, what is remembered cannot be
 // compared with what exists: it is forgotten and listed anew.
 func (c *Cloud) Run(ctx context.Context) {
-	c.setRunning(ctx)
-	defer c.lists.Wait()
-	defer c.setRunning(nil)
+	c.mu.Lock()
+	c.running = ctx
+	c.mu.Unlock()
+	defer c.endLists()
 	pause, logged := newRefusalBackoff(), ""
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -67,11 +68,12 @@ func causeOf(err error) string {
 	return err.Error()
 }
 
-// setRunning begins and, with nil, ends the work of lists.
-func (c *Cloud) setRunning(ctx context.Context) {
+// endLists waits for the lists that are being made, and has none made from now on.
+func (c *Cloud) endLists() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running = ctx
+	c.running = nil
+	c.mu.Unlock()
+	c.lists.Wait()
 }
 
 // followStream follows the events until the stream cannot be resumed.

@@ -104,6 +104,7 @@ func send(t *testing.T, rt http.RoundTripper, path string) answer {
 		return answer{heldBack.Status, heldBack.RetryAfter}
 	}
 	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
 	return answer{resp.StatusCode, 0}
 }
 

@@ -161,10 +161,12 @@ func (w *nodeWatch) explainIgnored(node *corev1.Node) {
 	w.events.WarnOnce(node, topicProviderID, cause.Reason, cause.Detail, fmt.Sprintf("Node is ignored: %v", err))
 }
 
+func isOwn(node *corev1.Node) bool { return core.CheckOwnNode(node) == nil }
+
 // syncInitializedNode deletes the Node if its instance has ended.
 func (w *nodeWatch) syncInitializedNode(ctx context.Context, name string) error {
 	node := w.getNode(name)
-	if node == nil || node.Spec.ProviderID == "" || core.CheckOwnNode(node) != nil {
+	if node == nil || node.Spec.ProviderID == "" || !isOwn(node) {
 		return nil
 	}
 	why, err := w.instances.MayDelete(ctx, node)
@@ -197,7 +199,7 @@ func (w *nodeWatch) syncWaitingNode(ctx context.Context, name string) error {
 	}
 	w.explainIgnored(node)
 	switch {
-	case !core.IsUninitialized(node), core.CheckOwnNode(node) != nil:
+	case !core.IsUninitialized(node), !isOwn(node):
 		return nil
 	case w.outcomes.get(node.UID).reason == "":
 		return errCheckAgain // Upstream has not tried yet.

@@ -125,7 +125,7 @@ func TestNodeWatchPrompts(t *testing.T) {
 			w.refuse("patch", "nodes", tc.answer)
 			prompts := countIncrements(t, nodesPrompted, func() {
 				err := w.prompter.sync(t.Context(), "node-1")
-				assert.Equal(t, core.IsUninitialized(tc.node) && core.CheckOwnNode(tc.node) == nil, err == errCheckAgain)
+				assert.Equal(t, core.IsUninitialized(tc.node) && isOwn(tc.node), errors.Is(err, errCheckAgain))
 			})
 			if events := w.takeEvents(); tc.event == "" {
 				assert.Empty(t, events)

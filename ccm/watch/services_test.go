@@ -32,7 +32,7 @@ func (w *world) ensures(lb api.LoadBalancer, failures ...error) (called *int) {
 		has := lb
 		if *called <= len(failures) {
 			err := failures[*called-1]
-			if has.State = api.LoadBalancerProvisioning; err == errPending {
+			if has.State = api.LoadBalancerProvisioning; errors.Is(err, errPending) {
 				w.memory.set(has)
 			}
 			return nil, err
