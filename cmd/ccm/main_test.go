@@ -180,10 +180,13 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// freePort may be somebody else's a moment later.
+// ccmAddress is one from which nobody connects: a port of 127.0.0.1 that is free now may be a client's a moment later.
+const ccmAddress = "127.0.0.2"
+
+// freePort is a port of ccmAddress.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", net.JoinHostPort(ccmAddress, "0"))
 	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, err)
@@ -196,7 +199,7 @@ func startCCM(t *testing.T, args ...string) (get func(path string) (int, string)
 	t.Helper()
 	port := freePort(t)
 	cmd := ccmCommand(context.Background(), t, append([]string{
-		"--kubeconfig=" + startAPIServer(t), "--leader-elect=false", "--bind-address=127.0.0.1",
+		"--kubeconfig=" + startAPIServer(t), "--leader-elect=false", "--bind-address=" + ccmAddress,
 		"--secure-port=" + port,
 		"--authorization-always-allow-paths=/healthz,/metrics,/configz,/livez",
 	}, args...)...)
@@ -216,7 +219,7 @@ func startCCM(t *testing.T, args ...string) (get func(path string) (int, string)
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // It signs for itself.
 	}}
 	return func(path string) (int, string) {
-		resp, err := client.Get("https://127.0.0.1:" + port + path)
+		resp, err := client.Get("https://" + net.JoinHostPort(ccmAddress, port) + path)
 		if err != nil {
 			return 0, err.Error()
 		}
