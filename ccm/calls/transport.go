@@ -4,9 +4,9 @@ package calls
 // limit, and heeds the cloud's Retry-After.
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -77,17 +77,16 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	began := time.Now()
+	end := startCall(cmp.Or(Controller(req.Context()), "unknown"), operation)
 	resp, err := t.next.RoundTrip(req)
-	if err == nil && operation != streamEvents {
-		err = readBody(resp) // An answer whose body is late counts as a timeout.
-	}
-	requests.WithLabelValues(cmp.Or(Controller(req.Context()), "unknown"), operation, codeOf(resp, err)).Inc()
-	if operation != streamEvents {
-		durations.WithLabelValues(operation).Observe(time.Since(began).Seconds())
-	}
 	if err != nil {
+		end(codeOf(nil, err))
 		return nil, err
+	}
+	if operation == streamEvents {
+		end(codeOf(resp, nil))
+	} else {
+		resp.Body = &countedBody{ReadCloser: resp.Body, end: end, code: codeOf(resp, nil)}
 	}
 	if wait := retryAfterOf(resp); wait > 0 {
 		countThrottle(byCloud, "answered")
@@ -99,12 +98,42 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// readBody has the answer's body in memory.
-func readBody(resp *http.Response) error {
-	defer func(body io.Closer) { _ = body.Close() }(resp.Body)
-	content, err := io.ReadAll(resp.Body)
-	resp.Body = io.NopCloser(bytes.NewReader(content))
-	return err
+// startCall returns what counts a call that was sent. It counts once, when the answer was read to the end:
+// an answer whose body is late counts as a timeout.
+func startCall(controller, operation string) (end func(code string)) {
+	began, once := time.Now(), new(sync.Once)
+	return func(code string) {
+		once.Do(func() {
+			requests.WithLabelValues(controller, operation, code).Inc()
+			if operation != streamEvents {
+				durations.WithLabelValues(operation).Observe(time.Since(began).Seconds())
+			}
+		})
+	}
+}
+
+// countedBody ends its call when it has been read, cannot be read, or is closed. How much of it is read is the
+// client's to say: an answer may have no end.
+type countedBody struct {
+	io.ReadCloser
+	end  func(code string)
+	code string // of the answer's head
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case errors.Is(err, io.EOF):
+		b.end(b.code)
+	case err != nil:
+		b.end(codeOf(nil, err))
+	}
+	return n, err
+}
+
+func (b *countedBody) Close() error {
+	b.end(b.code)
+	return b.ReadCloser.Close()
 }
 
 // waitForTurn returns nil when the call may be sent. For one that is held back it returns an error at once.

@@ -150,6 +150,20 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 	}
 }
 
+// What a refusal says in its head counts, however its body ends. The body is left to the client, who bounds it.
+func TestARefusalIsKnownByItsHead(t *testing.T) {
+	body := iotest.ErrReader(errors.New("the transport read it"))
+	rt := Wrap(Options{})(&fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
+		resp := says(req, http.StatusTooManyRequests, "30", "")
+		resp.Body = io.NopCloser(body)
+		return resp, nil
+	}})
+	assert.Equal(t, http.StatusTooManyRequests, send(t, rt, "instances/i-1").status)
+	throttles.Reset()
+	send(t, rt, "instances/i-1")
+	assertThrottled(t, 1, byCloud, "held-back")
+}
+
 // What callers get for a call that was not sent is the cloud's own problem.
 func TestHeldBackIsTheCloudsOwnProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
