@@ -137,7 +137,7 @@ func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, erro
 		return nil, err
 	}
 	known, forgets := c.instances.lookUp(id)
-	if known != nil && result != asked && isAlive(&known.item) {
+	if known != nil && result != asked && isAlive(known.item) {
 		c.opts.Observe(string(api.ResourceInstance), result)
 		return &known.item, nil
 	}
@@ -157,7 +157,7 @@ func (c *Cloud) ListInstances(ctx context.Context, f client.InstanceFilter) ([]a
 	}
 	result, err := c.instances.awaitCurrent(ctx, 0)
 	found := c.instancesNamed(f.Name)
-	if err == nil && result != asked && !slices.ContainsFunc(found, func(i api.Instance) bool { return isAlive(&i) }) {
+	if err == nil && result != asked && !slices.ContainsFunc(found, isAlive) {
 		result, err = c.instances.awaitCurrent(ctx, maxNameListAge)
 		found = c.instancesNamed(f.Name)
 	}
@@ -177,7 +177,7 @@ func (c *Cloud) instancesNamed(name string) []api.Instance {
 	return itemsOf(c.instances.withKey(strings.ToLower(name)))
 }
 
-func isAlive(i *api.Instance) bool { return i.State != api.InstanceTerminated }
+func isAlive(i api.Instance) bool { return !core.IsEnded(i.State) }
 
 // ListLoadBalancers answers a question for the balancers of a Service from memory if there is one that
 // needs nothing. If the cloud lists none, each one that is remembered is asked for by its ID: the list may

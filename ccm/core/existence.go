@@ -52,7 +52,7 @@ func (i *instances) checkExistenceByID(ctx context.Context, id string) (*api.Ins
 		return nil, goneError("the cloud has no instance " + id)
 	case err != nil:
 		return nil, err
-	case isEnded(instance.State):
+	case IsEnded(instance.State):
 		return nil, goneError(fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State))
 	}
 	return instance, nil
@@ -100,7 +100,7 @@ func (i *instances) chooseByName(name string, all []api.Instance) (chosen, last 
 		switch isTagged := instance.Tags[contract.TagCluster]+instance.Tags[contract.TagClusterUID] != ""; {
 		case isTagged && !i.cluster.MayOwn(instance.Tags):
 			others = append(others, instance)
-		case isEnded(instance.State):
+		case IsEnded(instance.State):
 			gone = append(gone, instance)
 		case isTagged:
 			tagged = append(tagged, instance)
@@ -128,9 +128,9 @@ func (i *instances) chooseByName(name string, all []api.Instance) (chosen, last 
 	return nil, &ended, nil
 }
 
-// isEnded tells whether an instance is gone for a cluster. An instance that is still
+// IsEnded tells whether an instance is gone for a cluster. An instance that is still
 // terminating is not: its pods may still be shutting down.
-func isEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
+func IsEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
 
 // newAmbiguousError means that several instances have a Node's name.
 func newAmbiguousError(name string, instances []api.Instance) error {
