@@ -130,16 +130,17 @@ func (c *Cloud) RelistCluster() {
 // GetInstance answers from memory if the instance exists and has not ended.
 func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
 	result, err := c.instances.awaitCurrent(ctx, 0)
-	if err != nil {
-		c.opts.Observe(string(api.ResourceInstance), listed)
-		return nil, err
-	}
 	known, askedAt := c.instances.lookUp(id), time.Now()
-	if known != nil && result != asked && isAlive(known.item) {
-		c.opts.Observe(string(api.ResourceInstance), result)
+	if err == nil && (known == nil || !isAlive(known.item)) {
+		result = asked
+	}
+	c.opts.Observe(string(api.ResourceInstance), result)
+	switch {
+	case err != nil:
+		return nil, err
+	case result != asked:
 		return &known.item, nil
 	}
-	c.opts.Observe(string(api.ResourceInstance), asked)
 	found, err := c.Source.GetInstance(ctx, id)
 	if err == nil {
 		c.instances.note(*found, askedAt)

@@ -168,17 +168,13 @@ func (k *kind[T]) endPause() {
 	k.failure, k.retryAt, k.pause = nil, time.Time{}, newPause(maxListPause)
 }
 
-// replace takes in a list. What was shown after it began need not be in it. There is nothing to compare the
-// first one with, so all that is reported is that it was made. mu is held.
+// replace takes in a list. What was shown after it began need not be in it. mu is held.
 func (k *kind[T]) replace(found []T, began time.Time) {
-	isFirst, listed := k.listedAt.IsZero(), sets.New[string]()
-	k.listedAt = began
+	listed := sets.New[string]()
 	for _, item := range found {
 		o := k.newObject(item, began)
 		listed.Insert(o.id)
-		if k.keepNewer(o) && !isFirst {
-			k.report(o.change(Changed))
-		}
+		k.keepNewer(o)
 	}
 	for id, o := range k.known {
 		switch {
@@ -189,9 +185,10 @@ func (k *kind[T]) replace(found []T, began time.Time) {
 			k.report(o.change(Changed))
 		}
 	}
-	if isFirst {
+	if k.listedAt.IsZero() {
 		k.report(Change{Kind: Relisted})
 	}
+	k.listedAt = began
 }
 
 // refresh has a list made at once if anybody needs one. With forget, what is remembered is dropped before, as
@@ -219,8 +216,8 @@ func (k *kind[T]) applyEvent(item T, deleted bool) {
 		if isOurs {
 			k.report(o.change(Deleted))
 		}
-	case k.keepNewer(o):
-		k.report(o.change(Changed))
+	default:
+		k.keepNewer(o)
 	}
 }
 
@@ -228,20 +225,19 @@ func (k *kind[T]) newObject(item T, shownAt time.Time) *object[T] {
 	return &object[T]{facts: k.factsOf(&item), item: item, shownAt: shownAt}
 }
 
-// keepNewer takes in what the cloud showed, unless it has shown a newer version, and tells whether that is
-// news. Two answers of one version may differ, as one of them lacked an optional field by mistake: the later
-// one is kept. mu is held.
-func (k *kind[T]) keepNewer(o *object[T]) (isNews bool) {
+// keepNewer takes in what the cloud showed, unless it has shown a newer version, and reports news. Two answers
+// of one version may differ, as one of them lacked an optional field by mistake: the later one is kept. Before
+// the first list there is nothing to compare with; all that is reported is that it was made. mu is held.
+func (k *kind[T]) keepNewer(o *object[T]) {
 	if last := k.known[o.id]; last != nil && o.version < last.version {
-		return false
+		return
 	}
 	have := k.get(o.id)
-	if !o.inCluster {
-		k.remove(o, o.version)
-		return have != nil
-	}
 	k.known[o.id] = o
-	return have == nil || !reflect.DeepEqual(have.item, o.item)
+	isNews := have == nil && o.inCluster || have != nil && !reflect.DeepEqual(have.item, o.item)
+	if isNews && !k.listedAt.IsZero() {
+		k.report(o.change(Changed))
+	}
 }
 
 // remove keeps only a version of what is gone. mu is held.
@@ -254,8 +250,8 @@ func (k *kind[T]) note(item T, askedAt time.Time) {
 	o := k.newObject(item, time.Now())
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.running != nil && !askedAt.Before(k.forgotAt) && k.keepNewer(o) {
-		k.report(o.change(Changed))
+	if k.running != nil && !askedAt.Before(k.forgotAt) {
+		k.keepNewer(o)
 	}
 }
 
