@@ -38,9 +38,10 @@ func (c *Cloud) Run(ctx context.Context) {
 	c.decided, c.decide = context.WithTimeout(ctx, streamOpenTimeout)
 	c.lists.Go(func() { wait.UntilWithContext(ctx, c.resync, resyncPeriod) })
 	c.mu.Unlock()
-	for pause := newPause(maxRefusedPause); ctx.Err() == nil; {
+	pause := newPause(maxRefusedPause)
+	for isFirst := true; ctx.Err() == nil; isFirst = false {
 		began := time.Now()
-		err := c.followStream(ctx)
+		err := c.followStream(ctx, isFirst)
 		if client.HasCode(err, api.EventsExpired) {
 			continue
 		}
@@ -65,16 +66,16 @@ func (c *Cloud) resync(context.Context) {
 	c.refresh(false)
 }
 
-// followStream follows the events until the stream cannot be resumed.
-func (c *Cloud) followStream(ctx context.Context) error {
-	isResumed := false
+// followStream follows the events until the stream cannot be resumed. What is remembered is forgotten when it
+// opens, unless it continues what was listed before.
+func (c *Cloud) followStream(ctx context.Context, continues bool) error {
 	onEvent := func(ev api.Event) error { c.applyEvent(ev); return nil }
 	// No filter: a release of the cloud refuses kinds that it does not know.
 	err := c.Follow(ctx, client.FromNewest, onEvent, func(err error) {
-		c.handleStreamState(err, isResumed)
-		isResumed = isResumed || err == nil
+		c.handleStreamState(err, continues)
+		continues = continues || err == nil
 	})
-	c.handleStreamState(err, false)
+	c.handleStreamState(err, continues)
 	if ctx.Err() == nil {
 		klog.InfoS("Cannot follow the cloud's events; resources are listed until it works", "err", err)
 	}
@@ -82,7 +83,7 @@ func (c *Cloud) followStream(ctx context.Context) error {
 }
 
 // handleStreamState is called when the stream opens, with nil, and when it breaks.
-func (c *Cloud) handleStreamState(err error, isResumed bool) {
+func (c *Cloud) handleStreamState(err error, continues bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.decide()
@@ -96,7 +97,7 @@ func (c *Cloud) handleStreamState(err error, isResumed bool) {
 	}
 	klog.V(2).InfoS("The cloud's event stream is open")
 	c.openedAt = time.Now()
-	c.refresh(!isResumed)
+	c.refresh(!continues)
 	c.reportRecovery()
 }
 
