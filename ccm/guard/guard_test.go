@@ -24,6 +24,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
@@ -95,8 +96,8 @@ func (e *told) add(event string) {
 	e.events = append(e.events, event)
 }
 
-// oneThird is the configuration's default.
-var oneThird = Limits{Share: 0.33, Minimum: 1, Window: time.Hour, Hold: 30 * time.Minute}
+// oneThird is the default: 0.33 of all, or one, within an hour, and half an hour's hold.
+var oneThird = config.Default().MassDeletion
 
 // herd are Nodes of which some are reported gone in every round.
 type herd struct {
@@ -131,7 +132,7 @@ func (h *herd) newBudget(key string) *Budget {
 	b := New(Kind{Key: key, Confirmation: "raise", One: "Node", Many: "Nodes", Finding: "were reported gone"},
 		oneThird, h.told)
 	b.clock = h.clock
-	b.Keep(h.record)
+	b.configMaps = h.record
 	b.Watch(h.there.Clone, func() bool { return true })
 	return b
 }
@@ -231,7 +232,7 @@ func TestReadyNodesGoMoreRarely(t *testing.T) {
 	assert.Equal(t, 13, h.round())
 	h.requireStopped(true, 67)
 	h.ready = true
-	assert.Zero(t, h.roundsFor(5*oneThird.Hold))
+	assert.Zero(t, h.roundsFor(5*oneThird.Hold.Duration))
 	h.record.confirm(strconv.Itoa(h.b.now.Number))
 	assert.Equal(t, 67, h.roundsFor(2*time.Minute))
 }
@@ -243,7 +244,7 @@ func TestUndeletable(t *testing.T) {
 		for n := range 30 {
 			_ = h.b.Admit(t.Context(), Candidate{UID: uid(n)})
 		}
-		h.wait(oneThird.Hold)
+		h.wait(oneThird.Hold.Duration)
 	}
 	assert.Len(t, h.b.allowed, 30)
 	h.b.RecordExists(uid(0), nil)
@@ -263,7 +264,7 @@ func TestCloudRecovers(t *testing.T) {
 	assert.Zero(t, h.round())
 	h.requireStopped(true, 0)
 	h.end(40, 50, true)
-	h.wait(oneThird.Hold - time.Minute - time.Second)
+	h.wait(oneThird.Hold.Duration - time.Minute - time.Second)
 	assert.Zero(t, h.round())
 	h.wait(time.Second)
 	assert.Equal(t, 10, h.roundsFor(time.Minute), "the next window has a budget of its own")
@@ -290,7 +291,7 @@ func TestConfirmation(t *testing.T) {
 			}
 			h.end(19, 20, false)
 			assert.Equal(t, 9, h.round(), "all of which the cloud says it again")
-			h.wait(oneThird.Hold)
+			h.wait(oneThird.Hold.Duration)
 			h.end(20, 30, true)
 			assert.Equal(t, 4, h.round())
 			h.requireStopped(true, 6)
@@ -307,8 +308,8 @@ func TestRestarts(t *testing.T) {
 		went  int
 	}{
 		"at once":           {went: 2},
-		"within the window": {pause: oneThird.Window - time.Minute, went: 2},
-		"when that is over": {pause: oneThird.Window, went: 8},
+		"within the window": {pause: oneThird.Window.Duration - time.Minute, went: 2},
+		"when that is over": {pause: oneThird.Window.Duration, went: 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHerd(t, 30)
@@ -433,7 +434,7 @@ func TestBudgetProperties(t *testing.T) {
 				if h.ask(id) {
 					require.NoError(rt, h.record.refusal)
 					went[h.b.now.Number]++
-					most := oneThird.budget(h.b.now.Known)
+					most := budget(oneThird, h.b.now.Known)
 					require.True(rt, h.b.now.Raised || went[h.b.now.Number] <= most, "%d of %d", went, most)
 				}
 			}
@@ -460,7 +461,7 @@ func TestBudgetProperties(t *testing.T) {
 		})
 		h.record.refusal, h.ready = nil, false
 		for range 4 * size {
-			h.wait(oneThird.Hold)
+			h.wait(oneThird.Hold.Duration)
 			round()
 		}
 		require.Empty(rt, h.there.Intersection(h.gone))
@@ -489,7 +490,7 @@ func TestMetrics(t *testing.T) {
 	requireGauges(1, 0)
 	h.round()
 	h.there.Delete(sets.List(h.there)...)
-	h.wait(oneThird.Hold)
+	h.wait(oneThird.Hold.Duration)
 	h.b.refresh(t.Context())
 	requireGauges(0, 0) // Though nobody calls the guard any more.
 }

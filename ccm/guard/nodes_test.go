@@ -46,7 +46,7 @@ func limitNodes(t *testing.T, f *finder, there ...*corev1.Node) (*Instances, *to
 	}
 	events := &told{}
 	i := Limit(f, oneThird, events)
-	i.Keep(&memoryConfigMaps{})
+	i.configMaps = &memoryConfigMaps{}
 	i.Follow(corelisters.NewNodeLister(indexer), func() bool { return true })
 	return i, events
 }
