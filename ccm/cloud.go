@@ -51,7 +51,7 @@ var (
 // newCloud is the provider for the cluster of that name, which upstream tells a provider only when it asks for a
 // balancer or a route. Each ring is put on by a line.
 func newCloud(cfg config.Config, cluster string) (*cloud, error) {
-	client, err := cfg.Client("ccm/"+binaryVersion(), calls.Wrap(calls.Options{QPS: cfg.QPS, Burst: cfg.Burst}))
+	client, err := cfg.Client("ccm/"+binaryVersion(), calls.Wrap(cfg.QPS, cfg.Burst))
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
@@ -84,19 +83,18 @@ var _ core.Cloud = (*Cloud)(nil)
 
 // New makes a cloud that remembers nothing yet.
 func New(source Source, opts Options) *Cloud {
-	c := &Cloud{Source: source, memory: &memory{decided: make(chan struct{})}, opts: opts}
-	c.decide = sync.OnceFunc(func() { close(c.decided) })
+	c := &Cloud{Source: source, memory: &memory{}, opts: opts}
 	c.instances = newKind(c.memory, api.ResourceInstance, func(ctx context.Context) ([]api.Instance, error) {
 		return source.ListInstances(ctx, client.InstanceFilter{})
 	}, func(i *api.Instance) facts {
-		return facts{id: i.ID, version: i.Version, key: strings.ToLower(i.Name), inCluster: true}
+		return facts{id: i.ID, version: i.Version, inCluster: true}
 	})
 	c.balancers = newKind(c.memory, api.ResourceLoadBalancer, func(ctx context.Context) ([]api.LoadBalancer, error) {
 		return listCluster(c, func(tags []string) ([]api.LoadBalancer, error) {
 			return source.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: tags})
 		})
 	}, func(lb *api.LoadBalancer) facts {
-		return facts{id: lb.ID, version: lb.Version, key: lb.Tags[opts.ServiceTag], inCluster: opts.InCluster(lb.Tags)}
+		return facts{id: lb.ID, version: lb.Version, inCluster: opts.InCluster(lb.Tags)}
 	})
 	c.routes = newKind(c.memory, api.ResourceRoute, func(ctx context.Context) ([]api.Route, error) {
 		return listCluster(c, func(tags []string) ([]api.Route, error) {
@@ -125,26 +123,27 @@ func listCluster[T any](c *Cloud, list func(tags []string) ([]T, error)) ([]T, e
 func (c *Cloud) RelistCluster() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.balancers.forget()
-	c.routes.forget()
+	c.balancers.refresh(true)
+	c.routes.refresh(true)
 }
 
 // GetInstance answers from memory if the instance exists and has not ended.
 func (c *Cloud) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
 	result, err := c.instances.awaitCurrent(ctx, 0)
-	if err != nil {
-		c.opts.Observe(string(api.ResourceInstance), listed)
-		return nil, err
+	known, askedAt := c.instances.lookUp(id), time.Now()
+	if err == nil && (known == nil || !isAlive(known.item)) {
+		result = asked
 	}
-	known, forgets := c.instances.lookUp(id)
-	if known != nil && result != asked && isAlive(&known.item) {
-		c.opts.Observe(string(api.ResourceInstance), result)
+	c.opts.Observe(string(api.ResourceInstance), result)
+	switch {
+	case err != nil:
+		return nil, err
+	case result != asked:
 		return &known.item, nil
 	}
-	c.opts.Observe(string(api.ResourceInstance), asked)
 	found, err := c.Source.GetInstance(ctx, id)
 	if err == nil {
-		c.instances.note(*found, forgets)
+		c.instances.note(*found, askedAt)
 	}
 	return found, err
 }
@@ -157,7 +156,7 @@ func (c *Cloud) ListInstances(ctx context.Context, f client.InstanceFilter) ([]a
 	}
 	result, err := c.instances.awaitCurrent(ctx, 0)
 	found := c.instancesNamed(f.Name)
-	if err == nil && result != asked && !slices.ContainsFunc(found, func(i api.Instance) bool { return isAlive(&i) }) {
+	if err == nil && result != asked && !slices.ContainsFunc(found, isAlive) {
 		result, err = c.instances.awaitCurrent(ctx, maxNameListAge)
 		found = c.instancesNamed(f.Name)
 	}
@@ -174,10 +173,10 @@ func (c *Cloud) ListInstances(ctx context.Context, f client.InstanceFilter) ([]a
 func (c *Cloud) instancesNamed(name string) []api.Instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return itemsOf(c.instances.withKey(strings.ToLower(name)))
+	return c.instances.find(func(i *api.Instance) bool { return strings.EqualFold(i.Name, name) })
 }
 
-func isAlive(i *api.Instance) bool { return i.State != api.InstanceTerminated }
+func isAlive(i api.Instance) bool { return !core.IsEnded(i.State) }
 
 // ListLoadBalancers answers a question for the balancers of a Service from memory if there is one that
 // needs nothing. If the cloud lists none, each one that is remembered is asked for by its ID: the list may
@@ -190,7 +189,7 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilt
 	if len(known) == 1 && c.isSettled(&known[0]) {
 		return known, nil
 	}
-	forgets := c.balancers.countForgets()
+	askedAt := time.Now()
 	found, err := c.Source.ListLoadBalancers(ctx, f)
 	if err != nil {
 		return nil, err
@@ -201,7 +200,7 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilt
 		}
 	}
 	for _, lb := range found {
-		c.balancers.note(lb, forgets)
+		c.balancers.note(lb, askedAt)
 	}
 	return found, nil
 }
@@ -220,7 +219,7 @@ func (c *Cloud) isSettled(lb *api.LoadBalancer) bool {
 	if lb.State == api.LoadBalancerActive {
 		return true
 	}
-	known, _ := c.balancers.lookUp(lb.ID)
+	known := c.balancers.lookUp(lb.ID)
 	return lb.State != api.LoadBalancerDeleting && known != nil && time.Since(known.shownAt) < maxBuildingAge
 }
 
@@ -242,18 +241,16 @@ func (c *Cloud) getEach(ctx context.Context, known []api.LoadBalancer) (there []
 // LoadBalancersOf are the cluster's balancers whose tag names that Service. It makes no call: while what
 // is remembered may be out of date there are none, and it is listed in the background.
 func (c *Cloud) LoadBalancersOf(serviceUID string) []api.LoadBalancer {
-	return c.observeBalancers(c.balancers.peek(func() []*object[api.LoadBalancer] {
-		return c.balancers.withKey(serviceUID)
-	}))
+	return c.peekBalancers(func(lb *api.LoadBalancer) bool { return lb.Tags[c.opts.ServiceTag] == serviceUID })
 }
 
 // LoadBalancers are all balancers of the cluster, as for LoadBalancersOf.
 func (c *Cloud) LoadBalancers() []api.LoadBalancer {
-	return c.observeBalancers(c.balancers.peek(c.balancers.all))
+	return c.peekBalancers(func(*api.LoadBalancer) bool { return true })
 }
 
-func (c *Cloud) observeBalancers(found []api.LoadBalancer) []api.LoadBalancer {
-	result := hit
+func (c *Cloud) peekBalancers(matches func(*api.LoadBalancer) bool) []api.LoadBalancer {
+	found, result := c.balancers.peek(matches), hit
 	if len(found) == 0 {
 		result = asked
 	}
@@ -303,7 +300,7 @@ func (c *Cloud) ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Rou
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key, value, _ := strings.Cut(f.Tags[0], "=")
-	return slices.DeleteFunc(itemsOf(c.routes.all()), func(r api.Route) bool { return r.Tags[key] != value }), nil
+	return c.routes.find(func(r *api.Route) bool { return r.Tags[key] == value }), nil
 }
 
 // CreateRoute remembers the route.
@@ -318,11 +315,11 @@ func (c *Cloud) UpdateRoute(ctx context.Context, id string, u api.ResourceUpdate
 
 // noteAnswer makes a change, and remembers what the cloud answers.
 func noteAnswer[T any](k *kind[T], id string, change func() (*T, error)) (*T, error) {
-	forgets := k.countForgets()
+	askedAt := time.Now()
 	changed, err := change()
 	switch {
 	case err == nil:
-		k.note(*changed, forgets)
+		k.note(*changed, askedAt)
 	case client.IsNotFound(err), client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		k.drop(id)
 	}

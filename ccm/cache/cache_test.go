@@ -25,9 +25,7 @@ func TestOneListForAllWhoAskAtOnce(t *testing.T) {
 		for i := range 1000 {
 			all = append(all, instance(fmt.Sprintf("i-%04d", i), 1, api.InstanceRunning))
 		}
-		r.cloud.set(func() {
-			r.cloud.listInstances = func() ([]api.Instance, error) { time.Sleep(time.Second); return all, nil }
-		})
+		r.cloud.setInstancesAfter(time.Second, all...)
 		r.cloud.openStream()
 		first, leave := context.WithCancel(r.t.Context())
 		var asking sync.WaitGroup
@@ -80,7 +78,7 @@ func TestWithoutStream(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		assert.EqualValues(t, 2, r.version("i-1"))
 		assert.Equal(t, []string{"list", "list"}, r.cloud.takeCalls())
-		time.Sleep(9 * time.Minute)
+		time.Sleep(8 * time.Minute)
 		assert.Empty(t, r.cloud.takeCalls(), "nobody asks")
 		r.cloud.openStream()
 		time.Sleep(time.Minute)
@@ -111,12 +109,7 @@ func TestListsWaitForTheStream(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(began))
 		r.cloud.takeCalls()
 		time.Sleep(2 * time.Second)
-		r.cloud.set(func() {
-			r.cloud.listInstances = func() ([]api.Instance, error) {
-				time.Sleep(3 * time.Second)
-				return []api.Instance{instance("i-1", 1, api.InstanceRunning)}, nil
-			}
-		})
+		r.cloud.setInstancesAfter(3*time.Second, instance("i-1", 1, api.InstanceRunning))
 		var asking sync.WaitGroup
 		asking.Go(func() { r.version("i-1") })
 		time.Sleep(2 * time.Second)
@@ -130,13 +123,8 @@ func TestListsWaitForTheStream(t *testing.T) {
 // Events that come while a list is made are applied to it.
 func TestEventsDuringAList(t *testing.T) {
 	inBubble(t, func(r *harness) {
-		r.cloud.set(func() {
-			r.cloud.listInstances = func() ([]api.Instance, error) {
-				was := []api.Instance{instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning)}
-				time.Sleep(time.Second)
-				return was, nil
-			}
-		})
+		r.cloud.setInstancesAfter(time.Second,
+			instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
 		r.cloud.openStream()
 		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 1, api.InstanceRunning))
 		assert.Empty(t, r.takeChanges(), "nobody has asked for instances")
@@ -180,20 +168,14 @@ func TestNoIsAskedOfTheCloud(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, []string{"i-1 v3 running"}, r.takeChanges(), "somebody should look")
 		assert.Equal(t, []string{"list"}, r.cloud.takeCalls())
-		r.cloud.set(func() {
-			r.cloud.getInstance = func(id string) (*api.Instance, error) {
-				i := instance(id, 3, api.InstanceRunning)
-				return &i, nil
-			}
-		})
+		there := instance("i-1", 3, api.InstanceRunning)
+		r.cloud.getInstance = func(string) (*api.Instance, error) { return &there, nil }
 		for range 3 {
 			assert.EqualValues(t, 3, r.version("i-1"))
 		}
 		assert.Equal(t, []string{"get i-1"}, r.cloud.takeCalls())
 		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 4, api.InstanceTerminated))
-		r.cloud.set(func() {
-			r.cloud.getInstance = func(string) (*api.Instance, error) { return nil, notFound() }
-		})
+		r.cloud.setInstances()
 		assert.Zero(t, r.version("i-1"), "an ended one")
 		assert.Equal(t, []string{"get i-1"}, r.cloud.takeCalls())
 	})
@@ -219,7 +201,7 @@ func TestUnknownNames(t *testing.T) {
 		r.cloud.setInstances(instance("i-2", 1, api.InstanceRunning))
 		assert.Len(t, r.named("node-i-2"), 1)
 		time.Sleep(time.Second)
-		r.cloud.set(func() { r.cloud.listInstances = func() ([]api.Instance, error) { return nil, errors.New("503") } })
+		r.cloud.failLists(errors.New("503"))
 		assert.Len(t, r.named("node-i-2"), 1)
 		_, err := r.ListInstances(r.t.Context(), client.InstanceFilter{Name: "unknown"})
 		require.ErrorContains(t, err, "503", "that there is none must be seen")
@@ -234,17 +216,12 @@ func TestOtherData(t *testing.T) {
 			r.haveInstances(instance("i-1", 9, api.InstanceRunning), instance("i-2", 9, api.InstanceRunning))
 			r.cloud.sendEvent(api.EventDeleted, instance("i-2", 9, api.InstanceRunning))
 			r.takeChanges()
-			r.cloud.set(func() {
-				r.cloud.listInstances = func() ([]api.Instance, error) {
-					time.Sleep(time.Second)
-					return []api.Instance{instance("i-1", 9, api.InstanceRunning)}, nil
-				}
-			})
+			r.cloud.setInstancesAfter(time.Second, instance("i-1", 9, api.InstanceRunning))
 			r.cloud.breakStream()
 			var asking sync.WaitGroup
 			time.Sleep(2 * time.Second)
 			asking.Go(func() { r.version("i-1") })
-			synctest.Wait()
+			time.Sleep(time.Millisecond)
 			r.cloud.refuseStream(code)
 			r.cloud.setInstances(instance("i-1", 4, api.InstanceStopped), instance("i-2", 4, api.InstanceRunning))
 			r.cloud.openStream()
@@ -264,10 +241,7 @@ func TestOutage(t *testing.T) {
 		r.cloud.breakStream()
 		time.Sleep(2 * time.Second)
 		fail := errors.New("503")
-		r.cloud.set(func() {
-			r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail }
-			r.cloud.listBalancers = func(string) ([]api.LoadBalancer, error) { return nil, fail }
-		})
+		r.cloud.failLists(fail)
 		for range 600 {
 			_, err := r.GetInstance(r.t.Context(), "i-1")
 			require.ErrorIs(t, err, fail)
@@ -283,10 +257,11 @@ func TestOutage(t *testing.T) {
 		r.cloud.setBalancers()
 
 		time.Sleep(2 * time.Second)
-		r.cloud.set(func() { r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail } })
+		r.cloud.failLists(fail)
 		_, err := r.GetInstance(r.t.Context(), "i-1")
 		require.ErrorIs(t, err, fail)
 		r.cloud.setInstances(instance("i-1", 3, api.InstanceRunning))
+		r.cloud.setBalancers()
 		r.cloud.openStream() // The stream tells of the end at once.
 		assert.EqualValues(t, 3, r.version("i-1"))
 		assert.ElementsMatch(t, []string{"recovered", "i-1 v3 running", "listed anew"}, r.takeChanges())
@@ -385,9 +360,7 @@ func TestOtherClusters(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	inBubble(t, func(r *harness) {
 		r.cloud.openStream()
-		r.cloud.set(func() {
-			r.cloud.listRoutes = func() ([]api.Route, error) { return []api.Route{route("r-1", 1)}, nil }
-		})
+		r.cloud.listRoutes = func() ([]api.Route, error) { return []api.Route{route("r-1", 1)}, nil }
 		assert.Len(t, r.routes(), 1)
 		_, err := r.CreateRoute(r.t.Context(), api.RouteCreate{Name: "r-2"})
 		require.NoError(t, err)
@@ -398,11 +371,9 @@ func TestRoutes(t *testing.T) {
 		_, err = r.ListRoutes(r.t.Context(), client.RouteFilter{})
 		require.NoError(t, err)
 		assert.Equal(t, []string{"list []"}, r.cloud.takeCalls(), "of all clusters")
-		r.cloud.set(func() {
-			r.cloud.listRoutes = func() ([]api.Route, error) { time.Sleep(time.Second); return nil, nil }
-		})
+		r.cloud.listRoutes = func() ([]api.Route, error) { time.Sleep(time.Second); return nil, nil }
 		r.RelistCluster()
-		synctest.Wait()
+		time.Sleep(time.Millisecond)
 		r.RelistCluster() // during the list
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, []string{"list [" + clusterTag + "]", "list [" + clusterTag + "]"}, r.cloud.takeCalls())

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"go.uber.org/goleak"
@@ -27,21 +28,12 @@ const (
 	serviceTag = "service"
 )
 
-// options are those of cluster lab.
-func options(observe func(resource, result string)) cache.Options {
-	return cache.Options{
-		ClusterFilters: func() []string { return []string{clusterTag} },
-		InCluster:      func(tags api.Tags) bool { return tags["cluster"] == "lab" },
-		ServiceTag:     serviceTag, Observe: observe,
-	}
-}
-
 // fakeCloud answers the calls it was told of; any other panics or fails the test.
 type fakeCloud struct {
 	core.Cloud // nil
 	t          testing.TB
 	// stream are the steps of the event stream; one that returns an error ends Follow with it.
-	stream chan func(fn func(api.Event) error, onBreak func(error)) error
+	stream chan streamStep
 
 	mu            sync.Mutex
 	calls         []string
@@ -52,6 +44,8 @@ type fakeCloud struct {
 	listRoutes    func() ([]api.Route, error)
 	change        error // of every change of a balancer
 }
+
+type streamStep func(fn func(api.Event) error, onBreak func(error)) error
 
 func (f *fakeCloud) called(format string, args ...any) {
 	f.mu.Lock()
@@ -133,20 +127,18 @@ func (f *fakeCloud) Follow(
 	}
 }
 
-// The stream's steps, each of which is over when it returns.
-
-func (f *fakeCloud) step(next func(fn func(api.Event) error, onBreak func(error)) error) {
+// step has the stream take a step, which is over when step returns.
+func (f *fakeCloud) step(next streamStep) {
 	f.stream <- next
 	synctest.Wait()
 }
 
-func (f *fakeCloud) openStream() {
-	f.step(func(_ func(api.Event) error, onBreak func(error)) error { onBreak(nil); return nil })
+func (f *fakeCloud) setStreamState(err error) {
+	f.step(func(_ func(api.Event) error, onBreak func(error)) error { onBreak(err); return nil })
 }
 
-func (f *fakeCloud) breakStream() {
-	f.step(func(_ func(api.Event) error, onBreak func(error)) error { onBreak(errors.New("reset")); return nil })
-}
+func (f *fakeCloud) openStream()  { f.setStreamState(nil) }
+func (f *fakeCloud) breakStream() { f.setStreamState(errors.New("reset")) }
 
 func (f *fakeCloud) refuseStream(code api.ProblemCode) {
 	f.step(func(func(api.Event) error, func(error)) error { return problem(http.StatusGone, code) })
@@ -177,10 +169,21 @@ func problem(status int, code api.ProblemCode) error {
 func notFound() error { return problem(http.StatusNotFound, api.NotFound) }
 
 // setInstances has the cloud list these instances, and have no others.
-func (f *fakeCloud) setInstances(instances ...api.Instance) {
+func (f *fakeCloud) setInstances(instances ...api.Instance) { f.setInstancesAfter(0, instances...) }
+
+// setInstancesAfter is setInstances for a cloud that takes so long for a list.
+func (f *fakeCloud) setInstancesAfter(delay time.Duration, instances ...api.Instance) {
 	f.set(func() {
-		f.listInstances = func() ([]api.Instance, error) { return slices.Clone(instances), nil }
+		f.listInstances = func() ([]api.Instance, error) { time.Sleep(delay); return slices.Clone(instances), nil }
 		f.getInstance = func(string) (*api.Instance, error) { return nil, notFound() }
+	})
+}
+
+// failLists has the cloud fail all lists of instances and balancers.
+func (f *fakeCloud) failLists(err error) {
+	f.set(func() {
+		f.listInstances = func() ([]api.Instance, error) { return nil, err }
+		f.listBalancers = func(string) ([]api.LoadBalancer, error) { return nil, err }
 	})
 }
 
@@ -231,14 +234,19 @@ func inBubble(t *testing.T, test func(r *harness)) {
 
 func newHarness(t *testing.T) *harness {
 	r := &harness{t: t, asked: map[string]int{}, cloud: &fakeCloud{
-		t: t, stream: make(chan func(func(api.Event) error, func(error)) error),
+		t: t, stream: make(chan streamStep),
 	}}
 	r.cloud.setInstances()
-	r.Cloud = cache.New(r.cloud, options(func(resource, result string) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.asked[resource+" "+result]++
-	}))
+	r.Cloud = cache.New(r.cloud, cache.Options{
+		ClusterFilters: func() []string { return []string{clusterTag} },
+		InCluster:      func(tags api.Tags) bool { return tags["cluster"] == "lab" },
+		ServiceTag:     serviceTag,
+		Observe: func(resource, result string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.asked[resource+" "+result]++
+		},
+	})
 	r.Subscribe(func(c cache.Change) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

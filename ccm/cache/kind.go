@@ -1,10 +1,8 @@
 package cache
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -12,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -23,31 +20,28 @@ const (
 	// listTimeout bounds a whole list, all pages and tries: the callers that wait for it may have no bound
 	// of their own.
 	listTimeout = time.Minute
-	// streamOpenTimeout is how long the first lists wait for the stream to open: a list that began before must
-	// be made again.
-	streamOpenTimeout = time.Second
-	// minListPause and maxListPause are between two lists of one kind that fail, and up to a fifth longer. A
-	// stream that opens ends the pause.
-	minListPause = time.Second
+	// maxListPause is the longest pause between two lists of one kind that fail. A stream that opens ends it.
 	maxListPause = 10 * time.Second
-	// versionsKept is for how long it is known which version a resource had that is not remembered. Only a
-	// list that is staler than that could show it again as it once was.
+	// versionsKept is for how long it is known which version a resource had that is gone. Only a list that is
+	// staler than that could show it again as it once was.
 	versionsKept = time.Hour
+	// deletedVersion is that of a resource that was deleted, which is final: the cloud gives no ID twice.
+	deletedVersion = math.MaxInt64
 )
 
 // facts are what the cache needs to know of a resource of any kind.
 type facts struct {
 	id        string
 	version   int64
-	key       string // what it is found by beside its ID; may be empty
-	inCluster bool   // it carries the cluster's tags, or needs none
+	inCluster bool // it carries the cluster's tags, or needs none; false if it is gone
 }
 
-// object is a resource as it is remembered. It is never changed.
+// object is a resource as the cloud last showed it. It is never changed. Of one that is gone only the version
+// is known.
 type object[T any] struct {
 	facts
 	item    T
-	shownAt time.Time // when the cloud last showed it so
+	shownAt time.Time
 }
 
 // change is what subscribers are told of the resource.
@@ -68,54 +62,27 @@ type kind[T any] struct {
 	name    api.ResourceKind
 	listAll func(context.Context) ([]T, error)
 	factsOf func(*T) facts
-	indexer kcache.Indexer
 
-	requested bool            // somebody has asked for this kind
-	newest    map[string]seen // of each resource, by ID, also of those that are not remembered any more
-	forgets   int             // how often all was forgotten
-	good      list            // the newest list that was good; zero if there is none
-	ended     chan struct{}   // is closed when the list that is being made ends; nil if none is made
-	resync    *time.Timer     // has the next list made although the stream is open; nil before the first list
+	known     map[string]*object[T] // by ID
+	requested bool                  // somebody has asked for this kind
+	listedAt  time.Time             // when the newest good list began; zero if there is none
+	forgotAt  time.Time             // when all was forgotten: answers to older questions are not taken in
+	ended     chan struct{}         // is closed when the list that is being made ends; nil if none is made
 
 	failure error     // of the newest list
 	retryAt time.Time // no list is made before, as the newest one failed
-	backoff wait.Backoff
+	pause   wait.DelayFunc
 }
-
-// list is when a list began, and what it can be compared with.
-type list struct {
-	began   time.Time
-	opened  int // the memory's then
-	forgets int // the kind's then
-}
-
-// seen is the newest version of a resource that the cloud has shown.
-type seen struct {
-	version int64 // deletedVersion of one that is deleted: the cloud gives no ID twice
-	at      time.Time
-}
-
-const deletedVersion = math.MaxInt64
 
 func newKind[T any](
 	m *memory, name api.ResourceKind, listAll func(context.Context) ([]T, error), factsOf func(*T) facts,
 ) *kind[T] {
 	k := &kind[T]{
 		memory: m, name: name, listAll: listAll, factsOf: factsOf,
-		newest: map[string]seen{}, backoff: newListBackoff(),
+		known: map[string]*object[T]{}, pause: newPause(maxListPause),
 	}
-	k.indexer = kcache.NewIndexer(
-		func(obj any) (string, error) { return obj.(*object[T]).id, nil },
-		kcache.Indexers{byKey: func(obj any) ([]string, error) { return []string{obj.(*object[T]).key}, nil }},
-	)
 	m.kinds = append(m.kinds, k)
 	return k
-}
-
-const byKey = "key"
-
-func newListBackoff() wait.Backoff {
-	return wait.Backoff{Duration: minListPause, Factor: 2, Jitter: 0.2, Steps: 10, Cap: maxListPause}
 }
 
 // awaitCurrent returns when what is remembered is an answer to a question that is asked now and, unless
@@ -125,13 +92,13 @@ func (k *kind[T]) awaitCurrent(ctx context.Context, maxAge time.Duration) (resul
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	result = hit
-	for asked := time.Now(); k.running != nil; result = listed {
-		isAnswer := k.isCurrent() && (maxAge == 0 || time.Since(k.good.began) < maxAge)
-		if isAnswer || !k.good.began.Before(asked) {
+	for began := time.Now(); k.running != nil; result = listed {
+		isAnswer := k.isCurrent() && (maxAge == 0 || time.Since(k.listedAt) < maxAge)
+		if isAnswer || !k.listedAt.Before(began) {
 			return result, nil
 		}
 		if time.Now().Before(k.retryAt) {
-			return result, k.failure
+			return listed, k.failure
 		}
 		k.relist()
 		ended := k.ended
@@ -151,8 +118,8 @@ func (k *kind[T]) awaitCurrent(ctx context.Context, maxAge time.Duration) (resul
 
 // isCurrent tells whether every event since the newest list was received, or the list is recent. mu is held.
 func (k *kind[T]) isCurrent() bool {
-	isFollowed := k.isOpen && k.good.opened == k.opened
-	return k.running != nil && (isFollowed || time.Since(k.good.began) < maxListAge)
+	isFollowed := !k.openedAt.IsZero() && !k.listedAt.Before(k.openedAt)
+	return k.running != nil && (isFollowed || time.Since(k.listedAt) < maxListAge)
 }
 
 // relist begins a list, unless one is being made or has just failed. mu is held.
@@ -162,108 +129,81 @@ func (k *kind[T]) relist() {
 		return
 	}
 	ctx := k.running
+	if k.failure != nil {
+		ctx = client.OneAttempt(ctx)
+	}
 	k.ended = make(chan struct{})
 	k.lists.Go(func() { k.list(ctx) })
 }
 
-// list makes a list and takes it in.
+// list makes a list and takes it in. One that began before the stream opened must be made again.
 func (k *kind[T]) list(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	select {
-	case <-ctx.Done():
-	case <-k.decided:
-	case <-time.After(streamOpenTimeout):
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	l := list{began: time.Now(), opened: k.opened, forgets: k.forgets}
-	if k.failure != nil {
-		ctx = client.OneAttempt(ctx)
-	}
-	k.mu.Unlock()
+	<-k.decided.Done()
+	began := time.Now()
 	found, err := k.listAll(ctx)
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	close(k.ended)
 	k.ended = nil
 	if err != nil {
 		klog.InfoS("Cannot list the cloud's resources; retrying at growing intervals", "kind", k.name, "err", err)
-		k.failure, k.retryAt = fmt.Errorf("listing every %s: %w", k.name, err), time.Now().Add(k.backoff.Step())
+		k.failure, k.retryAt = fmt.Errorf("listing every %s: %w", k.name, err), time.Now().Add(k.pause())
 		k.unreachable = true
 		return
 	}
 	k.endPause()
 	k.reportRecovery()
-	if l.forgets == k.forgets {
-		k.replace(found, l)
+	if !began.Before(k.forgotAt) {
+		k.replace(found, began)
 	}
-	if l.forgets != k.forgets || k.isOpen && l.opened != k.opened {
+	if began.Before(k.forgotAt) || began.Before(k.openedAt) {
 		k.relist()
 	}
 }
 
 // endPause lets the next list be made at once. mu is held.
 func (k *kind[T]) endPause() {
-	k.failure, k.retryAt, k.backoff = nil, time.Time{}, newListBackoff()
+	k.failure, k.retryAt, k.pause = nil, time.Time{}, newPause(maxListPause)
 }
 
-// replace takes in a list. What was shown after it began need not be in it. There is nothing to compare the
-// first one with, so all that is reported is that it was made. mu is held.
-func (k *kind[T]) replace(found []T, l list) {
-	isFirst, listed := k.good.began.IsZero(), sets.New[string]()
-	k.good = l
+// replace takes in a list. What was shown after it began need not be in it. mu is held.
+func (k *kind[T]) replace(found []T, began time.Time) {
+	listed := sets.New[string]()
 	for _, item := range found {
-		o := k.newObject(item, l.began)
-		if !o.inCluster {
-			continue
-		}
+		o := k.newObject(item, began)
 		listed.Insert(o.id)
-		if k.keepNewer(o) && !isFirst {
+		k.keepNewer(o)
+	}
+	for id, o := range k.known {
+		switch {
+		case !o.inCluster && began.Sub(o.shownAt) > versionsKept:
+			delete(k.known, id)
+		case o.inCluster && !listed.Has(id) && o.shownAt.Before(began):
+			k.remove(o, o.version)
 			k.report(o.change(Changed))
 		}
 	}
-	for _, o := range k.all() {
-		if !listed.Has(o.id) && o.shownAt.Before(l.began) {
-			_ = k.indexer.Delete(o)
-			k.report(o.change(Changed))
-		}
-	}
-	maps.DeleteFunc(k.newest, func(id string, s seen) bool {
-		return k.get(id) == nil && l.began.Sub(s.at) > versionsKept
-	})
-	if isFirst {
+	if k.listedAt.IsZero() {
 		k.report(Change{Kind: Relisted})
 	}
-	if k.resync != nil {
-		k.resync.Stop()
-	}
-	k.resync = time.AfterFunc(resyncPeriod, func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.relist()
-	})
+	k.listedAt = began
 }
 
-// continueStream is called when the stream has opened. It has a list made if anybody needs one, also when
-// the last one failed. mu is held.
-func (k *kind[T]) continueStream() {
+// refresh has a list made at once if anybody needs one. With forget, what is remembered is dropped before, as
+// it cannot be compared with what exists. mu is held.
+func (k *kind[T]) refresh(forget bool) {
+	if forget {
+		k.known, k.listedAt, k.forgotAt = map[string]*object[T]{}, time.Time{}, time.Now()
+	}
 	k.endPause()
 	if k.requested {
 		k.relist()
 	}
 }
 
-// forget drops what is remembered when it cannot be compared with what exists. mu is held.
-func (k *kind[T]) forget() {
-	k.forgets++
-	k.good, k.newest = list{}, map[string]seen{}
-	_ = k.indexer.Replace(nil, "") // An indexer never fails.
-	if k.requested {
-		k.relist()
-	}
-}
-
-// applyEvent takes in an event, if anybody needs this kind. A deletion is final: the cloud gives no ID twice.
+// applyEvent takes in an event, if anybody needs this kind.
 func (k *kind[T]) applyEvent(item T, deleted bool) {
 	o := k.newObject(item, time.Now())
 	k.mu.Lock()
@@ -272,13 +212,12 @@ func (k *kind[T]) applyEvent(item T, deleted bool) {
 	case !k.requested:
 	case deleted:
 		isOurs := o.inCluster || k.get(o.id) != nil
-		k.newest[o.id] = seen{deletedVersion, o.shownAt}
-		_ = k.indexer.Delete(o)
+		k.remove(o, deletedVersion)
 		if isOurs {
 			k.report(o.change(Deleted))
 		}
-	case k.keepNewer(o):
-		k.report(o.change(Changed))
+	default:
+		k.keepNewer(o)
 	}
 }
 
@@ -286,38 +225,33 @@ func (k *kind[T]) newObject(item T, shownAt time.Time) *object[T] {
 	return &object[T]{facts: k.factsOf(&item), item: item, shownAt: shownAt}
 }
 
-// keepNewer takes in what the cloud showed, unless it has shown a newer version, and tells whether that is
-// news. Two answers of one version may differ, as one of them lacked an optional field by mistake: the later
-// one is kept. mu is held.
-func (k *kind[T]) keepNewer(o *object[T]) (isNews bool) {
-	if o.version < k.newest[o.id].version {
-		return false
+// keepNewer takes in what the cloud showed, unless it has shown a newer version, and reports news. Two answers
+// of one version may differ, as one of them lacked an optional field by mistake: the later one is kept. Before
+// the first list there is nothing to compare with; all that is reported is that it was made. mu is held.
+func (k *kind[T]) keepNewer(o *object[T]) {
+	if last := k.known[o.id]; last != nil && o.version < last.version {
+		return
 	}
-	k.newest[o.id] = seen{o.version, o.shownAt}
 	have := k.get(o.id)
-	if !o.inCluster {
-		_ = k.indexer.Delete(o)
-		return have != nil
+	k.known[o.id] = o
+	isNews := have == nil && o.inCluster || have != nil && !reflect.DeepEqual(have.item, o.item)
+	if isNews && !k.listedAt.IsZero() {
+		k.report(o.change(Changed))
 	}
-	_ = k.indexer.Update(o)
-	return have == nil || !reflect.DeepEqual(have.item, o.item)
 }
 
-// countForgets is for note.
-func (k *kind[T]) countForgets() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.forgets
+// remove keeps only a version of what is gone. mu is held.
+func (k *kind[T]) remove(o *object[T], version int64) {
+	k.known[o.id] = &object[T]{facts: facts{id: o.id, version: version}, shownAt: o.shownAt}
 }
 
-// note takes in an answer, so that the next question does not wait for an event, unless all was forgotten
-// since so many times.
-func (k *kind[T]) note(item T, forgets int) {
+// note takes in the answer to a question of that time, so that the next one does not wait for an event.
+func (k *kind[T]) note(item T, askedAt time.Time) {
 	o := k.newObject(item, time.Now())
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.running != nil && k.forgets == forgets && k.keepNewer(o) {
-		k.report(o.change(Changed))
+	if k.running != nil && !askedAt.Before(k.forgotAt) {
+		k.keepNewer(o)
 	}
 }
 
@@ -326,59 +260,47 @@ func (k *kind[T]) drop(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if have := k.get(id); have != nil {
-		_ = k.indexer.Delete(have)
+		k.remove(have, have.version)
 	}
 }
 
-// lookUp is what is remembered of that resource, nil if nothing is, and the count for note.
-func (k *kind[T]) lookUp(id string) (known *object[T], forgets int) {
+// lookUp is get for callers that do not hold mu.
+func (k *kind[T]) lookUp(id string) *object[T] {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.get(id), k.forgets
+	return k.get(id)
 }
 
-// get is what is remembered of that resource, nil if nothing is. mu is held.
+// get is the resource with that ID, nil if it is gone or unknown. mu is held.
 func (k *kind[T]) get(id string) *object[T] {
-	obj, exists, _ := k.indexer.GetByKey(id) // An indexer never fails.
-	if !exists {
-		return nil
+	if o := k.known[id]; o != nil && o.inCluster {
+		return o
 	}
-	return obj.(*object[T])
+	return nil
 }
 
 // peek is what find finds if it is current. Otherwise it is nothing, and a list is made in the background.
-func (k *kind[T]) peek(find func() []*object[T]) []T {
+func (k *kind[T]) peek(matches func(*T) bool) []T {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.isCurrent() {
 		k.relist()
 		return nil
 	}
-	return itemsOf(find())
+	return k.find(matches)
 }
 
-// all are all resources that are remembered, and withKey those with that key. mu is held.
-func (k *kind[T]) all() []*object[T] { return toObjects[T](k.indexer.List()) }
-
-func (k *kind[T]) withKey(key string) []*object[T] {
-	found, _ := k.indexer.ByIndex(byKey, key) // The index exists.
-	return toObjects[T](found)
-}
-
-// toObjects are the indexer's objects in the order of their IDs, which is that of their age.
-func toObjects[T any](found []any) []*object[T] {
-	var objects []*object[T]
-	for _, obj := range found {
-		objects = append(objects, obj.(*object[T]))
+// find returns the matching resources in the order of their IDs, which is that of their age. mu is held.
+func (k *kind[T]) find(matches func(*T) bool) (found []T) {
+	var ids []string
+	for id, o := range k.known {
+		if o.inCluster && matches(&o.item) {
+			ids = append(ids, id)
+		}
 	}
-	slices.SortFunc(objects, func(a, b *object[T]) int { return cmp.Compare(a.id, b.id) })
-	return objects
-}
-
-func itemsOf[T any](objects []*object[T]) []T {
-	var items []T
-	for _, o := range objects {
-		items = append(items, o.item)
+	slices.Sort(ids)
+	for _, id := range ids {
+		found = append(found, k.known[id].item)
 	}
-	return items
+	return found
 }

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -13,17 +14,12 @@ type memory struct {
 	// running is Run's context while Run runs, else nil.
 	running context.Context //nolint:containedctx // Lists outlive the questions that they are made for.
 	lists   sync.WaitGroup
-	kinds   []interface {
-		continueStream()
-		forget()
-	}
-	// isOpen tells whether the event stream is open, and opened how often it was opened.
-	isOpen bool
-	opened int
-	// isLost is true after a stream ended that cannot be resumed: the next one does not continue it.
-	isLost bool
-	// decided is closed when it is known whether the first stream opens.
-	decided chan struct{}
+	kinds   []interface{ refresh(forget bool) }
+	// openedAt is when the event stream opened; zero while it is not open.
+	openedAt time.Time
+	// decided ends when it is known whether the first stream opens, for which lists wait: one that began before
+	// would have to be made again.
+	decided context.Context //nolint:containedctx // It is a signal with a timeout.
 	decide  func()
 	// unreachable is true after the stream broke or a list failed, until Recovered is reported.
 	unreachable bool
@@ -78,5 +74,12 @@ func (m *memory) reportRecovery() {
 	if m.unreachable {
 		m.unreachable = false
 		m.report(Change{Kind: Recovered})
+	}
+}
+
+// refresh refreshes every kind. mu is held.
+func (m *memory) refresh(forget bool) {
+	for _, k := range m.kinds {
+		k.refresh(forget)
 	}
 }

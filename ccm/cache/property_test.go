@@ -4,136 +4,122 @@ package cache_test
 // known is what the cloud has.
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// propertyCloud is a cloud whose lists and events come as they please.
-type propertyCloud struct {
-	core.Cloud // nil: nobody asks for anything but instances
+// world is a cloud whose lists and events come as they please.
+type world struct {
+	*harness
+	mu   sync.Mutex
+	now  map[string]api.Instance
+	past []map[string]api.Instance // what a stale list may show
 
-	mu     sync.Mutex
-	now    map[string]api.Instance
-	past   []map[string]api.Instance // what a stale list may show
-	log    []api.Event               // what was not yet told
-	mode   string                    // of lists
-	delay  time.Duration             // of lists
-	open   bool
-	change chan struct{} // closed and replaced when there is something to tell
+	untold, told []api.Event
+	isOpen       bool
+	made         int // how many instances there ever were
+	answers      versionWatcher
 }
 
-func (w *propertyCloud) edit(fn func()) {
+// change makes the next version of an instance, or with no state its end.
+func (w *world) change(id string, state api.InstanceState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fn()
-	close(w.change)
-	w.change = make(chan struct{})
+	w.past = append(w.past, maps.Clone(w.now))
+	i, exists := w.now[id]
+	if !exists {
+		i = instance(id, 0, state)
+	}
+	i.Version++
+	kind := api.EventUpdated
+	if i.State = state; state == "" {
+		i.State, kind = api.InstanceTerminated, api.EventDeleted
+		delete(w.now, id)
+	} else {
+		w.now[id] = i
+	}
+	w.untold = append(w.untold, api.Event{Type: kind, Instance: &i})
 }
 
-// set makes the next version of an instance, or its end.
-func (w *propertyCloud) set(id string, state api.InstanceState) {
-	w.edit(func() {
-		w.past = append(w.past, maps.Clone(w.now))
-		i, ok := w.now[id]
-		if !ok {
-			i = instance(id, 0, state)
-		}
-		i.Version++
-		kind := api.EventUpdated
-		if i.State = state; state == "" {
-			i.State, kind = api.InstanceTerminated, api.EventDeleted
-			delete(w.now, id)
-		} else {
-			w.now[id] = i
-		}
-		w.log = append(w.log, api.Event{Type: kind, Instance: &i})
-	})
-}
-
-// GetInstance shows the truth.
-func (w *propertyCloud) GetInstance(_ context.Context, id string) (*api.Instance, error) {
+// getInstance shows the truth.
+func (w *world) getInstance(id string) (*api.Instance, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if i, ok := w.now[id]; ok {
+	if i, exists := w.now[id]; exists {
 		return &i, nil
 	}
 	return nil, notFound()
 }
 
-func (w *propertyCloud) ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error) {
-	w.mu.Lock()
-	mode, delay, shown := w.mode, w.delay, slices.Collect(maps.Values(w.now))
-	switch mode {
-	case "stale":
-		if len(w.past) > 0 {
-			shown = slices.Collect(maps.Values(w.past[len(w.past)/2]))
-		}
-	case "partial":
-		shown = shown[:len(shown)/2]
-	case "empty":
-		shown = nil
-	}
-	w.mu.Unlock()
-	time.Sleep(delay)
-	if mode == "error" {
-		return nil, errors.New("503")
-	}
-	return shown, nil
-}
-
-// Follow tells the log in order, each event once or, as after a break, again.
-func (w *propertyCloud) Follow(
-	ctx context.Context,
-	_ int64,
-	fn func(api.Event) error,
-	onBreak func(error),
-	_ ...client.EventFilter,
-) error {
-	open := false
-	var last []api.Event
-	for {
+// list returns a function that lists in some way.
+func (w *world) list(mode string, delay time.Duration) func() ([]api.Instance, error) {
+	return func() ([]api.Instance, error) {
 		w.mu.Lock()
-		change, want, events := w.change, w.open, []api.Event(nil)
-		if want {
-			events, w.log = w.log, nil
+		shown := slices.Collect(maps.Values(w.now))
+		switch {
+		case mode == "stale" && len(w.past) > 0:
+			shown = slices.Collect(maps.Values(w.past[len(w.past)/2]))
+		case mode == "partial":
+			shown = shown[:len(shown)/2]
+		case mode == "empty":
+			shown = nil
 		}
 		w.mu.Unlock()
-		if want != open {
-			if open = want; open {
-				onBreak(nil)
-				events = append(last, events...)
-			} else {
-				onBreak(errors.New("broken"))
-			}
+		time.Sleep(delay)
+		if mode == "error" {
+			return nil, errors.New("503")
 		}
-		for _, ev := range events {
-			if err := fn(ev); err != nil {
-				return err
-			}
-			last = append(last[max(0, len(last)-2):], ev)
+		return shown, nil
+	}
+}
+
+// toggleStream breaks the stream, or resumes it with events that it has told before.
+func (w *world) toggleStream() {
+	if w.isOpen = !w.isOpen; !w.isOpen {
+		w.cloud.breakStream()
+		return
+	}
+	w.cloud.openStream()
+	w.untold = append(slices.Clone(w.told[max(0, len(w.told)-2):]), w.untold...)
+}
+
+// tell tells of what happened, in order.
+func (w *world) tell() {
+	for w.isOpen && len(w.untold) > 0 {
+		ev := w.untold[0]
+		w.untold, w.told = w.untold[1:], append(w.told, ev)
+		w.cloud.sendEvent(ev.Type, *ev.Instance)
+	}
+}
+
+// ask asks for the first instances by their IDs and names.
+func (w *world) ask(t *rapid.T, count int) {
+	for n := range count {
+		before := w.answers.before()
+		if found, err := w.GetInstance(w.t.Context(), instanceID(n)); err == nil {
+			w.answers.saw(t, before, found)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-change:
+		before = w.answers.before()
+		named, _ := w.ListInstances(w.t.Context(), client.InstanceFilter{Name: "node-" + instanceID(n)})
+		for _, found := range named {
+			w.answers.saw(t, before, &found)
 		}
 	}
 }
+
+func instanceID(n int) string { return fmt.Sprintf("i-%03d", n) }
 
 // versionWatcher is what users of the cache saw.
 type versionWatcher struct {
@@ -142,27 +128,27 @@ type versionWatcher struct {
 }
 
 // before is what had been seen when something began.
-func (s *versionWatcher) before() map[string]int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.seen)
+func (v *versionWatcher) before() map[string]int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.seen)
 }
 
-func (s *versionWatcher) saw(t *rapid.T, before map[string]int64, i *api.Instance) {
+func (v *versionWatcher) saw(t *rapid.T, before map[string]int64, i *api.Instance) {
 	if i.Version < before[i.ID] {
 		t.Errorf("%s was seen at version %d, and then at %d", i.ID, before[i.ID], i.Version)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen[i.ID] = max(s.seen[i.ID], i.Version)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.seen[i.ID] = max(v.seen[i.ID], i.Version)
 }
 
 func TestVersionsNeverGoBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failure any // rapid wants its panics where it began.
-		synctest.Test(t, func(*testing.T) {
+		inBubble(t, func(r *harness) {
 			defer func() { failure = recover() }()
-			checkWorld(rt)
+			checkWorld(rt, r)
 		})
 		if failure != nil {
 			panic(failure)
@@ -170,90 +156,59 @@ func TestVersionsNeverGoBack(t *testing.T) {
 	})
 }
 
-func checkWorld(t *rapid.T) {
-	w := &propertyCloud{now: map[string]api.Instance{}, change: make(chan struct{}), open: true}
-	v := cache.New(w, options(func(_, _ string) {}))
-	answers, changes := &versionWatcher{seen: map[string]int64{}}, &versionWatcher{seen: map[string]int64{}}
-	v.Subscribe(func(c cache.Change) {
+func checkWorld(t *rapid.T, r *harness) {
+	w := &world{harness: r, now: map[string]api.Instance{}, answers: versionWatcher{seen: map[string]int64{}}}
+	changes := versionWatcher{seen: map[string]int64{}}
+	w.Subscribe(func(c cache.Change) {
 		if c.Instance != nil {
 			changes.saw(t, changes.before(), c.Instance)
 		}
 	})
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { v.Run(ctx); close(done) }()
-	defer func() { stop(); <-done; time.Sleep(time.Minute) }()
-	synctest.Wait()
-
-	var next int
+	w.cloud.set(func() { w.cloud.getInstance, w.cloud.listInstances = w.getInstance, w.list("", 0) })
+	changeOne := func(t *rapid.T, states ...api.InstanceState) {
+		if len(w.now) > 0 {
+			id := rapid.SampledFrom(slices.Sorted(maps.Keys(w.now))).Draw(t, "id")
+			w.change(id, rapid.SampledFrom(states).Draw(t, "state"))
+		}
+	}
 	var asking sync.WaitGroup
-	pick := func() string {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if len(w.now) == 0 {
-			return ""
-		}
-		return rapid.SampledFrom(slices.Sorted(maps.Keys(w.now))).Draw(t, "id")
-	}
-	ask := func(among int) {
-		for i := range among {
-			before := answers.before()
-			if found, err := v.GetInstance(ctx, instanceID(i)); err == nil {
-				answers.saw(t, before, found)
-			}
-			before = answers.before()
-			named, _ := v.ListInstances(ctx, client.InstanceFilter{Name: "node-" + instanceID(i)})
-			for _, found := range named {
-				answers.saw(t, before, &found)
-			}
-		}
-	}
 	t.Repeat(map[string]func(*rapid.T){
-		"create": func(*rapid.T) { w.set(instanceID(next), api.InstancePending); next++ },
+		"create": func(*rapid.T) { w.change(instanceID(w.made), api.InstancePending); w.made++ },
 		"change": func(t *rapid.T) {
-			if one := pick(); one != "" {
-				w.set(one, rapid.SampledFrom(
-					[]api.InstanceState{api.InstanceRunning, api.InstanceStopped, api.InstanceTerminated},
-				).Draw(t, "state"))
-			}
+			changeOne(t, api.InstanceRunning, api.InstanceStopped, api.InstanceTerminated)
 		},
-		"delete": func(*rapid.T) {
-			if one := pick(); one != "" {
-				w.set(one, "")
-			}
-		},
-		"stream": func(*rapid.T) { w.edit(func() { w.open = !w.open }) },
+		"delete": func(t *rapid.T) { changeOne(t, "") },
+		"stream": func(*rapid.T) { w.toggleStream() },
+		"tell":   func(*rapid.T) { w.tell() },
 		"lists": func(t *rapid.T) {
 			mode := rapid.SampledFrom([]string{"", "stale", "partial", "empty", "error"}).Draw(t, "mode")
 			delay := time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second
-			w.edit(func() { w.mode, w.delay = mode, delay })
+			w.cloud.set(func() { w.cloud.listInstances = w.list(mode, delay) })
 		},
 		"wait": func(t *rapid.T) {
 			time.Sleep(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
 		},
-		"ask":           func(*rapid.T) { ask(next) },
-		"ask meanwhile": func(*rapid.T) { among := next; asking.Go(func() { ask(among) }) },
-		"settle":        func(*rapid.T) { synctest.Wait() },
+		"ask":           func(t *rapid.T) { w.ask(t, w.made) },
+		"ask meanwhile": func(t *rapid.T) { count := w.made; asking.Go(func() { w.ask(t, count) }) },
 	})
 	asking.Wait()
 
-	w.edit(func() { w.open, w.mode, w.delay = true, "", 0 })
+	w.cloud.set(func() { w.cloud.listInstances = w.list("", 0) })
+	if !w.isOpen {
+		w.toggleStream()
+	}
+	w.tell()
 	time.Sleep(20 * time.Minute)
-	synctest.Wait()
-	for i := range next {
-		found, err := v.GetInstance(ctx, instanceID(i))
-		have, ok := w.now[instanceID(i)]
-		if !ok {
-			assert.True(t, client.IsNotFound(err), "%s: %v", instanceID(i), err)
+	for n := range w.made {
+		found, err := w.GetInstance(r.t.Context(), instanceID(n))
+		have, exists := w.now[instanceID(n)]
+		if !exists {
+			assert.True(t, client.IsNotFound(err), "%s: %v", instanceID(n), err)
 			continue
 		}
 		if assert.NoError(t, err) {
 			assert.Equal(t, have, *found)
 		}
-		named, err := v.ListInstances(ctx, client.InstanceFilter{Name: "node-" + instanceID(i)})
-		assert.NoError(t, err)
-		assert.Equal(t, []api.Instance{have}, named)
+		assert.Equal(t, []api.Instance{have}, w.named("node-"+instanceID(n)))
 	}
 }
-
-func instanceID(i int) string { return fmt.Sprintf("i-%03d", i) }

@@ -2,8 +2,6 @@ package cache
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"time"
 
@@ -14,11 +12,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// The first and the longest pause after the cloud refused the event stream.
 const (
-	refusedPause    = time.Second
+	// streamOpenTimeout is how long the first lists wait for the stream to open.
+	streamOpenTimeout = time.Second
+	// maxRefusedPause is the longest pause after the cloud refused the event stream.
 	maxRefusedPause = 30 * time.Second
 )
+
+// newPause returns a function that tells how long to wait after a failure: a second, and each time twice as
+// long up to max, and up to a fifth longer.
+func newPause(longest time.Duration) wait.DelayFunc {
+	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: math.MaxInt, Cap: longest}.DelayFunc()
+}
 
 // Run follows the cloud's events until ctx ends. While the stream is broken, what is too old is listed again
 // when somebody asks; without Run every question goes to the cloud.
@@ -30,98 +35,70 @@ const (
 func (c *Cloud) Run(ctx context.Context) {
 	c.mu.Lock()
 	c.running = ctx
+	c.decided, c.decide = context.WithTimeout(ctx, streamOpenTimeout)
+	c.lists.Go(func() { wait.UntilWithContext(ctx, c.resync, resyncPeriod) })
 	c.mu.Unlock()
-	defer c.endLists()
-	pause, logged := newRefusalBackoff(), ""
-	for ctx.Err() == nil {
+	pause := newPause(maxRefusedPause)
+	for isFirst := true; ctx.Err() == nil; isFirst = false {
 		began := time.Now()
-		err := c.followStream(ctx)
-		if ctx.Err() != nil {
-			return
+		err := c.followStream(ctx, isFirst)
+		if client.HasCode(err, api.EventsExpired) {
+			continue
 		}
 		if time.Since(began) > maxRefusedPause { // The stream worked for a while.
-			pause, logged = newRefusalBackoff(), ""
+			pause = newPause(maxRefusedPause)
 		}
-		if cause := causeOf(err); cause != logged {
-			logged = cause
-			klog.InfoS("Cannot follow the cloud's events; resources are listed until it works", "err", err)
-		}
-		if !client.HasCode(err, api.EventsExpired) {
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause.Step()):
-			}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause()):
 		}
 	}
-}
-
-func newRefusalBackoff() *wait.Backoff {
-	return &wait.Backoff{Duration: refusedPause, Factor: 2, Jitter: 0.2, Steps: math.MaxInt, Cap: maxRefusedPause}
-}
-
-// causeOf is the same for refusals of one kind, although each has its own request ID.
-func causeOf(err error) string {
-	var refused *client.Error
-	if errors.As(err, &refused) {
-		return fmt.Sprint(refused.Status, " ", refused.Problem.Code)
-	}
-	return err.Error()
-}
-
-// endLists waits for the lists that are being made, and has none made from now on.
-func (c *Cloud) endLists() {
 	c.mu.Lock()
-	c.running = nil
+	c.running = nil // No list is made from now on.
 	c.mu.Unlock()
 	c.lists.Wait()
 }
 
-// followStream follows the events until the stream cannot be resumed.
-func (c *Cloud) followStream(ctx context.Context) error {
-	onEvent := func(ev api.Event) error { c.applyEvent(ev); return nil }
-	// No filter: a release of the cloud refuses kinds that it does not know.
-	err := c.Follow(ctx, client.FromNewest, onEvent, c.handleStreamState)
+// resync lists everything anew although the event stream is open.
+func (c *Cloud) resync(context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.isOpen, c.isLost, c.unreachable = false, true, true
-	c.decide()
-	if client.HasCode(err, api.EventsExpired) {
-		c.forgetAll()
+	c.refresh(false)
+}
+
+// followStream follows the events until the stream cannot be resumed. What is remembered is forgotten when it
+// opens, unless it continues what was listed before.
+func (c *Cloud) followStream(ctx context.Context, continues bool) error {
+	onEvent := func(ev api.Event) error { c.applyEvent(ev); return nil }
+	// No filter: a release of the cloud refuses kinds that it does not know.
+	err := c.Follow(ctx, client.FromNewest, onEvent, func(err error) {
+		c.handleStreamState(err, continues)
+		continues = continues || err == nil
+	})
+	c.handleStreamState(err, continues)
+	if ctx.Err() == nil {
+		klog.InfoS("Cannot follow the cloud's events; resources are listed until it works", "err", err)
 	}
 	return err
 }
 
 // handleStreamState is called when the stream opens, with nil, and when it breaks.
-func (c *Cloud) handleStreamState(err error) {
+func (c *Cloud) handleStreamState(err error, continues bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.decide()
-	wasOpen := c.isOpen
-	c.isOpen = err == nil
-	if !c.isOpen {
+	if err != nil {
 		c.unreachable = true
-		if wasOpen {
+		if !c.openedAt.IsZero() {
 			klog.InfoS("The cloud's event stream broke; resources are listed until it is open again", "err", err)
 		}
+		c.openedAt = time.Time{}
 		return
 	}
 	klog.V(2).InfoS("The cloud's event stream is open")
-	if c.isLost {
-		c.forgetAll()
-	}
-	c.opened++
-	for _, k := range c.kinds {
-		k.continueStream()
-	}
+	c.openedAt = time.Now()
+	c.refresh(!continues)
 	c.reportRecovery()
-}
-
-// forgetAll drops what cannot be compared with what exists. mu is held.
-func (c *Cloud) forgetAll() {
-	c.isLost = false
-	for _, k := range c.kinds {
-		k.forget()
-	}
 }
 
 // applyEvent passes an event on to the kind that it is about.

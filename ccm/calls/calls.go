@@ -8,18 +8,15 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cloud-provider/names"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
-// Controllers to which calls are charged, by upstream's names.
+// Controllers of ours to which calls are charged, beside upstream's.
 const (
-	CloudNode          = "cloud-node-controller"
-	CloudNodeLifecycle = "cloud-node-lifecycle-controller"
-	ServiceLB          = "service-lb-controller"
-	NodeRoute          = "node-route-controller"
-	CloudWatch         = "cloud-watch-controller" // ours
-	Inventory          = "inventory"              // shared by all: see package cache
+	CloudWatch = "cloud-watch-controller"
+	Inventory  = "inventory" // shared by all: see package cache
 )
 
 type controllerKey struct{}
@@ -44,14 +41,14 @@ func Controller(ctx context.Context) string {
 func callerOf(call core.Call) string {
 	switch call.Object.(type) {
 	case *corev1.Service:
-		return ServiceLB
+		return names.ServiceLBController
 	case *corev1.Node:
 		if call.Method == "InstanceMetadata" {
-			return CloudNode
+			return names.CloudNodeController
 		}
-		return CloudNodeLifecycle
+		return names.CloudNodeLifecycleController
 	}
-	return NodeRoute
+	return names.NodeRouteController
 }
 
 // Charge has the provider's calls to the cloud charged to the controllers that make them. The cloud watch calls the

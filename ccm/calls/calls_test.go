@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/cloud-provider/names"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
@@ -20,16 +21,16 @@ func TestCharge(t *testing.T) {
 		return nil
 	}))
 	for want, calls := range map[string][]func(context.Context){
-		CloudNode: {func(ctx context.Context) { _, _ = p.Instances.InstanceMetadata(ctx, &corev1.Node{}) }},
-		CloudNodeLifecycle: {
+		names.CloudNodeController: {func(ctx context.Context) { _, _ = p.Instances.InstanceMetadata(ctx, &corev1.Node{}) }},
+		names.CloudNodeLifecycleController: {
 			func(ctx context.Context) { _, _ = p.Instances.InstanceExists(ctx, &corev1.Node{}) },
 			func(ctx context.Context) { _, _ = p.Instances.InstanceShutdown(ctx, &corev1.Node{}) },
 		},
-		ServiceLB: {
+		names.ServiceLBController: {
 			func(ctx context.Context) { _, _, _ = p.LoadBalancers.GetLoadBalancer(ctx, "", &corev1.Service{}) },
 			func(ctx context.Context) { _ = p.LoadBalancers.EnsureLoadBalancerDeleted(ctx, "", &corev1.Service{}) },
 		},
-		NodeRoute: {
+		names.NodeRouteController: {
 			func(ctx context.Context) { _, _ = p.Routes.ListRoutes(ctx, "") },
 			func(ctx context.Context) { _ = p.Routes.CreateRoute(ctx, "", "", &cloudprovider.Route{}) },
 		},

@@ -10,17 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"syscall"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-const (
-	streamEvents   = "stream-events"
-	otherOperation = "other"
-)
+const streamEvents = "stream-events"
 
 // resources are the collections of the cloud's API that a CCM uses, with the name of one element.
 var resources = map[string]string{
@@ -43,7 +39,6 @@ func operationOf(method, path string) string {
 	case rest == "project":
 		return "get-project"
 	case one == "" || strings.Contains(id, "/"):
-		return otherOperation
 	case !hasID && method == http.MethodGet:
 		return "list-" + collection
 	case !hasID && method == http.MethodPost:
@@ -51,14 +46,11 @@ func operationOf(method, path string) string {
 	case hasID && verb != "":
 		return verb + "-" + one
 	}
-	return otherOperation
+	return "other"
 }
 
-// codeOf is the status of an answer, or the kind of error that came instead.
-func codeOf(resp *http.Response, err error) string {
-	if err == nil {
-		return strconv.Itoa(resp.StatusCode)
-	}
+// codeOf is the kind of error that came instead of an answer.
+func codeOf(err error) string {
 	var (
 		dns    *net.DNSError
 		verify *tls.CertificateVerificationError

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,30 +30,21 @@ const (
 	maxRetryAfter = time.Minute
 )
 
-// Options say how many calls may be sent.
-type Options struct {
-	// QPS are calls a second, in the long run; 0 means any number.
-	QPS float64
-	// Burst are calls at once.
-	Burst int
-}
-
-// Wrap returns a function for client.Config.Wrap. Each transport that it makes has
-// a limit of its own.
-func Wrap(o Options) func(http.RoundTripper) http.RoundTripper {
+// Wrap returns a function for client.Config.Wrap. Each transport that it makes sends qps calls a second in the
+// long run, or any number if that is 0, and burst calls at once.
+func Wrap(qps float64, burst int) func(http.RoundTripper) http.RoundTripper {
+	limit := rate.Limit(qps)
+	if qps == 0 {
+		limit = rate.Inf
+	}
 	return func(next http.RoundTripper) http.RoundTripper {
-		t := &transport{next: next, opts: o, stayAwayUntil: map[string]time.Time{}}
-		if o.QPS > 0 {
-			t.limit = rate.NewLimiter(rate.Limit(o.QPS), max(o.Burst, 1))
-		}
-		return t
+		return &transport{next: next, limit: rate.NewLimiter(limit, burst), stayAwayUntil: map[string]time.Time{}}
 	}
 }
 
 type transport struct {
 	next  http.RoundTripper
-	opts  Options
-	limit *rate.Limiter // nil: none
+	limit *rate.Limiter
 
 	mu sync.Mutex
 	// stayAwayUntil is when the cloud's Retry-After ends, by operation. A 503 counts for its operation,
@@ -77,16 +69,16 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	end := startCall(cmp.Or(Controller(req.Context()), "unknown"), operation)
+	call := &sentCall{controller: cmp.Or(Controller(req.Context()), "unknown"), operation: operation, began: time.Now()}
 	resp, err := t.next.RoundTrip(req)
 	if err != nil {
-		end(codeOf(nil, err))
+		call.end(codeOf(err))
 		return nil, err
 	}
+	call.ReadCloser, call.status = resp.Body, strconv.Itoa(resp.StatusCode)
+	resp.Body = call
 	if operation == streamEvents {
-		end(codeOf(resp, nil))
-	} else {
-		resp.Body = &countedBody{ReadCloser: resp.Body, end: end, code: codeOf(resp, nil)}
+		call.end(call.status)
 	}
 	if wait := retryAfterOf(resp); wait > 0 {
 		countThrottle(byCloud, "answered")
@@ -98,62 +90,57 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// startCall returns what counts a call that was sent. It counts once, when the answer was read to the end:
-// an answer whose body is late counts as a timeout.
-func startCall(controller, operation string) (end func(code string)) {
-	began, once := time.Now(), new(sync.Once)
-	return func(code string) {
-		once.Do(func() {
-			requests.WithLabelValues(controller, operation, code).Inc()
-			if operation != streamEvents {
-				durations.WithLabelValues(operation).Observe(time.Since(began).Seconds())
-			}
-		})
-	}
-}
-
-// countedBody ends its call when it has been read, cannot be read, or is closed. How much of it is read is the
-// client's to say: an answer may have no end.
-type countedBody struct {
+// sentCall is a call that was sent, and the body of its answer. It is counted once, when the body has been read to
+// its end, cannot be read, or is closed: an answer whose body is late counts as a timeout. How much of it is read is
+// the client's to say: an answer may have no end.
+type sentCall struct {
 	io.ReadCloser
-	end  func(code string)
-	code string // of the answer's head
+	controller, operation, status string
+	began                         time.Time
+	once                          sync.Once
 }
 
-func (b *countedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
+func (c *sentCall) end(code string) {
+	c.once.Do(func() {
+		requests.WithLabelValues(c.controller, c.operation, code).Inc()
+		if c.operation != streamEvents {
+			durations.WithLabelValues(c.operation).Observe(time.Since(c.began).Seconds())
+		}
+	})
+}
+
+func (c *sentCall) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
 	switch {
 	case errors.Is(err, io.EOF):
-		b.end(b.code)
+		c.end(c.status)
 	case err != nil:
-		b.end(codeOf(nil, err))
+		c.end(codeOf(err))
 	}
 	return n, err
 }
 
-func (b *countedBody) Close() error {
-	b.end(b.code)
-	return b.ReadCloser.Close()
+func (c *sentCall) Close() error {
+	c.end(c.status)
+	return c.ReadCloser.Close()
 }
 
 // waitForTurn returns nil when the call may be sent. For one that is held back it returns an error at once.
 func (t *transport) waitForTurn(ctx context.Context, operation string) error {
 	// Our own limit comes first: while a call waits for it, the cloud may ask us to stay away.
-	if t.limit != nil {
-		if wait := t.remainingStayAway(operation); wait > maxDelay {
-			return t.heldBack(byCloud, wait) // It takes nothing from the limit.
-		}
-		now := time.Now()
-		turn := t.limit.ReserveN(now, 1)
-		wait := turn.DelayFrom(now)
-		if wait > maxWait(ctx, now) {
-			turn.CancelAt(now)
-			return t.heldBack(byClient, wait)
-		}
-		if err := delay(ctx, byClient, wait); err != nil {
-			turn.Cancel()
-			return err
-		}
+	if wait := t.remainingStayAway(operation); wait > maxDelay {
+		return t.heldBack(byCloud, wait) // It takes nothing from the limit.
+	}
+	now := time.Now()
+	turn := t.limit.ReserveN(now, 1)
+	wait := turn.DelayFrom(now)
+	if wait > maxWait(ctx, now) {
+		turn.CancelAt(now)
+		return t.heldBack(byClient, wait)
+	}
+	if err := delay(ctx, byClient, wait); err != nil {
+		turn.Cancel()
+		return err
 	}
 	for {
 		wait := t.remainingStayAway(operation)
@@ -229,7 +216,7 @@ func (t *transport) heldBack(by string, wait time.Duration) error {
 	detail := fmt.Sprintf("not sent: the cloud's Retry-After lasts for another %g s", wait.Seconds())
 	if by == byClient {
 		detail = fmt.Sprintf("not sent: over this CCM's own limit of %g calls a second (qps and burst in its cloud config) "+
-			"for another %g s", t.opts.QPS, wait.Seconds())
+			"for another %g s", float64(t.limit.Limit()), wait.Seconds())
 	}
 	return &client.Error{Status: http.StatusTooManyRequests, RetryAfter: wait, Problem: api.Problem{
 		Status: http.StatusTooManyRequests, Code: api.RateLimited, Detail: detail, RequestID: "none",

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/cloud-provider/names"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/testutil"
 
@@ -64,11 +65,13 @@ func (f *fakeCloud) refuse(status int, retryAfter string) {
 	f.answer = func(req *http.Request) (*http.Response, error) { return says(req, status, retryAfter, ""), nil }
 }
 
-func clientOf(t *testing.T, cloud http.RoundTripper, o Options) *client.Client {
+func clientOf(t *testing.T, cloud http.RoundTripper, qps float64, burst int) *client.Client {
 	t.Helper()
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
-	c, err := client.New(client.Config{URL: "http://cloud.invalid", TokenFile: token, Transport: cloud, Wrap: Wrap(o)})
+	c, err := client.New(client.Config{
+		URL: "http://cloud.invalid", TokenFile: token, Transport: cloud, Wrap: Wrap(qps, burst),
+	})
 	require.NoError(t, err)
 	return c
 }
@@ -129,7 +132,7 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 				}
 				cloud := &fakeCloud{}
 				cloud.refuse(tc.status, tc.header)
-				rt := Wrap(Options{})(cloud)
+				rt := Wrap(0, 0)(cloud)
 				throttles.Reset()
 				assert.Equal(t, tc.status, send(t, rt, "instances/i-1").status)
 				cloud.answer = nil
@@ -153,7 +156,7 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 // What a refusal says in its head counts, however its body ends. The body is left to the client, who bounds it.
 func TestARefusalIsKnownByItsHead(t *testing.T) {
 	body := iotest.ErrReader(errors.New("the transport read it"))
-	rt := Wrap(Options{})(&fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
+	rt := Wrap(0, 0)(&fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
 		resp := says(req, http.StatusTooManyRequests, "30", "")
 		resp.Body = io.NopCloser(body)
 		return resp, nil
@@ -169,7 +172,7 @@ func TestHeldBackIsTheCloudsOwnProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
 		cloud.refuse(http.StatusTooManyRequests, "30")
-		c := clientOf(t, cloud, Options{QPS: 100, Burst: 10})
+		c := clientOf(t, cloud, 100, 10)
 		_, err := c.GetInstance(t.Context(), "i-1")
 		require.Error(t, err)
 		time.Sleep(9500 * time.Millisecond)
@@ -190,7 +193,7 @@ func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 			cloud.answer = nil
 			return says(req, http.StatusTooManyRequests, "", ""), nil // That is a second.
 		}
-		c := clientOf(t, cloud, Options{})
+		c := clientOf(t, cloud, 0, 0)
 		throttles.Reset()
 		_, err := c.GetInstance(t.Context(), "i-1") // The client's own retry comes sooner.
 		require.NoError(t, err)
@@ -202,7 +205,7 @@ func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 
 func TestOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt := Wrap(Options{QPS: 10, Burst: 5})(&fakeCloud{})
+		rt := Wrap(10, 5)(&fakeCloud{})
 		throttles.Reset()
 		began := time.Now()
 		for range 25 {
@@ -219,7 +222,7 @@ func TestOwnLimit(t *testing.T) {
 func TestOwnLimitKeepsWithinTheCallsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
-		rt := Wrap(Options{QPS: 0.1, Burst: 1})(cloud)
+		rt := Wrap(0.1, 1)(cloud)
 		throttles.Reset()
 		began := time.Now()
 		assert.Equal(t, http.StatusOK, send(t, rt, "routes").status)
@@ -237,7 +240,7 @@ func TestOwnLimitKeepsWithinTheCallsTime(t *testing.T) {
 func TestACallThatIsGivenUpStopsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
-		c := clientOf(t, cloud, Options{QPS: 0.1, Burst: 1})
+		c := clientOf(t, cloud, 0.1, 1)
 		_, err := c.GetInstance(t.Context(), "i-1")
 		require.NoError(t, err)
 		throttles.Reset()
@@ -253,7 +256,7 @@ func TestWhatIsCounted(t *testing.T) {
 	requests.Reset()
 	durations.Reset()
 	cloud := &fakeCloud{}
-	c := clientOf(t, cloud, Options{})
+	c := clientOf(t, cloud, 0, 0)
 	assertCounted := func(want int, controller, operation, code string) {
 		t.Helper()
 		assert.InDelta(t, want, valueOf(t, requests.WithLabelValues(controller, operation, code)), 0, code)
@@ -286,11 +289,11 @@ func TestWhatIsCounted(t *testing.T) {
 			resp.Body = io.NopCloser(iotest.ErrReader(failure.body))
 			return resp, failure.head
 		}
-		_, err = c.DeleteLoadBalancer(client.OneAttempt(For(t.Context(), ServiceLB)), "lb-1")
+		_, err = c.DeleteLoadBalancer(client.OneAttempt(For(t.Context(), names.ServiceLBController)), "lb-1")
 		require.Error(t, err)
-		assertCounted(1, ServiceLB, "delete-load-balancer", code)
+		assertCounted(1, names.ServiceLBController, "delete-load-balancer", code)
 	}
-	assertCounted(0, ServiceLB, "delete-load-balancer", "200")
+	assertCounted(0, names.ServiceLBController, "delete-load-balancer", "200")
 	assertTimed(4, "delete-load-balancer")
 
 	cacheQuestions.Reset()
@@ -329,6 +332,6 @@ func TestCodes(t *testing.T) {
 		"dns":      &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}},
 		"error":    errors.New("strange"),
 	} {
-		assert.Equal(t, want, codeOf(nil, err))
+		assert.Equal(t, want, codeOf(err))
 	}
 }

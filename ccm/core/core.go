@@ -18,7 +18,7 @@ type Options struct {
 
 // New makes the provider for a cluster. Call Routes.Follow before the controllers start.
 func New(cloud Cloud, cluster *Cluster, o Options) Provider {
-	i := &instances{api: cloud, cluster: cluster, labels: o.Labels, addresses: newNodeAddressRules(o.Addresses)}
+	i := &instances{api: cloud, cluster: cluster, labels: o.Labels, addresses: o.Addresses}
 	return Provider{
 		Instances:     i,
 		LoadBalancers: &loadBalancers{api: cloud, cluster: cluster, defaults: o.Defaults},

@@ -52,7 +52,7 @@ func (i *instances) checkExistenceByID(ctx context.Context, id string) (*api.Ins
 		return nil, goneError("the cloud has no instance " + id)
 	case err != nil:
 		return nil, err
-	case isEnded(instance.State):
+	case IsEnded(instance.State):
 		return nil, goneError(fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State))
 	}
 	return instance, nil
@@ -62,45 +62,23 @@ func (i *instances) checkExistenceByID(ctx context.Context, id string) (*api.Ins
 // stale, and the instance may be yet to come.
 var errNoSuchName = newReasonError(contract.ReasonInstanceNotFound, "no instance has that name")
 
-// checkExistenceByName is checkExistence for a Node that has no provider ID yet.
+// checkExistenceByName is checkExistence for a Node that has no provider ID yet. The tag of the cluster decides, where
+// an instance has one: other clusters of the project have Nodes of that name, too, and what is adopted is adopted for
+// good, as a provider ID never changes.
 func (i *instances) checkExistenceByName(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
 	all, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: node.Name})
 	if err != nil {
 		return nil, err
 	}
-	instance, last, err := i.chooseByName(node.Name, all)
-	switch {
-	case last == nil:
-		return instance, err
-	case !existedBeforeEnd(node, last):
-		// The Node is of another instance, and a list that does not show that is stale.
-		return nil, fmt.Errorf("%w: %q; only %s had it, which ended before the Node registered",
-			errNoSuchName, node.Name, last.ID)
-	}
-	return i.checkExistenceByID(ctx, last.ID)
-}
-
-// existedBeforeEnd tells whether the Node existed before the ended instance of its name
-// ended: after its end nothing of an instance is updated. The API server cuts creation times
-// to seconds.
-func existedBeforeEnd(node *corev1.Node, ended *api.Instance) bool {
-	return node.CreationTimestamp.Add(time.Second).Before(ended.UpdatedAt)
-}
-
-// chooseByName chooses among the instances of that name. If all of them have ended it chooses
-// none, and last is the one that ended last. The tag of the cluster decides, where an instance
-// has one: other clusters of the project have Nodes of that name, too, and what is adopted is
-// adopted for good, as a provider ID never changes.
-func (i *instances) chooseByName(name string, all []api.Instance) (chosen, last *api.Instance, err error) {
 	var tagged, untagged, others, gone []api.Instance
 	for _, instance := range all {
-		if !strings.EqualFold(instance.Name, name) { // A kubelet registers its host name in lower case.
+		if !strings.EqualFold(instance.Name, node.Name) { // A kubelet registers its host name in lower case.
 			continue
 		}
 		switch isTagged := instance.Tags[contract.TagCluster]+instance.Tags[contract.TagClusterUID] != ""; {
 		case isTagged && !i.cluster.MayOwn(instance.Tags):
 			others = append(others, instance)
-		case isEnded(instance.State):
+		case IsEnded(instance.State):
 			gone = append(gone, instance)
 		case isTagged:
 			tagged = append(tagged, instance)
@@ -114,23 +92,36 @@ func (i *instances) chooseByName(name string, all []api.Instance) (chosen, last 
 	}
 	switch {
 	case len(live) == 1:
-		return &live[0], nil, nil
+		return &live[0], nil
 	case len(live) > 1:
-		return nil, nil, newAmbiguousError(name, live)
-	case len(gone) == 0:
-		if len(others) > 0 {
-			return nil, nil, fmt.Errorf("%w in this cluster: %q is %s, which has the tag %s=%s", errNoSuchName,
-				name, others[0].ID, contract.TagCluster, others[0].Tags[contract.TagCluster])
-		}
-		return nil, nil, fmt.Errorf("%w: %q", errNoSuchName, name)
+		return nil, newAmbiguousError(node.Name, live)
+	case len(gone) > 0:
+		return i.checkExistenceOfEnded(ctx, node, gone)
+	case len(others) > 0:
+		return nil, fmt.Errorf("%w in this cluster: %q is %s, which has the tag %s=%s", errNoSuchName,
+			node.Name, others[0].ID, contract.TagCluster, others[0].Tags[contract.TagCluster])
 	}
-	ended := slices.MaxFunc(gone, func(a, b api.Instance) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
-	return nil, &ended, nil
+	return nil, fmt.Errorf("%w: %q", errNoSuchName, node.Name)
 }
 
-// isEnded tells whether an instance is gone for a cluster. An instance that is still
+// checkExistenceOfEnded is checkExistence for a Node all of whose namesakes have ended. The Node is of the one that
+// ended last if it registered before that end, after which nothing of an instance is updated. Otherwise it is of
+// another instance, and the list that does not show that one is stale.
+func (i *instances) checkExistenceOfEnded(
+	ctx context.Context, node *corev1.Node, gone []api.Instance,
+) (*api.Instance, error) {
+	last := slices.MaxFunc(gone, func(a, b api.Instance) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
+	registered := node.CreationTimestamp.Add(time.Second) // The API server cuts it to seconds.
+	if !registered.Before(last.UpdatedAt) {
+		return nil, fmt.Errorf("%w: %q; only %s had it, which ended before the Node registered",
+			errNoSuchName, node.Name, last.ID)
+	}
+	return i.checkExistenceByID(ctx, last.ID)
+}
+
+// IsEnded tells whether an instance is gone for a cluster. An instance that is still
 // terminating is not: its pods may still be shutting down.
-func isEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
+func IsEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
 
 // newAmbiguousError means that several instances have a Node's name.
 func newAmbiguousError(name string, instances []api.Instance) error {

@@ -30,8 +30,8 @@ import (
 type instances struct {
 	api       Cloud
 	cluster   *Cluster
-	labels    config.NodeLabels // which of an instance's tags become labels
-	addresses nodeAddressRules
+	labels    config.NodeLabels    // which of an instance's tags become labels
+	addresses config.NodeAddresses // which of its addresses the Node has
 }
 
 var _ Instances = (*instances)(nil)
@@ -59,21 +59,17 @@ func (i *instances) MayDelete(ctx context.Context, node *corev1.Node) (goneReaso
 // FindInstance is the Node's instance. The error wraps cloudprovider.InstanceNotFound exactly when it is gone.
 func (i *instances) FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
 	instance, err := i.checkExistence(ctx, node)
-	if err == nil {
-		notifyOfState(ctx, instance)
+	if err != nil {
+		return nil, err
 	}
-	return instance, err
-}
-
-// notifyOfState tells that an instance does not run and will not by itself.
-func notifyOfState(ctx context.Context, instance *api.Instance) {
-	switch instance.State {
+	switch instance.State { // It does not run, and will not by itself.
 	case api.InstanceStopped:
 		notify(ctx, contract.ReasonInstanceStopped, "Instance %s is stopped", instance.ID)
 	case api.InstanceError:
 		notify(ctx, contract.ReasonInstanceInError, "Instance %s is in error: %s",
 			instance.ID, stateReason(instance.StateReason))
 	}
+	return instance, nil
 }
 
 // InstanceShutdown is true for an instance that is stopped. One that is still stopping may serve.
@@ -101,7 +97,7 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	if err != nil {
 		return nil, err
 	}
-	addresses := i.addresses.nodeAddresses(instance, node.Name)
+	addresses := i.nodeAddresses(instance, node.Name)
 	// Upstream writes what it is given, and would take the Node's address from it.
 	if !slices.ContainsFunc(addresses, isInternalAddress) {
 		return nil, fmt.Errorf("instance %s has no internal address that nodeAddresses in the cloud config allows: "+
@@ -120,60 +116,35 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	}, nil
 }
 
-// nodeAddressRules say which of an instance's addresses its Node has.
-type nodeAddressRules struct {
-	families []string // Addresses of the first family come first, of each type.
-	internal []netip.Prefix
-}
-
-func newNodeAddressRules(c config.NodeAddresses) nodeAddressRules {
-	rules := nodeAddressRules{families: c.Families}
-	for _, r := range c.InternalRanges {
-		rules.internal = append(rules.internal, netip.MustParsePrefix(r).Masked()) // It was validated.
-	}
-	return rules
-}
-
-func familyOf(ip netip.Addr) string {
-	if ip.Is4() {
-		return "ipv4"
-	}
-	return "ipv6"
-}
-
-func (r nodeAddressRules) allowsAddress(ip netip.Addr, t corev1.NodeAddressType) bool {
-	return slices.Contains(r.families, familyOf(ip)) &&
-		(t != corev1.NodeInternalIP || len(r.internal) == 0 ||
-			slices.ContainsFunc(r.internal, func(p netip.Prefix) bool { return p.Contains(ip) }))
-}
-
-// nodeAddresses are the host name, then the internal addresses, then the external ones. Of
-// each kind those of the first family come first, and otherwise they keep the cloud's order:
-// others connect to the first internal one.
-func (r nodeAddressRules) nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress {
-	var ips []corev1.NodeAddress
-	for _, a := range instance.Addresses {
-		ip, err := netip.ParseAddr(a.IP)
-		if err != nil || ip.Zone() != "" {
-			continue
-		}
-		t := corev1.NodeInternalIP
-		if a.Type == api.AddressExternal {
-			t = corev1.NodeExternalIP
-		}
-		if ip = ip.Unmap(); r.allowsAddress(ip, t) {
-			nodehelpers.AddToNodeAddresses(&ips, corev1.NodeAddress{Type: t, Address: ip.String()})
+// nodeAddresses are the host name, then the internal addresses, then the external ones. Of each type, those of the
+// first family come first, and otherwise they keep the cloud's order: others connect to the first internal one.
+func (i *instances) nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress {
+	addresses := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: nodeName}}
+	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for _, family := range i.addresses.Families {
+			for _, a := range instance.Addresses {
+				if ip, ok := i.usableIP(a, t, family); ok {
+					nodehelpers.AddToNodeAddresses(&addresses, corev1.NodeAddress{Type: t, Address: ip})
+				}
+			}
 		}
 	}
-	rank := func(a corev1.NodeAddress) int {
-		n := slices.Index(r.families, familyOf(netip.MustParseAddr(a.Address)))
-		if !isInternalAddress(a) {
-			n += 2
-		}
-		return n
+	return addresses
+}
+
+// usableIP returns the IP of an address of that type and family. An internal one must be in a range of the
+// configuration, if that has any.
+func (i *instances) usableIP(a api.Address, t corev1.NodeAddressType, family string) (ip string, ok bool) {
+	isExternal, ranges := a.Type == api.AddressExternal, i.addresses.InternalRanges
+	parsed, err := netip.ParseAddr(a.IP)
+	unmapped := parsed.Unmap()
+	if err != nil || parsed.Zone() != "" ||
+		isExternal != (t == corev1.NodeExternalIP) || unmapped.Is4() != (family == "ipv4") {
+		return "", false
 	}
-	slices.SortStableFunc(ips, func(a, b corev1.NodeAddress) int { return rank(a) - rank(b) })
-	return append([]corev1.NodeAddress{{Type: corev1.NodeHostName, Address: nodeName}}, ips...)
+	return unmapped.String(), isExternal || len(ranges) == 0 || slices.ContainsFunc(ranges, func(r string) bool {
+		return netip.MustParsePrefix(r).Contains(unmapped) // The configuration was validated.
+	})
 }
 
 func isInternalAddress(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }

@@ -22,7 +22,7 @@ const byID = "fakecloud://i-1"
 
 func newInstances(f *fakeAPI) *instances {
 	return &instances{
-		api: f, cluster: testCluster("cluster-uid"), addresses: newNodeAddressRules(config.Default().NodeAddresses),
+		api: f, cluster: testCluster("cluster-uid"), addresses: config.Default().NodeAddresses,
 	}
 }
 
@@ -113,7 +113,7 @@ func TestNodeAddresses(t *testing.T) {
 			if tc.cfg.Families == nil {
 				tc.cfg.Families = config.Default().NodeAddresses.Families
 			}
-			for _, a := range newNodeAddressRules(tc.cfg).nodeAddresses(&api.Instance{Addresses: tc.has}, "n") {
+			for _, a := range (&instances{addresses: tc.cfg}).nodeAddresses(&api.Instance{Addresses: tc.has}, "n") {
 				got = append(got, string(a.Type)+":"+a.Address)
 			}
 			assert.Equal(t, tc.want, strings.Join(got, " "))

@@ -84,37 +84,28 @@ var noticeTopics = map[string]string{
 	contract.ReasonRouteNotSupported:    topicRoute,
 }
 
-// topics are what a call resolves if it does not fail, and no notice is about it. The error's topic is the first one.
-var topics = map[string][]string{
-	"FindInstance":              {topicInstance},
-	"MayDelete":                 {topicInstance},
-	"InstanceExists":            {topicInstance},
-	"InstanceShutdown":          {topicInstance},
-	"InstanceMetadata":          {topicInitialization, topicInstance, topicLabels},
-	"GetLoadBalancer":           {topicLoadBalancer},
-	"EnsureLoadBalancer":        {topicLoadBalancer, topicServing, topicTargets},
-	"UpdateLoadBalancer":        {topicLoadBalancer, topicServing, topicTargets},
-	"EnsureLoadBalancerDeleted": {topicLoadBalancer, topicServing},
-	"CreateRoute":               {topicRoute},
+// explained are the calls whose errors and notices have Events. A call resolves its topics if it does not fail, and no
+// notice is about them. The error's topic is the first one, and summary begins its Event; without one it has none.
+var explained = map[string]struct {
+	summary string
+	topics  []string
+}{
+	"FindInstance":              {"", []string{topicInstance}},
+	"MayDelete":                 {"", []string{topicInstance}},
+	"InstanceExists":            {"", []string{topicInstance}},
+	"InstanceShutdown":          {"", []string{topicInstance}},
+	"InstanceMetadata":          {"Node stays uninitialized", []string{topicInitialization, topicInstance, topicLabels}},
+	"GetLoadBalancer":           {notDeleted, []string{topicLoadBalancer}},
+	"EnsureLoadBalancer":        {doesNotMatch, []string{topicLoadBalancer, topicServing, topicTargets}},
+	"UpdateLoadBalancer":        {doesNotMatch, []string{topicLoadBalancer, topicServing, topicTargets}},
+	"EnsureLoadBalancerDeleted": {notDeleted, []string{topicLoadBalancer, topicServing}},
+	"CreateRoute":               {"Route %s is missing", []string{topicRoute}},
 }
 
-// summaryOf begins the Event about a call's error; it is "" for a call that has none.
-func summaryOf(call core.Call) string {
-	switch call.Method {
-	case "InstanceMetadata":
-		if node, isNode := call.Object.(*corev1.Node); isNode && !core.IsUninitialized(node) {
-			return "Node's addresses are not updated"
-		}
-		return "Node stays uninitialized"
-	case "EnsureLoadBalancer", "UpdateLoadBalancer":
-		return "The load balancer does not match the Service"
-	case "GetLoadBalancer", "EnsureLoadBalancerDeleted":
-		return "The load balancer is not deleted"
-	case "CreateRoute":
-		return "Route " + call.Route.DestinationCIDR + " is missing"
-	}
-	return ""
-}
+const (
+	doesNotMatch = "The load balancer does not match the Service"
+	notDeleted   = "The load balancer is not deleted"
+)
 
 // maxProvisioningRetry is the longest delay of a retry while nothing is wrong, but the work is not done yet.
 const maxProvisioningRetry = 5 * time.Second
@@ -163,16 +154,15 @@ func (e *Explainer) Explain(p core.Provider) core.Provider { return core.Wrap(p,
 
 // explainCall makes a call, and writes Events about what is wrong with its object.
 func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(context.Context) error) error {
-	resolved, known := topics[call.Method]
+	about, known := explained[call.Method]
 	obj := e.objectOf(call)
 	if !known || obj == nil {
 		return next(ctx)
 	}
-	topicOf := func(topic string) string {
-		if topic == topicRoute { // A Node of two families has two routes.
-			topic += " " + call.Route.DestinationCIDR
-		}
-		return topic
+	summary, ofRoute := about.summary, ""
+	if call.Route != nil { // A Node of two families has two routes.
+		ofRoute = " " + call.Route.DestinationCIDR
+		summary = fmt.Sprintf(summary, call.Route.DestinationCIDR)
 	}
 	var noticed []string
 	err := next(core.WithNotices(ctx, func(n core.Notice) {
@@ -182,18 +172,18 @@ func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(c
 			return
 		}
 		noticed = append(noticed, topic)
-		e.WarnOnce(obj, topicOf(topic), n.Reason, n.Detail, n.Message)
+		e.WarnOnce(obj, topic+ofRoute, n.Reason, n.Detail, n.Message)
 	}))
 	switch {
 	case core.IsPending(err):
 		return e.slowDownRetry(obj, err)
 	case errors.Is(err, cloudprovider.ImplementedElsewhere): // Nothing is wrong.
 	case err != nil:
-		e.explainError(obj, topicOf(resolved[0]), summaryOf(call), err)
+		e.explainError(obj, about.topics[0]+ofRoute, summary, err)
 	case call.Method != "GetLoadBalancer": // It deletes nothing yet.
-		for _, topic := range resolved {
+		for _, topic := range about.topics {
 			if !slices.Contains(noticed, topic) {
-				e.Resolve(obj, topicOf(topic))
+				e.Resolve(obj, topic+ofRoute)
 			}
 		}
 	}
@@ -241,9 +231,13 @@ func (e *Explainer) endPending(obj core.Object) {
 // Node, whose addresses the controller reads every few minutes, only a --node-ip that contradicts them is worth one.
 func (e *Explainer) explainError(obj core.Object, topic, summary string, err error) {
 	cause := core.CauseOf(err)
-	node, isNode := obj.(*corev1.Node)
-	isRoutine := topic == topicInitialization && isNode && !core.IsUninitialized(node)
-	if summary != "" && (!isRoutine || cause.Reason == contract.ReasonProvidedNodeIP) {
+	if node, isNode := obj.(*corev1.Node); isNode && topic == topicInitialization && !core.IsUninitialized(node) {
+		if cause.Reason != contract.ReasonProvidedNodeIP {
+			return
+		}
+		summary = "Node's addresses are not updated"
+	}
+	if summary != "" {
 		e.WarnOnce(obj, topic, cause.Reason, cause.Detail, fmt.Sprintf("%s: %v", summary, err))
 	}
 }
