@@ -131,10 +131,15 @@ func WithNotices(ctx context.Context, fn func(Notice)) context.Context {
 	})
 }
 
-// notify reports a notice to whom WithNotices named. The detail of its cause is the message.
-func notify(ctx context.Context, reason, format string, args ...any) {
+// Notify reports a notice to whom WithNotices named.
+func Notify(ctx context.Context, n Notice) {
 	if fn, ok := ctx.Value(noticesKey{}).(func(Notice)); ok {
-		message := fmt.Sprintf(format, args...)
-		fn(Notice{Cause{reason, message}, message})
+		fn(n)
 	}
+}
+
+// notify reports a notice whose cause has the message as its detail.
+func notify(ctx context.Context, reason, format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	Notify(ctx, Notice{Cause{reason, message}, message})
 }

@@ -308,6 +308,26 @@ func TestNoticesOfNodes(t *testing.T) {
 	w.requireEvents(skipped)
 }
 
+// That the guard holds a Node is told once for each trip, until its instance exists after all.
+func TestNoticesOfTheGuard(t *testing.T) {
+	w := newWorld(t)
+	exists := core.Call{Method: "InstanceExists", Object: node()}
+	for _, trip := range []string{"1", "2", "1"} {
+		for range 2 {
+			require.Error(t, w.explainCall(t.Context(), exists, func(ctx context.Context) error {
+				core.Notify(ctx, core.Notice{
+					Cause: core.Cause{Reason: contract.ReasonMassDeletionHeld, Detail: trip}, Message: "kept, trip " + trip,
+				})
+				return errPending
+			}))
+		}
+		w.requireEvents("Warning MassDeletionHeld kept, trip " + trip)
+		if trip == "2" {
+			require.NoError(t, w.call(exists, nil))
+		}
+	}
+}
+
 func TestNoticesOfServices(t *testing.T) {
 	w, c, p := newNoticingWorld(t)
 	svc, reason := service(), "no target is healthy"

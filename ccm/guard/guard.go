@@ -48,16 +48,11 @@ type Kind struct {
 // Candidate is an object that is about to be deleted.
 type Candidate struct {
 	UID types.UID
-	// Object receives the Events about it; nil for none.
-	Object core.Object
-	Why    string
+	Why string
 	// InUse is true for a Ready Node: its kubelet contradicts the cloud. Such candidates have half of the
 	// budget, and none of a window that follows one that was stopped.
 	InUse bool
 }
-
-// topicHeld is the topic of Events on candidates.
-const topicHeld = "existence"
 
 // Budget is how many objects may be deleted in a window. The window begins with its first deletion. A
 // candidate over the budget stops it: nothing more is deleted until the window is over, which it is after
@@ -133,7 +128,7 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 	defer b.mu.Unlock()
 	defer b.updateMetrics()
 	if err := b.load(ctx); err != nil {
-		return b.refuse(c, err)
+		return b.refuse(ctx, c, err)
 	}
 	if b.allowed.Has(c.UID) {
 		return nil // Its deletion was allowed and is pending.
@@ -157,7 +152,7 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 	case admitted:
 		next.Spent++
 	case next.Stopped:
-		return b.hold(c)
+		return b.hold(ctx, c)
 	case next.Spent < limit && !next.Strict:
 		return cloudproviderapi.NewRetryError(fmt.Sprintf("%s, but the %s is still in use, and the deletion "+
 			"budget for such is spent: it is kept until it is no longer in use", c.Why, b.kind.One), heldRetry)
@@ -165,14 +160,14 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 		next.Stopped, next.Ends = true, now.Add(b.limits.Hold.Duration)
 	}
 	if err := b.save(ctx, next); err != nil {
-		return b.refuse(c, err)
+		return b.refuse(ctx, c, err)
 	}
 	if !admitted {
 		b.reportStop()
-		return b.hold(c)
+		return b.hold(ctx, c)
 	}
 	b.allowed.Insert(c.UID)
-	b.release(c.UID, c.Object)
+	delete(b.held, c.UID)
 	return nil
 }
 
@@ -183,13 +178,12 @@ func budget(limits config.MassDeletion, known int) int {
 }
 
 // refuse returns the error for a candidate that is kept because the window cannot be read or saved.
-func (b *Budget) refuse(c Candidate, err error) error {
+func (b *Budget) refuse(ctx context.Context, c Candidate, err error) error {
 	isRace := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) // Somebody has written since it was read.
-	if c.Object != nil && !isRace {
-		b.events.WarnOnce(c.Object, topicHeld, contract.ReasonMassDeletionGuardFailed, "", fmt.Sprintf(
-			"%s is not deleted, although %s: the mass-deletion guard cannot save its record: %v; allow the CCM to get, "+
-				"create and update configmap %s/%s (see manifests/ccm/base/rbac)",
-			b.kind.One, c.Why, err, contract.GuardNamespace, contract.GuardConfigMap))
+	if !isRace {
+		notify(ctx, contract.ReasonMassDeletionGuardFailed, "", "%s is not deleted, although %s: the mass-deletion guard "+
+			"cannot save its record: %v; allow the CCM to get, create and update configmap %s/%s (see "+
+			"manifests/ccm/base/rbac)", b.kind.One, c.Why, err, contract.GuardNamespace, contract.GuardConfigMap)
 	}
 	return fmt.Errorf("the mass-deletion guard deletes no %s while it cannot save its record: %w", b.kind.One, err)
 }
@@ -210,15 +204,17 @@ func (b *Budget) remedy() string {
 		b.kind.Remedy, contract.GuardNamespace, contract.GuardConfigMap, b.kind.Confirmation, b.now.Number)
 }
 
-// hold keeps a candidate, and writes an Event on it.
-func (b *Budget) hold(c Candidate) error {
+// hold keeps a candidate.
+func (b *Budget) hold(ctx context.Context, c Candidate) error {
 	b.held[c.UID] = b.clock.Now()
-	if c.Object != nil {
-		b.events.WarnOnce(c.Object, topicHeld, contract.ReasonMassDeletionHeld, fmt.Sprint(b.now.Number), fmt.Sprintf(
-			"%s is not deleted: %s, but too many others are gone, too (trip %d). %s.",
-			b.kind.One, c.Why, b.now.Number, b.remedy()))
-	}
+	notify(ctx, contract.ReasonMassDeletionHeld, fmt.Sprint(b.now.Number), "%s is not deleted: %s, but too many others "+
+		"are gone, too (trip %d). %s.", b.kind.One, c.Why, b.now.Number, b.remedy())
 	return b.retryError()
+}
+
+// notify tells what becomes of a candidate, for an Event on it.
+func notify(ctx context.Context, reason, detail, format string, args ...any) {
+	core.Notify(ctx, core.Notice{Cause: core.Cause{Reason: reason, Detail: detail}, Message: fmt.Sprintf(format, args...)})
 }
 
 // CheckHeld returns an error for a held object until it is time to ask the cloud about it again.
@@ -233,22 +229,15 @@ func (b *Budget) CheckHeld(uid types.UID) error {
 	return nil
 }
 
-// RecordExists records that an object, which may be held, exists. obj is nil if it has no Events.
-func (b *Budget) RecordExists(uid types.UID, obj core.Object) {
+// RecordExists records that an object, which may be held, exists.
+func (b *Budget) RecordExists(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.allowed.Delete(uid)
 	if _, isHeld := b.held[uid]; isHeld {
 		klog.InfoS("Mass-deletion guard: a held object exists after all and is kept", "kind", b.kind.Many, "uid", uid)
-		b.release(uid, obj)
+		delete(b.held, uid)
 		b.updateMetrics()
-	}
-}
-
-func (b *Budget) release(uid types.UID, obj core.Object) {
-	delete(b.held, uid)
-	if obj != nil {
-		b.events.Resolve(obj, topicHeld)
 	}
 }
 

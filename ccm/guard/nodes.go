@@ -70,7 +70,7 @@ func (i *Instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 func (i *Instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
 	metadata, err := i.Instances.InstanceMetadata(ctx, node)
 	if err == nil {
-		i.RecordExists(node.UID, node)
+		i.RecordExists(node.UID)
 	}
 	return metadata, err
 }
@@ -86,7 +86,7 @@ func (i *Instances) MayDelete(ctx context.Context, node *corev1.Node) (goneReaso
 	case err != nil:
 		return "", err
 	case goneReason == "":
-		i.RecordExists(node.UID, node)
+		i.RecordExists(node.UID)
 		return "", nil
 	case isBeingRemoved(node):
 		return goneReason, nil
@@ -96,7 +96,7 @@ func (i *Instances) MayDelete(ctx context.Context, node *corev1.Node) (goneReaso
 	if now, err := i.nodes.Get(node.Name); err == nil && now.UID != node.UID {
 		return "", fmt.Errorf("node %s has registered again since this check began", node.Name)
 	}
-	err = i.Admit(ctx, Candidate{UID: node.UID, Object: node, Why: goneReason, InUse: isReady(node)})
+	err = i.Admit(ctx, Candidate{UID: node.UID, Why: goneReason, InUse: isReady(node)})
 	if err != nil {
 		return "", err
 	}

@@ -105,7 +105,7 @@ func TestHeldNode(t *testing.T) {
 	f := &finder{goneReason: itEnded}
 	i, events := limitNodes(t, f)
 	for n, want := range []string{"", "kept until", "kept until", "kept until"} {
-		_, err := i.InstanceExists(t.Context(), node(types.UID(fmt.Sprint("u", min(n, 1)))))
+		_, err := i.InstanceExists(events.context(), node(types.UID(fmt.Sprint("u", min(n, 1)))))
 		if want == "" {
 			require.NoError(t, err)
 		} else {
