@@ -53,7 +53,7 @@ routes each Node's pod range to its instance.
 It needs a kubeconfig (--kubeconfig; by default that of the pod it runs in) and
 the address of the cloud (--cloud-config, or FAKECLOUD_URL,
 FAKECLOUD_TOKEN_FILE and FAKECLOUD_PROJECT in the environment). This build was
-tested with Kubernetes ` + ccmversion.Supported() + `.
+tested with Kubernetes ` + ccmversion.Supported + `.
 
 Examples:
   # A cluster named lab, from outside

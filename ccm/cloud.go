@@ -58,7 +58,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	c := &cloud{cluster: core.NewCluster(cluster), events: events.New()}
 	c.identity = identity.Read(c.cluster)
 	c.doubt = doubt.Reject(client, cfg.Project, cfg.Token)
-	c.orphans = guard.New(watch.GuardedOrphans, guardLimits(cfg), c.events)
+	c.orphans = guard.New(watch.GuardedOrphans, cfg.MassDeletion, c.events)
 
 	var cloud core.Cloud = c.doubt
 	if cfg.Cache {
@@ -69,7 +69,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	provider := core.New(cloud, c.cluster, core.Options{
 		Labels: cfg.NodeLabels, Addresses: cfg.NodeAddresses, Defaults: cfg.LoadBalancer.Defaults,
 	})
-	c.nodes = guard.Limit(provider.Instances, guardLimits(cfg), c.events)
+	c.nodes = guard.Limit(provider.Instances, cfg.MassDeletion, c.events)
 	provider.Instances = c.nodes
 	provider = c.events.Explain(provider)
 	if c.watch != nil {
@@ -91,11 +91,6 @@ func newMemory(source cache.Source, cluster *core.Cluster) *cache.Cloud {
 	return memory
 }
 
-func guardLimits(cfg config.Config) guard.Limits {
-	mass := cfg.MassDeletion
-	return guard.Limits{Share: mass.Share, Minimum: mass.Minimum, Window: mass.Window.Duration, Hold: mass.Hold.Duration}
-}
-
 // Initialize is called by the framework when this process leads. With leader migration it is called for
 // each of the two leases, possibly at once; the first call counts.
 func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
@@ -113,8 +108,7 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	c.identity.Start(ctx, builder.ClientOrDie("fakecloud-cluster"))
 	configMaps := builder.ClientOrDie("fakecloud-guard").CoreV1().ConfigMaps(contract.GuardNamespace)
 	for _, budget := range []*guard.Budget{c.nodes.Budget, c.orphans} {
-		budget.Keep(configMaps)
-		go budget.Run(ctx)
+		budget.Start(ctx, configMaps)
 	}
 	if c.watch != nil {
 		go c.watch.Run(ctx)

@@ -34,6 +34,7 @@ import (
 	controllermanager "k8s.io/controller-manager/app"
 	"k8s.io/controller-manager/pkg/features"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/events"
@@ -234,7 +235,7 @@ func (w *routeWorld) newCloud() *cloud {
 		cloud = c.memory
 	}
 	c.provider = core.New(cloud, w.cluster, core.Options{})
-	c.nodes = guard.Limit(c.provider.Instances, guard.Limits{}, c.events)
+	c.nodes = guard.Limit(c.provider.Instances, config.MassDeletion{}, c.events)
 	return c
 }
 

@@ -135,7 +135,7 @@ var Definitions = []Definition{
 		Name: Address, Want: "the name or the ID of a reserved address of the project", Default: "the lowest free one",
 		Example: "web",
 		Effect:  "`addressId`. The address is final in the cloud: to change it, the balancer is replaced, if the new address is free. A balancer keeps its address when the annotation is removed, and when another address gets the chosen name. `loadBalancerIP` does the same by IP.",
-		set:     func(v *Values, s string) bool { v.Address = s; return isNameOrID(s) },
+		set:     func(v *Values, s string) bool { v.Address = s; return isDNSName(s) },
 	},
 	{
 		Name: Tags,
@@ -176,11 +176,8 @@ func parseEnum[T ~string](to *T, s string, values ...T) bool {
 
 func parseSelector(to *labels.Selector, s string) bool {
 	selector, err := labels.Parse(s)
-	if err != nil || selector.Empty() {
-		return false
-	}
 	*to = selector
-	return true
+	return err == nil && !selector.Empty()
 }
 
 func parseNumber(to *int, s string, least, most int) bool {
@@ -215,14 +212,12 @@ func areStatusCodes(s string) bool {
 	return len(s) <= 100
 }
 
-var nameOrIDPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
-
-func isNameOrID(s string) bool { return nameOrIDPattern.MatchString(s) && len(s) <= 253 }
+func isDNSName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
 
 // isHostname tells whether the API server takes s as the host name of a balancer.
 func isHostname(s string) bool {
 	_, err := netip.ParseAddr(s)
-	return err != nil && len(validation.IsDNS1123Subdomain(s)) == 0
+	return err != nil && isDNSName(s)
 }
 
 func parseTags(to *api.Tags, s string) bool {

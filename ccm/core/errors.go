@@ -138,7 +138,7 @@ func Notify(ctx context.Context, n Notice) {
 	}
 }
 
-// notify is Notify for a notice the detail of whose cause is its message.
+// notify reports a notice whose cause has the message as its detail.
 func notify(ctx context.Context, reason, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	Notify(ctx, Notice{Cause{reason, message}, message})

@@ -76,12 +76,14 @@ const (
 
 // noticeTopics are the topics of notices, by reason. Other notices tell of something that was done.
 var noticeTopics = map[string]string{
-	contract.ReasonInstanceStopped:      topicInstance,
-	contract.ReasonInstanceInError:      topicInstance,
-	contract.ReasonNodeLabelSkipped:     topicLabels,
-	contract.ReasonLoadBalancerDegraded: topicServing,
-	contract.ReasonNoTargets:            topicTargets,
-	contract.ReasonRouteNotSupported:    topicRoute,
+	contract.ReasonInstanceStopped:         topicInstance,
+	contract.ReasonInstanceInError:         topicInstance,
+	contract.ReasonMassDeletionHeld:        topicInstance,
+	contract.ReasonMassDeletionGuardFailed: topicInstance,
+	contract.ReasonNodeLabelSkipped:        topicLabels,
+	contract.ReasonLoadBalancerDegraded:    topicServing,
+	contract.ReasonNoTargets:               topicTargets,
+	contract.ReasonRouteNotSupported:       topicRoute,
 }
 
 // explained are the calls whose errors and notices have Events. A call resolves its topics if it does not fail, and no

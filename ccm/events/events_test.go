@@ -291,6 +291,26 @@ func TestNotices(t *testing.T) {
 	}
 }
 
+// That the guard holds a Node is told once for each trip, until its instance exists after all.
+func TestNoticesOfTheGuard(t *testing.T) {
+	w := newWorld(t)
+	exists := core.Call{Method: "InstanceExists", Object: node()}
+	for _, trip := range []string{"1", "2", "1"} {
+		for range 2 {
+			require.Error(t, w.explainCall(t.Context(), exists, func(ctx context.Context) error {
+				core.Notify(ctx, core.Notice{
+					Cause: core.Cause{Reason: contract.ReasonMassDeletionHeld, Detail: trip}, Message: "kept, trip " + trip,
+				})
+				return errPending
+			}))
+		}
+		w.requireEvents("Warning MassDeletionHeld kept, trip " + trip)
+		if trip == "2" {
+			require.NoError(t, w.call(exists, nil))
+		}
+	}
+}
+
 // Other rings have topics of their own, and objects that no call is about.
 func TestEventsOfOtherRings(t *testing.T) {
 	w := newWorld(t)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
@@ -35,16 +36,6 @@ const (
 	maxRecheckPause = time.Minute
 )
 
-// Limits are the numbers of a budget.
-type Limits struct {
-	// Within Window, the larger of Share (from 0 to 1, of all objects, rounded up) and Minimum may be deleted.
-	Share   float64
-	Minimum int
-	Window  time.Duration
-	// Hold is how long a window lasts once more deletions were asked for.
-	Hold time.Duration
-}
-
 // Kind describes the objects that a budget is for.
 type Kind struct {
 	Key          string // of the record in the ConfigMap
@@ -57,46 +48,37 @@ type Kind struct {
 // Candidate is an object that is about to be deleted.
 type Candidate struct {
 	UID types.UID
-	// Object receives the Events about it; nil for none.
-	Object core.Object
-	Why    string
+	Why string
 	// InUse is true for a Ready Node: its kubelet contradicts the cloud. Such candidates have half of the
 	// budget, and none of a window that follows one that was stopped.
 	InUse bool
 }
 
-// Topics of Events.
-const (
-	topicHeld    = "existence"
-	topicStopped = "mass-deletion"
-)
-
 // Budget is how many objects may be deleted in a window. The window begins with its first deletion. A
 // candidate over the budget stops it: nothing more is deleted until the window is over, which it is after
-// Limits.Hold, or until a person raises the budget by an annotation. The next window has a budget of its own.
+// MassDeletion.Hold, or until a person raises the budget by an annotation. The next window has a budget of its own.
 //
 // The window is kept in the cluster, so that neither a restart nor a new leader spends a budget twice. No
 // deletion is allowed that cannot be recorded first. Safe for concurrent use.
 type Budget struct {
 	kind       Kind
-	limits     Limits
+	limits     config.MassDeletion
 	clock      clock.PassiveClock
 	events     core.Events
-	configMaps typedcorev1.ConfigMapInterface // set by Keep
+	configMaps typedcorev1.ConfigMapInterface
 	// list returns the UIDs of all objects.
 	list   func() sets.Set[types.UID]
 	synced cache.InformerSynced // whether list is complete; nil before Watch
 
-	mu sync.Mutex
-	// record is as it was last read or written: nil if it must be read again, without a name if there is none.
-	record  *corev1.ConfigMap
+	mu      sync.Mutex
+	record  *corev1.ConfigMap   // as it was last read or written; nil before that, without a name if there is none
 	now     window              // in the record
 	allowed sets.Set[types.UID] // by this process, of objects that are still there
 	held    map[types.UID]time.Time
 }
 
-// New makes a budget. Call Keep, Watch and Run before the controllers start.
-func New(kind Kind, limits Limits, events core.Events) *Budget {
+// New makes a budget. Call Start and Watch before the controllers start.
+func New(kind Kind, limits config.MassDeletion, events core.Events) *Budget {
 	b := &Budget{
 		kind: kind, limits: limits, clock: clock.RealClock{}, events: events,
 		allowed: sets.New[types.UID](), held: map[types.UID]time.Time{},
@@ -105,15 +87,19 @@ func New(kind Kind, limits Limits, events core.Events) *Budget {
 	return b
 }
 
+// Start has the window kept under one key of a ConfigMap that all budgets share (the CCM's Role allows this name
+// only), and looks for confirmations until ctx ends.
+func (b *Budget) Start(ctx context.Context, configMaps typedcorev1.ConfigMapInterface) {
+	b.configMaps = configMaps
+	go wait.UntilWithContext(ctx, b.refresh, refreshPeriod)
+}
+
 // Watch sets what lists the UIDs of all objects, and what tells whether that is complete.
 func (b *Budget) Watch(list func() sets.Set[types.UID], synced cache.InformerSynced) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.list, b.synced = list, synced
 }
-
-// Run looks for confirmations until ctx ends.
-func (b *Budget) Run(ctx context.Context) { wait.UntilWithContext(ctx, b.refresh, refreshPeriod) }
 
 // refresh reads a stopped window again: a person may have raised its budget.
 func (b *Budget) refresh(ctx context.Context) {
@@ -127,6 +113,7 @@ func (b *Budget) refresh(ctx context.Context) {
 		}
 	}
 	there := b.list()
+	b.allowed = b.allowed.Intersection(there)
 	maps.DeleteFunc(b.held, func(uid types.UID, _ time.Time) bool { return !there.Has(uid) })
 }
 
@@ -141,100 +128,93 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 	defer b.mu.Unlock()
 	defer b.updateMetrics()
 	if err := b.load(ctx); err != nil {
-		return b.refuse(c, err)
-	}
-	now := b.clock.Now()
-	if !now.Before(b.now.Ends) {
-		b.now = b.now.next(now.Add(b.limits.Window))
-		b.allowed = b.allowed.Intersection(b.list())
+		return b.refuse(ctx, c, err)
 	}
 	if b.allowed.Has(c.UID) {
 		return nil // Its deletion was allowed and is pending.
 	}
-	// A budget must not shrink while it is spent.
-	b.now.Known = max(b.now.Known, b.list().Insert(c.UID).Len())
-	limit := b.limits.budget(b.now.Known)
+	now, next := b.clock.Now(), b.now
+	if !now.Before(next.Ends) {
+		next = window{
+			Number: next.Number + 1, Ends: now.Add(b.limits.Window.Duration).UTC(), Strict: next.Stopped && !next.Raised,
+		}
+	}
+	next.Known = max(next.Known, b.list().Insert(c.UID).Len()) // A budget must not shrink while it is spent.
+	limit := budget(b.limits, next.Known)
 	most := limit // for this candidate
-	if c.InUse && b.now.Strict {
+	if c.InUse && next.Strict {
 		most = 0
 	} else if c.InUse {
 		most = (limit + 1) / 2
 	}
+	admitted := next.Raised || !next.Stopped && next.Spent < most
 	switch {
-	case b.now.Raised, !b.now.Stopped && b.now.Spent < most:
-		return b.spend(ctx, c)
-	case !b.now.Stopped && !b.now.Strict && b.now.Spent < limit:
+	case admitted:
+		next.Spent++
+	case next.Stopped:
+		return b.hold(ctx, c)
+	case next.Spent < limit && !next.Strict:
 		return cloudproviderapi.NewRetryError(fmt.Sprintf("%s, but the %s is still in use, and the deletion "+
 			"budget for such is spent: it is kept until it is no longer in use", c.Why, b.kind.One), heldRetry)
-	case !b.now.Stopped:
-		if err := b.stop(ctx, now); err != nil {
-			return b.refuse(c, err)
-		}
+	default: // It is recorded, so that the window has the same number after a restart.
+		next.Stopped, next.Ends = true, now.Add(b.limits.Hold.Duration)
 	}
-	b.hold(c, now)
-	return b.retryError()
-}
-
-// budget is how many of so many objects may be deleted in a window, at least one.
-func (l Limits) budget(known int) int {
-	const rounding = 1e-9 // A third of 300 is not 100.00000000000001.
-	return max(int(math.Ceil(l.Share*float64(known)-rounding)), l.Minimum, 1)
-}
-
-// spend records, in the store first, that a candidate may be deleted.
-func (b *Budget) spend(ctx context.Context, c Candidate) error {
-	b.now.Spent++
-	if err := b.save(ctx); err != nil {
-		return b.refuse(c, err)
+	if err := b.save(ctx, next); err != nil {
+		return b.refuse(ctx, c, err)
+	}
+	if !admitted {
+		b.reportStop()
+		return b.hold(ctx, c)
 	}
 	b.allowed.Insert(c.UID)
-	b.release(c.UID, c.Object)
+	delete(b.held, c.UID)
 	return nil
 }
 
+// budget is how many of so many objects may be deleted in a window, at least one.
+func budget(limits config.MassDeletion, known int) int {
+	const rounding = 1e-9 // A third of 300 is not 100.00000000000001.
+	return max(int(math.Ceil(limits.Share*float64(known)-rounding)), limits.Minimum, 1)
+}
+
 // refuse returns the error for a candidate that is kept because the window cannot be read or saved.
-func (b *Budget) refuse(c Candidate, err error) error {
+func (b *Budget) refuse(ctx context.Context, c Candidate, err error) error {
 	isRace := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) // Somebody has written since it was read.
-	if c.Object != nil && !isRace {
-		b.events.WarnOnce(c.Object, topicHeld, contract.ReasonMassDeletionGuardFailed, "", fmt.Sprintf(
-			"%s is not deleted, although %s: the mass-deletion guard cannot save its record: %v; allow the CCM to get, "+
-				"create and update configmap %s/%s (see manifests/ccm/base/rbac)",
-			b.kind.One, c.Why, err, contract.GuardNamespace, contract.GuardConfigMap))
+	if !isRace {
+		notify(ctx, contract.ReasonMassDeletionGuardFailed, "", "%s is not deleted, although %s: the mass-deletion guard "+
+			"cannot save its record: %v; allow the CCM to get, create and update configmap %s/%s (see "+
+			"manifests/ccm/base/rbac)", b.kind.One, c.Why, err, contract.GuardNamespace, contract.GuardConfigMap)
 	}
 	return fmt.Errorf("the mass-deletion guard deletes no %s while it cannot save its record: %w", b.kind.One, err)
 }
 
-// stop holds further candidates until the window is over. It is recorded, so that the window has the same
-// number after a restart.
-func (b *Budget) stop(ctx context.Context, now time.Time) error {
-	b.now.Stopped, b.now.Ends = true, now.Add(b.limits.Hold)
-	if err := b.save(ctx); err != nil {
-		return err
-	}
+// reportStop says that the window is stopped.
+func (b *Budget) reportStop() {
 	trips.WithLabelValues(b.kind.One).Inc()
 	message := fmt.Sprintf("Mass deletion stopped (trip %d): more than %d of %d %s %s within %s. "+
-		"No more are deleted for %s. %s. To confirm the deletions, run: %s.", b.now.Number, b.now.Spent, b.now.Known,
-		b.kind.Many, b.kind.Finding, b.limits.Window, b.limits.Hold, b.kind.Remedy, b.confirmCommand())
+		"No more are deleted for %s. %s.", b.now.Number, b.now.Spent, b.now.Known, b.kind.Many, b.kind.Finding,
+		b.limits.Window.Duration, b.limits.Hold.Duration, b.remedy())
 	klog.ErrorS(nil, message)
-	b.events.WarnOnce(b.record, topicStopped, contract.ReasonMassDeletionStopped, fmt.Sprint(b.now.Number), message)
-	return nil
+	b.events.WarnOnce(b.record, "mass-deletion", contract.ReasonMassDeletionStopped, fmt.Sprint(b.now.Number), message)
 }
 
-// confirmCommand is the command with which a person raises the budget of this window.
-func (b *Budget) confirmCommand() string {
-	return fmt.Sprintf("kubectl -n %s annotate --overwrite configmap %s %s=%d",
-		contract.GuardNamespace, contract.GuardConfigMap, b.kind.Confirmation, b.now.Number)
+// remedy is what to do if the deletions are wrong, and with which command a person raises the budget of this window.
+func (b *Budget) remedy() string {
+	return fmt.Sprintf("%s. To confirm the deletions, run: kubectl -n %s annotate --overwrite configmap %s %s=%d",
+		b.kind.Remedy, contract.GuardNamespace, contract.GuardConfigMap, b.kind.Confirmation, b.now.Number)
 }
 
-// hold keeps a candidate, and writes an Event on it.
-func (b *Budget) hold(c Candidate, now time.Time) {
-	b.held[c.UID] = now
-	if c.Object == nil {
-		return
-	}
-	b.events.WarnOnce(c.Object, topicHeld, contract.ReasonMassDeletionHeld, fmt.Sprint(b.now.Number), fmt.Sprintf(
-		"%s is not deleted: %s, but too many others are gone, too (trip %d). %s. To confirm the deletions, run: %s.",
-		b.kind.One, c.Why, b.now.Number, b.kind.Remedy, b.confirmCommand()))
+// hold keeps a candidate.
+func (b *Budget) hold(ctx context.Context, c Candidate) error {
+	b.held[c.UID] = b.clock.Now()
+	notify(ctx, contract.ReasonMassDeletionHeld, fmt.Sprint(b.now.Number), "%s is not deleted: %s, but too many others "+
+		"are gone, too (trip %d). %s.", b.kind.One, c.Why, b.now.Number, b.remedy())
+	return b.retryError()
+}
+
+// notify tells what becomes of a candidate, for an Event on it.
+func notify(ctx context.Context, reason, detail, format string, args ...any) {
+	core.Notify(ctx, core.Notice{Cause: core.Cause{Reason: reason, Detail: detail}, Message: fmt.Sprintf(format, args...)})
 }
 
 // CheckHeld returns an error for a held object until it is time to ask the cloud about it again.
@@ -242,30 +222,22 @@ func (b *Budget) CheckHeld(uid types.UID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	since, isHeld := b.held[uid]
-	now := b.clock.Now()
-	pause := min(maxRecheckPause, b.limits.Hold/5)
-	if !isHeld || b.now.Raised || !now.Before(b.now.Ends) || !now.Before(since.Add(pause)) {
-		return nil
+	pause := min(maxRecheckPause, b.limits.Hold.Duration/5)
+	if isHeld && b.isHolding() && b.clock.Since(since) < pause {
+		return b.retryError()
 	}
-	return b.retryError()
+	return nil
 }
 
-// RecordExists records that an object, which may be held, exists. obj is nil if it has no Events.
-func (b *Budget) RecordExists(uid types.UID, obj core.Object) {
+// RecordExists records that an object, which may be held, exists.
+func (b *Budget) RecordExists(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.allowed.Delete(uid)
 	if _, isHeld := b.held[uid]; isHeld {
 		klog.InfoS("Mass-deletion guard: a held object exists after all and is kept", "kind", b.kind.Many, "uid", uid)
-		b.release(uid, obj)
+		delete(b.held, uid)
 		b.updateMetrics()
-	}
-}
-
-func (b *Budget) release(uid types.UID, obj core.Object) {
-	delete(b.held, uid)
-	if obj != nil {
-		b.events.Resolve(obj, topicHeld)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
@@ -31,21 +32,24 @@ import (
 // and client-go's fake does not.
 type memoryConfigMaps struct {
 	typedcorev1.ConfigMapInterface
-	mu      sync.Mutex
-	stored  corev1.ConfigMap // without a version there is none
-	refusal error            // of every request, unless nil
-	saves   int
+	mu                   sync.Mutex
+	stored               corev1.ConfigMap // without a version there is none
+	getError, writeError error
+	saves                int
 }
 
 var configMapResource = schema.GroupResource{Resource: "configmaps"}
 
+// fail has every request refused, until it is called with nil.
+func (m *memoryConfigMaps) fail(err error) { m.getError, m.writeError = err, err }
+
 func (m *memoryConfigMaps) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.ConfigMap, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.refusal == nil && m.stored.ResourceVersion == "" {
+	if m.getError == nil && m.stored.ResourceVersion == "" {
 		return nil, apierrors.NewNotFound(configMapResource, name)
 	}
-	return m.stored.DeepCopy(), m.refusal
+	return m.stored.DeepCopy(), m.getError
 }
 
 func (m *memoryConfigMaps) Create(
@@ -59,44 +63,46 @@ func (m *memoryConfigMaps) Update(
 ) (*corev1.ConfigMap, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.refusal == nil && c.ResourceVersion != m.stored.ResourceVersion {
-		return nil, apierrors.NewConflict(configMapResource, c.Name, nil)
+	switch {
+	case m.writeError != nil:
+		return &corev1.ConfigMap{}, m.writeError
+	case c.ResourceVersion != m.stored.ResourceVersion:
+		return &corev1.ConfigMap{}, apierrors.NewConflict(configMapResource, c.Name, nil)
 	}
-	if m.refusal == nil {
-		m.saves++
-		m.stored = *c.DeepCopy()
-		m.stored.ResourceVersion = strconv.Itoa(m.saves)
-	}
-	return m.stored.DeepCopy(), m.refusal
+	m.store(*c.DeepCopy())
+	return m.stored.DeepCopy(), nil
+}
+
+func (m *memoryConfigMaps) store(c corev1.ConfigMap) {
+	m.saves++
+	c.ResourceVersion = strconv.Itoa(m.saves)
+	m.stored = c
 }
 
 // confirm does what kubectl annotate does.
 func (m *memoryConfigMaps) confirm(number string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.saves++
-	m.stored.ResourceVersion = strconv.Itoa(m.saves)
 	m.stored.Annotations = map[string]string{"raise": number}
+	m.store(m.stored)
 }
 
-// told are the reasons of Events that were written.
+// told are the Events on the ConfigMap, and the notices about candidates.
 type told struct {
-	mu     sync.Mutex
+	core.Events
 	events []string
 }
 
-func (e *told) WarnOnce(_ core.Object, _, reason, _, message string) { e.add(reason + ": " + message) }
-func (e *told) Note(_ core.Object, reason, message string)           { e.add(reason + ": " + message) }
-func (*told) Resolve(core.Object, string)                            {}
-
-func (e *told) add(event string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.events = append(e.events, event)
+func (e *told) WarnOnce(_ core.Object, _, reason, _, message string) { e.Note(nil, reason, message) }
+func (e *told) Note(_ core.Object, reason, message string) {
+	e.events = append(e.events, reason+": "+message)
 }
 
-// oneThird is the configuration's default.
-var oneThird = Limits{Share: 0.33, Minimum: 1, Window: time.Hour, Hold: 30 * time.Minute}
+// context is one whose notices are told.
+func (e *told) context() context.Context {
+	return core.WithNotices(context.Background(), func(n core.Notice) { e.Note(nil, n.Reason, n.Message) })
+}
+
+// oneThird is the default: 0.33 of all, or one, within an hour, and half an hour's hold.
+var oneThird = config.Default().MassDeletion
 
 // herd are Nodes of which some are reported gone in every round.
 type herd struct {
@@ -131,7 +137,7 @@ func (h *herd) newBudget(key string) *Budget {
 	b := New(Kind{Key: key, Confirmation: "raise", One: "Node", Many: "Nodes", Finding: "were reported gone"},
 		oneThird, h.told)
 	b.clock = h.clock
-	b.Keep(h.record)
+	b.configMaps = h.record
 	b.Watch(h.there.Clone, func() bool { return true })
 	return b
 }
@@ -157,15 +163,12 @@ func (h *herd) round() (went int) {
 }
 
 func (h *herd) ask(id types.UID) (went bool) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: id}}
 	if !h.gone.Has(id) {
-		h.b.RecordExists(id, node)
+		h.b.RecordExists(id)
 		return false
 	}
-	if h.b.CheckHeld(id) != nil {
-		return false
-	}
-	if h.b.Admit(context.Background(), Candidate{UID: id, Object: node, Why: "it is gone", InUse: h.ready}) != nil {
+	if h.b.CheckHeld(id) != nil ||
+		h.b.Admit(h.told.context(), Candidate{UID: id, Why: "it is gone", InUse: h.ready}) != nil {
 		return false
 	}
 	h.there.Delete(id)
@@ -231,7 +234,7 @@ func TestReadyNodesGoMoreRarely(t *testing.T) {
 	assert.Equal(t, 13, h.round())
 	h.requireStopped(true, 67)
 	h.ready = true
-	assert.Zero(t, h.roundsFor(5*oneThird.Hold))
+	assert.Zero(t, h.roundsFor(5*oneThird.Hold.Duration))
 	h.record.confirm(strconv.Itoa(h.b.now.Number))
 	assert.Equal(t, 67, h.roundsFor(2*time.Minute))
 }
@@ -243,10 +246,10 @@ func TestUndeletable(t *testing.T) {
 		for n := range 30 {
 			_ = h.b.Admit(t.Context(), Candidate{UID: uid(n)})
 		}
-		h.wait(oneThird.Hold)
+		h.wait(oneThird.Hold.Duration)
 	}
 	assert.Len(t, h.b.allowed, 30)
-	h.b.RecordExists(uid(0), nil)
+	h.b.RecordExists(uid(0))
 	assert.Len(t, h.b.allowed, 29)
 }
 
@@ -263,7 +266,7 @@ func TestCloudRecovers(t *testing.T) {
 	assert.Zero(t, h.round())
 	h.requireStopped(true, 0)
 	h.end(40, 50, true)
-	h.wait(oneThird.Hold - time.Minute - time.Second)
+	h.wait(oneThird.Hold.Duration - time.Minute - time.Second)
 	assert.Zero(t, h.round())
 	h.wait(time.Second)
 	assert.Equal(t, 10, h.roundsFor(time.Minute), "the next window has a budget of its own")
@@ -271,91 +274,83 @@ func TestCloudRecovers(t *testing.T) {
 }
 
 func TestConfirmation(t *testing.T) {
-	for _, restarts := range []bool{false, true} {
-		t.Run(fmt.Sprintf("restarts: %t", restarts), func(t *testing.T) {
-			h := newHerd(t, 30)
-			h.end(0, 20, true)
-			h.round()
-			h.requireStopped(true, 10)
-			for _, wrong := range []string{"0", "2", "-1", "yes"} {
-				h.record.confirm(wrong)
-				h.requireStopped(true, 10)
-				assert.Zero(t, h.round(), "confirmed is %s", wrong)
-			}
-			h.record.confirm("1")
-			h.b.refresh(t.Context())
-			assert.Contains(t, h.told.events[len(h.told.events)-1], "MassDeletionConfirmed: Trip 1 was confirmed: 10 Nodes")
-			if restarts {
-				h.restart()
-			}
-			h.end(19, 20, false)
-			assert.Equal(t, 9, h.round(), "all of which the cloud says it again")
-			h.wait(oneThird.Hold)
-			h.end(20, 30, true)
-			assert.Equal(t, 4, h.round())
-			h.requireStopped(true, 6)
-			assert.Equal(t, 2, h.b.now.Number, "another window, whose budget nobody has raised")
-			assert.False(t, h.b.now.Strict, "as the one before was confirmed")
-		})
+	h := newHerd(t, 30)
+	h.end(0, 20, true)
+	h.round()
+	for _, wrong := range []string{"0", "2", "-1", "yes"} {
+		h.record.confirm(wrong)
+		h.requireStopped(true, 10)
+		assert.Zero(t, h.round(), "confirmed is %s", wrong)
 	}
+	h.record.confirm("1")
+	h.record.writeError = errors.New("timeout")
+	h.requireStopped(true, 10) // Nothing counts that is not saved.
+	h.record.fail(nil)
+	h.requireStopped(false, 10)
+	assert.Contains(t, h.told.events[len(h.told.events)-1], "MassDeletionConfirmed: Trip 1 was confirmed: 10 Nodes")
+	h.restart()
+	h.end(19, 20, false)
+	assert.Equal(t, 9, h.round(), "all of which the cloud says it again")
+	h.wait(oneThird.Hold.Duration)
+	h.end(20, 30, true)
+	assert.Equal(t, 4, h.round())
+	h.requireStopped(true, 6)
+	assert.Equal(t, 2, h.b.now.Number, "another window, whose budget nobody has raised")
+	assert.False(t, h.b.now.Strict, "as the one before was confirmed")
 }
 
 // What a predecessor spent counts, until the window is over.
 func TestRestarts(t *testing.T) {
-	for name, tc := range map[string]struct {
-		pause time.Duration
-		went  int
-	}{
-		"at once":           {went: 2},
-		"within the window": {pause: oneThird.Window - time.Minute, went: 2},
-		"when that is over": {pause: oneThird.Window, went: 8},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := newHerd(t, 30)
-			h.end(0, 8, true)
-			require.Equal(t, 8, h.round())
-			h.restart()
-			h.wait(tc.pause)
-			h.end(8, 20, true)
-			assert.Equal(t, tc.went, h.round())
-			for range 10 {
-				h.restart()
-				assert.Zero(t, h.round())
-			}
-			h.requireStopped(true, 12-tc.went)
-		})
+	for pause, want := range map[time.Duration]int{0: 2, time.Hour - time.Minute: 2, time.Hour: 8} {
+		h := newHerd(t, 30)
+		h.end(0, 8, true)
+		require.Equal(t, 8, h.round())
+		h.restart()
+		h.wait(pause)
+		h.end(8, 20, true)
+		assert.Equal(t, want, h.round(), "after %s", pause)
+		h.restart()
+		assert.Zero(t, h.round())
+		h.requireStopped(true, 12-want)
 	}
 }
 
-// Before a Node goes the record has it. While that cannot be written none goes.
+// Before a Node goes the record has it. While that cannot be read or written none goes.
 func TestNothingGoesThatCannotBeRecorded(t *testing.T) {
 	h := newHerd(t, 30)
 	h.end(0, 2, true)
-	h.record.refusal = apierrors.NewConflict(configMapResource, "guard", nil)
+	h.record.fail(apierrors.NewConflict(configMapResource, "guard", nil))
 	assert.Zero(t, h.round())
 	assert.Empty(t, h.told.events, "somebody else has written: nothing is wrong")
-	h.record.refusal = apierrors.NewForbidden(configMapResource, "guard", nil)
+	h.record.fail(apierrors.NewForbidden(configMapResource, "guard", nil))
 	assert.Zero(t, h.round())
 	assert.Contains(t, h.told.events[0], "MassDeletionGuardFailed: Node is not deleted, although it is gone: the mass-")
-	h.record.refusal = nil
+	h.record.fail(nil)
 	assert.Equal(t, 2, h.round())
-	h.record.refusal = errors.New("timeout")
-	h.end(2, 4, true)
-	assert.Zero(t, h.round(), "also when it could be read before")
-	h.record.refusal = nil
+	for _, request := range []*error{&h.record.getError, &h.record.writeError} {
+		*request = errors.New("timeout")
+		h.end(2, 4, true)
+		assert.Zero(t, h.round(), "also when it could be read and written before")
+		assert.Equal(t, 2, h.b.now.Spent, "what failed does not count")
+		*request = nil
+	}
 	assert.Equal(t, 2, h.round())
 	assert.Equal(t, 4, h.record.saves, "one for each Node")
+	h.end(4, 30, true)
+	h.record.writeError = errors.New("timeout")
+	assert.Zero(t, h.round())
+	h.requireStopped(false, 0)
+	h.record.fail(nil)
 
 	h.restart()
 	h.b.synced = func() bool { return false }
-	h.end(4, 5, true)
 	assert.Zero(t, h.round(), "nobody knows how many Nodes there are")
 
 	h.record.stored.Data["nodes"] = "{"
 	h.restart()
 	require.ErrorContains(t, h.b.Admit(t.Context(), Candidate{UID: uid(4)}), "delete it to start with an empty record")
 	h.record.stored = corev1.ConfigMap{}
-	assert.Equal(t, 1, h.round())
+	assert.Equal(t, 9, h.round())
 }
 
 // A leader that was replaced and does not know it lets nothing go by what it remembers.
@@ -431,9 +426,9 @@ func TestBudgetProperties(t *testing.T) {
 		round := func() {
 			for _, id := range sets.List(h.there) {
 				if h.ask(id) {
-					require.NoError(rt, h.record.refusal)
+					require.NoError(rt, h.record.writeError)
 					went[h.b.now.Number]++
-					most := oneThird.budget(h.b.now.Known)
+					most := budget(oneThird, h.b.now.Known)
 					require.True(rt, h.b.now.Raised || went[h.b.now.Number] <= most, "%d of %d", went, most)
 				}
 			}
@@ -450,17 +445,18 @@ func TestBudgetProperties(t *testing.T) {
 			"wait":    func(rt *rapid.T) { h.wait(time.Duration(rapid.IntRange(1, 30).Draw(rt, "m")) * time.Minute) },
 			"round":   func(*rapid.T) { round() },
 			"restart": func(*rapid.T) { h.restart() },
-			"crowded": func(*rapid.T) { h.record.refusal = errors.New("timeout") },
-			"mended":  func(*rapid.T) { h.record.refusal = nil },
+			"crowded": func(*rapid.T) { h.record.fail(errors.New("timeout")) },
+			"mended":  func(*rapid.T) { h.record.fail(nil) },
 			"confirm": func(*rapid.T) {
 				if h.record.saves > 0 && h.b.now.Stopped {
 					h.record.confirm(strconv.Itoa(h.b.now.Number))
 				}
 			},
 		})
-		h.record.refusal, h.ready = nil, false
+		h.record.fail(nil)
+		h.ready = false
 		for range 4 * size {
-			h.wait(oneThird.Hold)
+			h.wait(oneThird.Hold.Duration)
 			round()
 		}
 		require.Empty(rt, h.there.Intersection(h.gone))
@@ -468,28 +464,29 @@ func TestBudgetProperties(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	requireGauges := func(want ...float64) {
+	trips.Reset()
+	requireMetrics := func(want ...float64) {
 		t.Helper()
-		for n, gauge := range []*metrics.GaugeVec{active, holds} {
+		stopped, err := testutil.GetCounterMetricValue(trips.WithLabelValues("Node"))
+		require.NoError(t, err)
+		got := []float64{stopped}
+		for _, gauge := range []*metrics.GaugeVec{active, holds} {
 			value, err := testutil.GetGaugeMetricValue(gauge.WithLabelValues("Node"))
 			require.NoError(t, err)
-			require.InDelta(t, want[n], value, 0)
+			got = append(got, value)
 		}
+		require.Equal(t, want, got)
 	}
-	trips.Reset()
 	h := newHerd(t, 10)
 	h.end(0, 9, true)
 	h.round()
-	count, err := testutil.GetCounterMetricValue(trips.WithLabelValues("Node"))
-	require.NoError(t, err)
-	assert.InDelta(t, 1, count, 0)
-	requireGauges(1, 5)
+	requireMetrics(1, 1, 5)
 	h.restart()
 	h.b.refresh(t.Context())
-	requireGauges(1, 0)
+	requireMetrics(1, 1, 0)
 	h.round()
 	h.there.Delete(sets.List(h.there)...)
-	h.wait(oneThird.Hold)
+	h.wait(oneThird.Hold.Duration)
 	h.b.refresh(t.Context())
-	requireGauges(0, 0) // Though nobody calls the guard any more.
+	requireMetrics(1, 0, 0) // Though nobody calls the guard any more.
 }

@@ -14,8 +14,8 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	servicecontroller "k8s.io/cloud-provider/controllers/service"
 	nodeutil "k8s.io/component-helpers/node/util"
-	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
@@ -37,7 +37,7 @@ type Instances struct {
 var _ core.Instances = (*Instances)(nil)
 
 // Limit puts the budget of Nodes around what finds their instances. Call Follow before the controllers start.
-func Limit(inner core.Instances, limits Limits, events core.Events) *Instances {
+func Limit(inner core.Instances, limits config.MassDeletion, events core.Events) *Instances {
 	return &Instances{Instances: inner, Budget: New(ofNodes, limits, events)}
 }
 
@@ -50,10 +50,7 @@ func (i *Instances) Follow(nodes corelisters.NodeLister, synced cache.InformerSy
 // listUIDs are the UIDs of all Nodes.
 func (i *Instances) listUIDs() sets.Set[types.UID] {
 	uids := sets.New[types.UID]()
-	all, err := i.nodes.List(labels.Everything())
-	if err != nil {
-		klog.ErrorS(err, "Listing Nodes") // A lister that reads memory gives none.
-	}
+	all, _ := i.nodes.List(labels.Everything()) // A lister that reads memory gives no error.
 	for _, node := range all {
 		uids.Insert(node.UID)
 	}
@@ -73,7 +70,7 @@ func (i *Instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 func (i *Instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
 	metadata, err := i.Instances.InstanceMetadata(ctx, node)
 	if err == nil {
-		i.RecordExists(node.UID, node)
+		i.RecordExists(node.UID)
 	}
 	return metadata, err
 }
@@ -89,15 +86,17 @@ func (i *Instances) MayDelete(ctx context.Context, node *corev1.Node) (goneReaso
 	case err != nil:
 		return "", err
 	case goneReason == "":
-		i.RecordExists(node.UID, node)
+		i.RecordExists(node.UID)
 		return "", nil
 	case isBeingRemoved(node):
 		return goneReason, nil
 	}
-	if err := i.checkNotReplaced(node); err != nil {
-		return "", err
+	// Upstream lists Nodes at the start of a round and deletes by name, so it could delete the Node of a new instance
+	// that registered since.
+	if now, err := i.nodes.Get(node.Name); err == nil && now.UID != node.UID {
+		return "", fmt.Errorf("node %s has registered again since this check began", node.Name)
 	}
-	err = i.Admit(ctx, Candidate{UID: node.UID, Object: node, Why: goneReason, InUse: isReady(node)})
+	err = i.Admit(ctx, Candidate{UID: node.UID, Why: goneReason, InUse: isReady(node)})
 	if err != nil {
 		return "", err
 	}
@@ -109,16 +108,6 @@ func isBeingRemoved(node *corev1.Node) bool {
 	return node.DeletionTimestamp != nil || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == servicecontroller.ToBeDeletedTaint
 	})
-}
-
-// checkNotReplaced fails if another Node has the name by now. Upstream lists Nodes at the start of a
-// round and deletes by name, so it could delete the Node of a new instance that registered since.
-func (i *Instances) checkNotReplaced(node *corev1.Node) error {
-	now, err := i.nodes.Get(node.Name)
-	if err == nil && now.UID != node.UID {
-		return fmt.Errorf("node %s has registered again since this check began", node.Name)
-	}
-	return nil
 }
 
 func isReady(node *corev1.Node) bool {

@@ -46,7 +46,7 @@ func limitNodes(t *testing.T, f *finder, there ...*corev1.Node) (*Instances, *to
 	}
 	events := &told{}
 	i := Limit(f, oneThird, events)
-	i.Keep(&memoryConfigMaps{})
+	i.configMaps = &memoryConfigMaps{}
 	i.Follow(corelisters.NewNodeLister(indexer), func() bool { return true })
 	return i, events
 }
@@ -105,7 +105,7 @@ func TestHeldNode(t *testing.T) {
 	f := &finder{goneReason: itEnded}
 	i, events := limitNodes(t, f)
 	for n, want := range []string{"", "kept until", "kept until", "kept until"} {
-		_, err := i.InstanceExists(t.Context(), node(types.UID(fmt.Sprint("u", min(n, 1)))))
+		_, err := i.InstanceExists(events.context(), node(types.UID(fmt.Sprint("u", min(n, 1)))))
 		if want == "" {
 			require.NoError(t, err)
 		} else {

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -33,11 +32,6 @@ type window struct {
 	Strict bool `json:"strict,omitempty"`
 }
 
-// next is the window after this one.
-func (w window) next(ends time.Time) window {
-	return window{Number: w.Number + 1, Ends: ends.UTC(), Strict: w.Stopped && !w.Raised}
-}
-
 const (
 	aboutKey = "about" // says what the ConfigMap is
 	about    = "The record of the mass-deletion guard of the cloud controller manager. " +
@@ -45,10 +39,6 @@ const (
 	// requestTimeout bounds a request to the API server: others wait for the budget.
 	requestTimeout = 5 * time.Second
 )
-
-// Keep has the window kept under one key of a ConfigMap that all budgets share. The CCM's Role allows this
-// name only. Call it before Run.
-func (b *Budget) Keep(client typedcorev1.ConfigMapInterface) { b.configMaps = client }
 
 // load reads the window that was saved last, by any replica, and takes in a confirmation.
 func (b *Budget) load(ctx context.Context) error {
@@ -73,8 +63,8 @@ func (b *Budget) load(ctx context.Context) error {
 	if !b.now.Stopped || b.now.Raised || record.Annotations[b.kind.Confirmation] != fmt.Sprint(b.now.Number) {
 		return nil
 	}
-	b.now.Raised = true
-	if err := b.save(ctx); err != nil {
+	stored.Raised = true
+	if err := b.save(ctx, stored); err != nil {
 		return err
 	}
 	message := fmt.Sprintf("Trip %d was confirmed: %d %s are deleted as soon as each is reported gone once more",
@@ -84,31 +74,31 @@ func (b *Budget) load(ctx context.Context) error {
 	return nil
 }
 
-// save writes the window. It fails if somebody else has written since it was read.
-func (b *Budget) save(ctx context.Context) error {
-	text, err := json.Marshal(b.now)
+// save writes the window, and then goes by it. It fails if somebody else has written since it was read.
+func (b *Budget) save(ctx context.Context, next window) error {
+	text, err := json.Marshal(next)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	next := b.record
-	if next.Data == nil {
-		next.Data = map[string]string{}
+	record := b.record.DeepCopy()
+	if record.Data == nil {
+		record.Data = map[string]string{}
 	}
-	next.Data[b.kind.Key], next.Data[aboutKey] = string(text), about
-	if next.Name == "" {
-		next.ObjectMeta = metav1.ObjectMeta{
+	record.Data[b.kind.Key], record.Data[aboutKey] = string(text), about
+	if record.Name == "" {
+		record.ObjectMeta = metav1.ObjectMeta{
 			Name: contract.GuardConfigMap, Namespace: contract.GuardNamespace,
 			Labels: map[string]string{"app.kubernetes.io/managed-by": "cloud-controller-manager"},
 		}
-		b.record, err = b.configMaps.Create(ctx, next, metav1.CreateOptions{})
+		record, err = b.configMaps.Create(ctx, record, metav1.CreateOptions{})
 	} else {
-		b.record, err = b.configMaps.Update(ctx, next, metav1.UpdateOptions{})
+		record, err = b.configMaps.Update(ctx, record, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		b.record = nil
 		return fmt.Errorf("writing the record of the mass-deletion guard: %w", err)
 	}
+	b.record, b.now = record, next
 	return nil
 }

@@ -66,7 +66,7 @@ var GuardedOrphans = guard.Kind{
 // Budget says how many load balancers may be deleted: see package guard.
 type Budget interface {
 	Watch(list func() sets.Set[types.UID], synced kcache.InformerSynced)
-	RecordExists(id types.UID, obj core.Object)
+	RecordExists(id types.UID)
 	CheckHeld(id types.UID) error
 	Admit(ctx context.Context, c guard.Candidate) error
 }
@@ -75,7 +75,7 @@ type Budget interface {
 type unlimited struct{}
 
 func (unlimited) Watch(func() sets.Set[types.UID], kcache.InformerSynced) {}
-func (unlimited) RecordExists(types.UID, core.Object)                     {}
+func (unlimited) RecordExists(types.UID)                                  {}
 func (unlimited) CheckHeld(types.UID) error                               { return nil }
 func (unlimited) Admit(context.Context, guard.Candidate) error            { return nil }
 
@@ -131,7 +131,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context, _ string) error {
 		}
 		switch {
 		case !orphan:
-			s.guard.RecordExists(types.UID(lb.ID), nil)
+			s.guard.RecordExists(types.UID(lb.ID))
 		case clusterUID == "" || lb.Tags[contract.TagClusterUID] != clusterUID:
 			unknown.Insert(lb.ID)
 			s.reportUnknownOwner(&lb, clusterUID)

@@ -18,7 +18,6 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -178,7 +177,7 @@ type fakeBudget struct {
 }
 
 func (b *fakeBudget) Watch(list func() sets.Set[types.UID], _ kcache.InformerSynced) { b.list = list }
-func (b *fakeBudget) RecordExists(id types.UID, _ core.Object)                       { b.exists = append(b.exists, id) }
+func (b *fakeBudget) RecordExists(id types.UID)                                      { b.exists = append(b.exists, id) }
 func (b *fakeBudget) CheckHeld(types.UID) error                                      { return b.held }
 func (b *fakeBudget) Admit(_ context.Context, c guard.Candidate) error {
 	b.admitted = append(b.admitted, string(c.UID)+": "+c.Why)
