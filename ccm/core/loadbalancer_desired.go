@@ -28,25 +28,17 @@ import (
 // balancerSpec is the balancer that a Service asks for, as the cloud is asked to create it: all is set
 // but its address and IP families. Lists are in canonical order.
 type balancerSpec struct {
-	api.LoadBalancerCreate // nil Targets or DeletionProtection: whatever the balancer has
+	svc                    *corev1.Service // with the configuration's annotations
+	api.LoadBalancerCreate                 // nil Targets or DeletionProtection: whatever the balancer has
 	address                addressChoice
 	ipv6                   ipv6Need
 	keepsNoHealthCheck     bool // if the balancer has none, that is no difference
 	// asked is what the Service's annotations say, even if something is wrong with them.
 	asked annotations.Values
-	scope reconcileScope
+	// targetsOnly is for an invalid Service, and for a change of nodes: upstream passes Services that it read at the
+	// start of a round, so their other fields may be out of date. Nothing is created.
+	targetsOnly bool
 }
-
-// reconcileScope is how much of an existing balancer is compared and changed.
-type reconcileScope int
-
-const (
-	wholeBalancer reconcileScope = iota
-	// targetsOnly is for a change of nodes: upstream passes Services that it read at the start of a
-	// round, so their other fields may be out of date. It is also for an invalid Service. Nothing is
-	// created.
-	targetsOnly
-)
 
 // ipv6Need is whether the balancer has an IPv6 address beside its IPv4 address.
 type ipv6Need int
@@ -110,9 +102,8 @@ func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (
 		return spec, err // Its targets follow the Nodes that the configuration selects.
 	}
 	for _, name := range names {
-		with := l.withDefaults(svc, name)
-		if spec, err := newBalancerSpec(l.cluster, with, nodes); err == nil {
-			svc, own = with, spec
+		if spec, err := newBalancerSpec(l.cluster, l.withDefaults(own.svc, name), nodes); err == nil {
+			own = spec
 		}
 	}
 	return own, nil
@@ -146,7 +137,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	}
 	ranges, rangesErr := sourceRangesOf(svc, ipv6)
 	check, checkErr := healthCheckOf(svc, asked)
-	spec := balancerSpec{asked: asked, scope: targetsOnly}
+	spec := balancerSpec{svc: svc, asked: asked, targetsOnly: true}
 	if asked.ErrorOf(annotations.NodeSelector) == nil {
 		spec.Targets = new(targetsOf(nodes, asked.NodeSelector))
 	}
@@ -155,7 +146,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	if err != nil {
 		return spec, withReason(contract.ReasonInvalidService, err)
 	}
-	spec.address, spec.ipv6, spec.scope = address, ipv6, wholeBalancer
+	spec.address, spec.ipv6, spec.targetsOnly = address, ipv6, false
 	spec.keepsNoHealthCheck = !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked)
 	spec.LoadBalancerCreate = api.LoadBalancerCreate{
 		Name:                  balancerName(svc),
@@ -424,22 +415,20 @@ func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 
 // tagsOf are the Service's own tags and ours, by which the balancer is found.
 func tagsOf(cluster *Cluster, svc *corev1.Service, asked annotations.Values, check api.HealthCheck) api.Tags {
-	tags := api.Tags{}
-	maps.Copy(tags, asked.Tags)
-	tags[contract.TagCluster] = cluster.name
-	tags[contract.TagServiceUID] = string(svc.UID)
-	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
-	for key, value := range map[string]string{
+	ours := api.Tags{
+		contract.TagCluster:        cluster.name,
 		contract.TagClusterUID:     cluster.UID(),
+		contract.TagServiceUID:     string(svc.UID),
+		contract.TagService:        svc.Namespace + "/" + svc.Name,
 		contract.TagServiceAddress: asked.Address,
 		contract.TagOnDelete:       string(asked.OnDelete),
 		contract.TagHealthCheck:    string(check.Protocol),
 		contract.TagServiceTags:    tagKeys(asked.Tags),
-	} {
-		if value != "" {
-			tags[key] = value
-		}
 	}
+	maps.DeleteFunc(ours, func(_, value string) bool { return value == "" })
+	tags := api.Tags{}
+	maps.Copy(tags, asked.Tags)
+	maps.Copy(tags, ours)
 	return tags
 }
 

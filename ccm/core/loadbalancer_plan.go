@@ -25,7 +25,7 @@ func planStep(have *api.LoadBalancer, want balancerSpec) *step {
 	}
 	u := update{}
 	u.compareTargets(have, want)
-	if want.scope == wholeBalancer {
+	if !want.targetsOnly {
 		if why := immutableDifferences(have, want); len(why) > 0 {
 			return planReplace(have, want, why)
 		}

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -72,24 +71,22 @@ func notifyOfActive(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalan
 // asks for, or the host name that stands for them. Traffic from inside the cluster must
 // go through a proxy, too (KEP-1860), unless the Service says otherwise. What a network
 // balancer passes on is for its own address, which kube-proxy must take for the Service's.
-func statusOf(svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
-	status := &corev1.LoadBalancerStatus{}
-	if asked.Hostname != "" {
-		status.Ingress = []corev1.LoadBalancerIngress{{Hostname: asked.Hostname}}
-		return status
+func statusOf(want balancerSpec, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
+	if hostname := want.asked.Hostname; hostname != "" {
+		return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: hostname}}}
 	}
-	addresses := map[corev1.IPFamily]string{corev1.IPv4Protocol: lb.Address}
-	if lb.IPv6Address != nil {
-		addresses[corev1.IPv6Protocol] = *lb.IPv6Address
+	addresses := map[corev1.IPFamily]string{
+		corev1.IPv4Protocol: lb.Address, corev1.IPv6Protocol: ptr.Deref(lb.IPv6Address, ""),
 	}
-	families := svc.Spec.IPFamilies
+	families := want.svc.Spec.IPFamilies
 	if len(families) == 0 {
 		families = []corev1.IPFamily{corev1.IPv4Protocol}
 	}
-	mode := cmp.Or(asked.IPMode, corev1.LoadBalancerIPModeProxy)
+	mode := cmp.Or(want.asked.IPMode, corev1.LoadBalancerIPModeProxy)
 	if lb.Kind == api.KindNetwork {
 		mode = corev1.LoadBalancerIPModeVIP
 	}
+	status := &corev1.LoadBalancerStatus{}
 	for _, family := range families {
 		if ip := addresses[family]; ip != "" {
 			status.Ingress = append(status.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})
@@ -113,9 +110,9 @@ type Comparison struct {
 func (l *loadBalancers) Compare(svc *corev1.Service, nodes []*corev1.Node, live []api.LoadBalancer) Comparison {
 	want, err := l.desiredSpec(svc, nodes)
 	if err != nil || len(live) > 1 {
-		want.scope = targetsOnly // EnsureLoadBalancer reports the error.
+		want.targetsOnly = true // EnsureLoadBalancer reports the error.
 	}
-	c := Comparison{TargetsOnly: want.scope == targetsOnly, HasAddress: true}
+	c := Comparison{TargetsOnly: want.targetsOnly, HasAddress: true}
 	var parts []string
 	if len(live) == 0 && !c.TargetsOnly {
 		parts = append(parts, planStep(nil, want).text)
@@ -126,7 +123,7 @@ func (l *loadBalancers) Compare(svc *corev1.Service, nodes []*corev1.Node, live 
 			parts = append(parts, step.text)
 		}
 		if len(live) == 1 {
-			c.Ingress = statusOf(svc, want.asked, &lb).Ingress
+			c.Ingress = statusOf(want, &lb).Ingress
 			c.HasAddress = c.TargetsOnly || slices.EqualFunc(c.Ingress, svc.Status.LoadBalancer.Ingress, isNamedBy)
 		}
 		if step == nil && !c.HasAddress {

@@ -40,22 +40,10 @@ type routes struct {
 	cluster   *Cluster
 	instances *instances
 	nodes     corelisters.NodeLister // set before the controllers start
-	allRoutes sharedRouteList
 	// routedNodes are the names of the Nodes that have routes, by the last list.
 	routedNodes atomic.Pointer[sets.Set[string]]
+	all         sharedRouteList
 }
-
-// sharedRouteList is every route of the project, listed once for all whose routes are refused
-// at the time: after one wrong list upstream creates all of them again.
-type sharedRouteList struct {
-	mu     sync.Mutex
-	at     time.Time
-	routes []api.Route
-	err    error
-}
-
-// routeListMaxAge is for how long a shared list is used.
-const routeListMaxAge = time.Second
 
 var _ Routes = (*routes)(nil)
 
@@ -74,11 +62,25 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
 	}
 	routed := sets.New[string]()
+	var outdated, current []*cloudprovider.Route
 	for _, route := range found {
-		routed.Insert(route.Tags[contract.TagNode])
+		node := route.Tags[contract.TagNode]
+		routed.Insert(node)
+		listed := &cloudprovider.Route{
+			Name: route.Name, TargetNode: types.NodeName(node), DestinationCIDR: route.Destination,
+		}
+		if !r.isOutdated(&route) {
+			current = append(current, listed)
+			continue
+		}
+		// Addresses that the Node does not have tell upstream to delete the route and to
+		// create it anew, in one round and in this order if the list begins with such a one.
+		listed.EnableNodeAddresses = true
+		listed.TargetNodeAddresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: route.InstanceID}}
+		outdated = append(outdated, listed)
 	}
 	r.routedNodes.Store(&routed)
-	return r.toProviderRoutes(found), nil
+	return append(outdated, current...), nil
 }
 
 // listOwnRoutes are the routes of this cluster.
@@ -100,29 +102,6 @@ func (r *routes) IgnoresNode(node *corev1.Node) bool {
 		return routed == nil || !routed.Has(node.Name)
 	}
 	return err != nil
-}
-
-// toProviderRoutes converts the cluster's routes for upstream. Those that are to be replaced
-// come first.
-func (r *routes) toProviderRoutes(own []api.Route) []*cloudprovider.Route {
-	var outdated, current []*cloudprovider.Route
-	for _, route := range own {
-		listed := &cloudprovider.Route{
-			Name:            route.Name,
-			TargetNode:      types.NodeName(route.Tags[contract.TagNode]),
-			DestinationCIDR: route.Destination,
-		}
-		if r.isOutdated(&route) {
-			// Addresses that the Node does not have tell upstream to delete the route and to
-			// create it anew, in one round and in this order if the list begins with such a one.
-			listed.EnableNodeAddresses = true
-			listed.TargetNodeAddresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: route.InstanceID}}
-			outdated = append(outdated, listed)
-		} else {
-			current = append(current, listed)
-		}
-	}
-	return append(outdated, current...)
 }
 
 // CreateRoute makes a route in one call.
@@ -177,7 +156,7 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 // resolveConflict names the conflicting route. If the cloud already has the wanted route, it adopts
 // that one if it is untagged.
 func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) error {
-	all, err := r.allRoutes.list(ctx, r.api)
+	all, err := r.all.list(ctx, r.api)
 	if err != nil {
 		return fmt.Errorf("%w; looking for the conflicting route: %w", refusal, err)
 	}
@@ -198,12 +177,21 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 	return refusal
 }
 
-// list lists every route, unless somebody did so a moment ago. Callers that come meanwhile wait
-// for it and share its result. An error is shared too: they must not try one after the other.
+// sharedRouteList is every route of the project, listed once for all whose routes are refused at the time: after one
+// wrong list upstream creates all of them again.
+type sharedRouteList struct {
+	mu     sync.Mutex
+	at     time.Time
+	routes []api.Route
+	err    error
+}
+
+// list lists every route, unless somebody did so within the last second. Callers that come meanwhile wait for it and
+// share its result. An error is shared too: they must not try one after the other.
 func (l *sharedRouteList) list(ctx context.Context, cloud Cloud) ([]api.Route, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.at.IsZero() || time.Since(l.at) >= routeListMaxAge {
+	if time.Since(l.at) >= time.Second {
 		l.routes, l.err = cloud.ListRoutes(ctx, client.RouteFilter{})
 		l.at = time.Now()
 	}
@@ -216,14 +204,14 @@ func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
 	}
-	for _, have := range found {
-		if have.Name != route.Name || have.Destination != route.DestinationCIDR {
-			continue
-		}
-		if err := r.api.DeleteRoute(ctx, have.ID); err != nil && !client.IsNotFound(err) {
-			return fmt.Errorf("deleting route %s (%s): %w", have.Name, have.ID, err)
-		}
+	n := slices.IndexFunc(found, func(have api.Route) bool {
+		return have.Name == route.Name && have.Destination == route.DestinationCIDR
+	})
+	if n < 0 {
 		return nil
+	}
+	if err := r.api.DeleteRoute(ctx, found[n].ID); err != nil && !client.IsNotFound(err) {
+		return fmt.Errorf("deleting route %s (%s): %w", route.Name, found[n].ID, err)
 	}
 	return nil
 }
