@@ -1,7 +1,6 @@
 package core
 
-// Services of type LoadBalancer. Each call goes through the same steps, and each
-// step has a file:
+// Services of type LoadBalancer. Each call goes through the same steps, and each step has a file:
 //
 //	desired  loadbalancer_desired.go  what the Service asks for
 //	observe  loadbalancer_observe.go  what the cloud has
@@ -32,11 +31,8 @@ type loadBalancers struct {
 	defaults map[string]string
 }
 
-var _ LoadBalancers = (*loadBalancers)(nil)
-
-// GetLoadBalancer tells whether the Service has a balancer, or several, that the
-// cloud is not already deleting. Upstream's controller calls it before it deletes,
-// and does not delete what this does not report.
+// GetLoadBalancer tells whether the Service has a balancer, or several, that the cloud is not already deleting.
+// Upstream's controller calls it before it deletes, and does not delete what this does not report.
 func (l *loadBalancers) GetLoadBalancer(
 	ctx context.Context, _ string, svc *corev1.Service,
 ) (*corev1.LoadBalancerStatus, bool, error) {
@@ -96,25 +92,23 @@ func (l *loadBalancers) UpdateLoadBalancer(
 		return honorRetryAfter(errors.Join(err, l.followNodes(ctx, want)))
 	}
 	lb, err := l.reconcileTargets(ctx, want)
-	if err == nil && lb == nil {
-		err = pendingError("service %s/%s has no load balancer to update", svc.Namespace, svc.Name)
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return honorRetryAfter(err)
+	case lb == nil:
+		return pendingError("service %s/%s has no load balancer to update", svc.Namespace, svc.Name)
 	}
 	notifyOfActive(ctx, nodes, lb)
 	return nil
 }
 
-// EnsureLoadBalancerDeleted deletes every balancer that carries the Service's
-// tags. A cloud never takes a deletion back, so one that is being deleted counts
-// as deleted.
+// EnsureLoadBalancerDeleted deletes every balancer that carries the Service's tags. A cloud never takes a deletion
+// back, so one that is being deleted counts as deleted.
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *corev1.Service) error {
 	return honorRetryAfter(l.reconcileDeletion(ctx, svc))
 }
 
-// reconcile makes the balancer what the Service asks for, and returns it as the cloud then
-// has it.
+// reconcile makes the balancer what the Service asks for, and returns it as the cloud then has it.
 func (l *loadBalancers) reconcile(ctx context.Context, want balancerSpec) (*api.LoadBalancer, error) {
 	have, err := l.observe(ctx, want.svc)
 	if err != nil {

@@ -32,11 +32,11 @@ func (l *loadBalancers) planAndApply(
 		lb, err := l.applyStep(ctx, have, want)
 		ended := endedTargets(err, ptr.Deref(want.Targets, nil))
 		switch {
-		case err == nil && ipv6Refusal != nil:
-			notify(ctx, contract.ReasonIPv4Only,
-				"The cloud has no IPv6 addresses, so the Service, which prefers dual stack, gets IPv4 only: %v", ipv6Refusal)
-			return lb, nil
 		case err == nil:
+			if ipv6Refusal != nil {
+				notify(ctx, contract.ReasonIPv4Only, "The cloud has no IPv6 addresses, so the Service, "+
+					"which prefers dual stack, gets IPv4 only: %v", ipv6Refusal)
+			}
 			return lb, nil
 		case have == nil && want.ipv6 == ipv6Preferred && isIPFamilyRefusal(err):
 			want.ipv6, ipv6Refusal = ipv6NotWanted, err
@@ -72,16 +72,14 @@ func (l *loadBalancers) applyStep(
 	return lb, nil
 }
 
-// isIPFamilyRefusal tells whether the cloud refused a balancer because it does not
-// have these IP families.
+// isIPFamilyRefusal tells whether the cloud refused a balancer because it does not have these IP families.
 func isIPFamilyRefusal(err error) bool {
 	var refused *client.Error
 	return errors.As(err, &refused) && refused.Problem.Code == api.InvalidRequest && refused.Problem.Fields != nil &&
 		slices.ContainsFunc(*refused.Problem.Fields, func(f api.ProblemField) bool { return f.Field == "ipFamilies" })
 }
 
-// endedTargets are the instance IDs of the targets that the cloud refused by their
-// place in the request.
+// endedTargets are the instance IDs of the targets that the cloud refused by their place in the request.
 func endedTargets(err error, targets api.Targets) []string {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Problem.Code != api.UnknownInstance || refused.Problem.Fields == nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// When upstream's controller is told to call again. A plain error would make it
-// wait 5 s, then up to 300 s.
+// When upstream's controller is told to call again. A plain error would make it wait 5 s, then up to 300 s.
 const (
 	// provisioningRetry is for a balancer that is still being built.
 	provisioningRetry = 300 * time.Millisecond
@@ -27,26 +26,21 @@ const (
 	failedStateRetry = 5 * time.Second
 )
 
-// checkActive is nil for a balancer that is active. For another, the error says
-// when to call again.
+// checkActive is nil for a balancer that is active. For another, the error says when to call again.
 func checkActive(lb *api.LoadBalancer) error {
 	switch lb.State {
 	case api.LoadBalancerActive:
 		return nil
 	case api.LoadBalancerError:
-		return &delayedRetryError{failedStateError(lb), failedStateRetry}
+		reason := contract.ReasonLoadBalancerFailed
+		if lb.StateReasonCode == api.ReasonCannotListen {
+			reason = contract.ReasonPortCannotBeBound
+		}
+		return &delayedRetryError{newReasonError(reason, "load balancer %s (%s) is in error: %s",
+			lb.Name, lb.ID, stateReason(lb.StateReason)), failedStateRetry}
 	default:
 		return pendingError("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State)
 	}
-}
-
-// failedStateError is the error of a balancer in state error.
-func failedStateError(lb *api.LoadBalancer) error {
-	reason := contract.ReasonLoadBalancerFailed
-	if lb.StateReasonCode == api.ReasonCannotListen {
-		reason = contract.ReasonPortCannotBeBound
-	}
-	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, stateReason(lb.StateReason))
 }
 
 // stateReason is the cloud's reason for the state of a resource.
@@ -67,10 +61,9 @@ func notifyOfActive(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalan
 	}
 }
 
-// statusOf names the balancer's addresses of the families that the Service
-// asks for, or the host name that stands for them. Traffic from inside the cluster must
-// go through a proxy, too (KEP-1860), unless the Service says otherwise. What a network
-// balancer passes on is for its own address, which kube-proxy must take for the Service's.
+// statusOf names the balancer's addresses of the families that the Service asks for, or the host name that stands for
+// them. Traffic from inside the cluster must go through a proxy, too (KEP-1860), unless the Service says otherwise.
+// What a network balancer passes on is for its own address, which kube-proxy must take for the Service's.
 func statusOf(want balancerSpec, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	if hostname := want.asked.Hostname; hostname != "" {
 		return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: hostname}}}

@@ -1,9 +1,8 @@
 package core
 
-// Routes lead from the cloud to the pods, one for each Node and range. Upstream's route
-// controller deletes each listed route that no Node wants, and creates each that is missing.
-// A route names its Node in its tags, so the list takes one call, and no doubt about instances
-// can cost a route.
+// Routes lead from the cloud to the pods, one for each Node and range. Upstream's route controller deletes each listed
+// route that no Node wants, and creates each that is missing. A route names its Node in its tags, so the list takes
+// one call, and no doubt about instances can cost a route.
 //
 // A route is the cluster's by the cluster's UID in its tags, as a balancer is: clusters may share
 // a name. A route without that tag, of an older release, is adopted when it conflicts with the same
@@ -45,17 +44,14 @@ type routes struct {
 	all         sharedRouteList
 }
 
-var _ Routes = (*routes)(nil)
-
 // Follow sets where Nodes are looked up.
 func (r *routes) Follow(nodes corelisters.NodeLister) { r.nodes = nodes }
 
 // ListRoutes lists the cluster's routes, all of them or none.
 //
-// None is called a blackhole, whatever the cloud calls it: upstream deletes blackholes, and
-// creates them again in its next round, which may be half a day away. Instead, the route of a
-// stopped instance waits for its start, one of an ended instance is deleted with its Node, and
-// one whose Node has become another instance is replaced.
+// None is called a blackhole, whatever the cloud calls it: upstream deletes blackholes, and creates them again in its
+// next round, which may be half a day away. Instead, the route of a stopped instance waits for its start, one of an
+// ended instance is deleted with its Node, and one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	found, err := r.listOwnRoutes(ctx)
 	if err != nil {
@@ -128,8 +124,7 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 // errOnlyIPv4 is final: a retry is useless.
 var errOnlyIPv4 = newReasonError(contract.ReasonRouteNotSupported, "the cloud routes IPv4 only")
 
-// createRoute makes a route. One that is already as it should be will do: the list that lacked
-// it may have been stale.
+// createRoute makes a route. One that is already as it should be will do: the list that lacked it may have been stale.
 func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *cloudprovider.Route) error {
 	instance, err := r.instances.FindInstance(ctx, node)
 	if err != nil {
@@ -240,8 +235,7 @@ func prefixesOverlap(a, b string) bool {
 	return errX == nil && errY == nil && x.Overlaps(y)
 }
 
-// errClusterUnknown means that the cluster's own routes cannot be told from others yet. None is
-// created or deleted.
+// errClusterUnknown means that the cluster's own routes cannot be told from others yet. None is created or deleted.
 var errClusterUnknown = errors.New("this cluster's UID is not known yet")
 
 // routeFilter is the filter of the cloud's list that the cluster's routes match. It fails as long as the UID is to
