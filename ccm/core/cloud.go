@@ -7,8 +7,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// Cloud is what the cloud controller manager asks of the cloud, and has it do. fakecloud/client
-// implements it.
+// Cloud is what the cloud controller manager asks of the cloud, and has it do. fakecloud/client implements it.
 //
 // An error for which client.IsNotFound is true means that the resource does not exist. Any other error
 // means that nothing is known.

@@ -60,9 +60,8 @@ const (
 	ownershipUnknown
 )
 
-// ownershipOf tells from a cloud resource's tags which cluster owns it. The UID decides,
-// whatever the name. A resource without a UID was made before the cluster's UID was known, so
-// its name decides.
+// ownershipOf tells from a cloud resource's tags which cluster owns it. The UID decides, whatever the name. A resource
+// without a UID was made before the cluster's UID was known, so its name decides.
 func (c *Cluster) ownershipOf(tags api.Tags) ownership {
 	uid, ours := tags[contract.TagClusterUID], c.UID()
 	hasName := tags[contract.TagCluster] == c.name

@@ -34,8 +34,6 @@ type instances struct {
 	addresses config.NodeAddresses // which of its addresses the Node has
 }
 
-var _ Instances = (*instances)(nil)
-
 // InstanceExists is false only if the cloud said, for our project, that the instance does not exist or has
 // ended. A stopped instance exists. For a Node without a provider ID, a list without its name proves nothing:
 // its ended instance must be seen.
@@ -99,7 +97,7 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	}
 	addresses := i.nodeAddresses(instance, node.Name)
 	// Upstream writes what it is given, and would take the Node's address from it.
-	if !slices.ContainsFunc(addresses, isInternalAddress) {
+	if !slices.ContainsFunc(addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }) {
 		return nil, fmt.Errorf("instance %s has no internal address that nodeAddresses in the cloud config allows: "+
 			"it has %v", instance.ID, instance.Addresses)
 	}
@@ -146,8 +144,6 @@ func (i *instances) usableIP(a api.Address, t corev1.NodeAddressType, family str
 		return netip.MustParsePrefix(r).Contains(unmapped) // The configuration was validated.
 	})
 }
-
-func isInternalAddress(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }
 
 // checkKubeletNodeIP makes upstream's own check beforehand: a kubelet's --node-ip that is not
 // among the instance's addresses keeps the Node tainted, which upstream only logs.

@@ -1,7 +1,6 @@
 package core
 
-// Services of type LoadBalancer. Each call goes through the same steps, and each
-// step has a file:
+// Services of type LoadBalancer. Each call goes through the same steps, and each step has a file:
 //
 //	desired  loadbalancer_desired.go  what the Service asks for
 //	observe  loadbalancer_observe.go  what the cloud has
@@ -32,11 +31,8 @@ type loadBalancers struct {
 	defaults map[string]string
 }
 
-var _ LoadBalancers = (*loadBalancers)(nil)
-
-// GetLoadBalancer tells whether the Service has a balancer, or several, that the
-// cloud is not already deleting. Upstream's controller calls it before it deletes,
-// and does not delete what this does not report.
+// GetLoadBalancer tells whether the Service has a balancer, or several, that the cloud is not already deleting.
+// Upstream's controller calls it before it deletes, and does not delete what this does not report.
 func (l *loadBalancers) GetLoadBalancer(
 	ctx context.Context, _ string, svc *corev1.Service,
 ) (*corev1.LoadBalancerStatus, bool, error) {
@@ -49,7 +45,7 @@ func (l *loadBalancers) GetLoadBalancer(
 		return nil, false, nil
 	}
 	want, _ := l.desiredSpec(svc, nil) // EnsureLoadBalancer reports its error.
-	return statusOf(svc, want.asked, &found[0]), true, nil
+	return statusOf(want, &found[0]), true, nil
 }
 
 // GetLoadBalancerName is unique per Service object and tells a person which.
@@ -68,10 +64,10 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	want, err := l.desiredSpec(svc, nodes)
 	var lb *api.LoadBalancer
 	if err == nil {
-		lb, err = l.reconcile(ctx, svc, want)
+		lb, err = l.reconcile(ctx, want)
 	}
 	if NeedsIntervention(err) {
-		err = errors.Join(err, l.followNodes(ctx, svc, want))
+		err = errors.Join(err, l.followNodes(ctx, want))
 	}
 	if err == nil {
 		err = checkActive(lb)
@@ -80,7 +76,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 		return nil, honorRetryAfter(err)
 	}
 	notifyOfActive(ctx, nodes, lb)
-	return statusOf(svc, want.asked, lb), nil
+	return statusOf(want, lb), nil
 }
 
 // UpdateLoadBalancer follows a change of the node set, and nothing else, whatever else the
@@ -93,32 +89,28 @@ func (l *loadBalancers) UpdateLoadBalancer(
 	}
 	want, err := l.desiredSpec(svc, nodes)
 	if err != nil {
-		return honorRetryAfter(errors.Join(err, l.followNodes(ctx, svc, want)))
+		return honorRetryAfter(errors.Join(err, l.followNodes(ctx, want)))
 	}
-	lb, err := l.reconcileTargets(ctx, svc, want)
-	if err == nil && lb == nil {
-		err = pendingError("service %s/%s has no load balancer to update", svc.Namespace, svc.Name)
-	}
-	if err != nil {
+	lb, err := l.reconcileTargets(ctx, want)
+	switch {
+	case err != nil:
 		return honorRetryAfter(err)
+	case lb == nil:
+		return pendingError("service %s/%s has no load balancer to update", svc.Namespace, svc.Name)
 	}
 	notifyOfActive(ctx, nodes, lb)
 	return nil
 }
 
-// EnsureLoadBalancerDeleted deletes every balancer that carries the Service's
-// tags. A cloud never takes a deletion back, so one that is being deleted counts
-// as deleted.
+// EnsureLoadBalancerDeleted deletes every balancer that carries the Service's tags. A cloud never takes a deletion
+// back, so one that is being deleted counts as deleted.
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *corev1.Service) error {
 	return honorRetryAfter(l.reconcileDeletion(ctx, svc))
 }
 
-// reconcile makes the balancer what the Service asks for, and returns it as the cloud then
-// has it.
-func (l *loadBalancers) reconcile(
-	ctx context.Context, svc *corev1.Service, want balancerSpec,
-) (*api.LoadBalancer, error) {
-	have, err := l.observe(ctx, svc)
+// reconcile makes the balancer what the Service asks for, and returns it as the cloud then has it.
+func (l *loadBalancers) reconcile(ctx context.Context, want balancerSpec) (*api.LoadBalancer, error) {
+	have, err := l.observe(ctx, want.svc)
 	if err != nil {
 		return nil, err
 	}
@@ -128,29 +120,25 @@ func (l *loadBalancers) reconcile(
 	if err := l.resolveAddress(ctx, have, &want); err != nil {
 		return nil, err
 	}
-	return l.planAndApply(ctx, svc, have, want)
+	return l.planAndApply(ctx, have, want)
 }
 
 // reconcileTargets updates the targets of the balancer to those wanted, and returns it as the cloud then has it;
 // nil if the Service has none. Where it changed meanwhile it looks once more and tries again at once: upstream would
 // write a Warning first.
-func (l *loadBalancers) reconcileTargets(
-	ctx context.Context, svc *corev1.Service, want balancerSpec,
-) (*api.LoadBalancer, error) {
-	want.scope = targetsOnly
-	lb, err := l.updateTargets(ctx, svc, want)
+func (l *loadBalancers) reconcileTargets(ctx context.Context, want balancerSpec) (*api.LoadBalancer, error) {
+	want.targetsOnly = true
+	lb, err := l.updateTargets(ctx, want)
 	if IsPending(err) {
-		lb, err = l.updateTargets(ctx, svc, want)
+		lb, err = l.updateTargets(ctx, want)
 	}
 	return lb, err
 }
 
 // updateTargets makes one try of reconcileTargets. If several balancers have the Service's tags, all are
 // updated: each may have clients.
-func (l *loadBalancers) updateTargets(
-	ctx context.Context, svc *corev1.Service, want balancerSpec,
-) (*api.LoadBalancer, error) {
-	found, err := l.findBalancers(ctx, svc)
+func (l *loadBalancers) updateTargets(ctx context.Context, want balancerSpec) (*api.LoadBalancer, error) {
+	found, err := l.findBalancers(ctx, want.svc)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +149,7 @@ func (l *loadBalancers) updateTargets(
 	var lb *api.LoadBalancer
 	var errs []error
 	for _, have := range live {
-		lb, err = l.planAndApply(ctx, svc, &have, want)
+		lb, err = l.planAndApply(ctx, &have, want)
 		errs = append(errs, err)
 	}
 	if len(errs) == 1 {
@@ -172,11 +160,11 @@ func (l *loadBalancers) updateTargets(
 
 // followNodes updates the targets of a Service whose other wishes are refused. A Service that never
 // had a balancer costs no call.
-func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, want balancerSpec) error {
-	if len(svc.Status.LoadBalancer.Ingress) == 0 {
+func (l *loadBalancers) followNodes(ctx context.Context, want balancerSpec) error {
+	if len(want.svc.Status.LoadBalancer.Ingress) == 0 {
 		return nil
 	}
-	_, err := l.reconcileTargets(ctx, svc, want)
+	_, err := l.reconcileTargets(ctx, want)
 	if IsPending(err) {
 		// Retry later: what else is wrong with the Service lasts.
 		return cloudproviderapi.NewRetryError(err.Error(), failedStateRetry)

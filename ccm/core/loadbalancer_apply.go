@@ -25,42 +25,43 @@ import (
 // it tries again without what the Service can do without: an IPv6 address that it only prefers, and targets
 // whose instance has ended.
 func (l *loadBalancers) planAndApply(
-	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec,
+	ctx context.Context, have *api.LoadBalancer, want balancerSpec,
 ) (*api.LoadBalancer, error) {
 	var ipv6Refusal error
 	for {
-		lb, err := l.applyStep(ctx, svc, have, planStep(have, want))
+		lb, err := l.applyStep(ctx, have, want)
 		ended := endedTargets(err, ptr.Deref(want.Targets, nil))
 		switch {
-		case err == nil && ipv6Refusal != nil:
-			notify(ctx, contract.ReasonIPv4Only,
-				"The cloud has no IPv6 addresses, so the Service, which prefers dual stack, gets IPv4 only: %v", ipv6Refusal)
-			return lb, nil
 		case err == nil:
+			if ipv6Refusal != nil {
+				notify(ctx, contract.ReasonIPv4Only, "The cloud has no IPv6 addresses, so the Service, "+
+					"which prefers dual stack, gets IPv4 only: %v", ipv6Refusal)
+			}
 			return lb, nil
 		case have == nil && want.ipv6 == ipv6Preferred && isIPFamilyRefusal(err):
 			want.ipv6, ipv6Refusal = ipv6NotWanted, err
 		case len(ended) > 0:
 			// Their Nodes go too, but later; the other targets must not wait. However many the cloud names at a time, each
 			// round leaves fewer.
-			klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(svc), "instances", ended)
+			klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(want.svc), "instances", ended)
 			want.Targets = new(slices.DeleteFunc(slices.Clone(*want.Targets), func(t api.Target) bool {
 				return slices.Contains(ended, t.InstanceID)
 			}))
 		default:
-			return nil, l.explainRefusal(ctx, svc, want, err)
+			return nil, l.explainRefusal(ctx, want, err)
 		}
 	}
 }
 
 // applyStep makes the planned call and returns the balancer as it leaves it; without a step, as it was.
 func (l *loadBalancers) applyStep(
-	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, step *step,
+	ctx context.Context, have *api.LoadBalancer, want balancerSpec,
 ) (*api.LoadBalancer, error) {
+	step := planStep(have, want)
 	if step == nil {
 		return have, nil
 	}
-	klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.text)
+	klog.InfoS("Load balancer", "service", klog.KObj(want.svc), "step", step.text)
 	lb, err := step.apply(ctx, l.api)
 	if err != nil {
 		return nil, fmt.Errorf("%w (step: %s)", err, step.text)
@@ -71,16 +72,14 @@ func (l *loadBalancers) applyStep(
 	return lb, nil
 }
 
-// isIPFamilyRefusal tells whether the cloud refused a balancer because it does not
-// have these IP families.
+// isIPFamilyRefusal tells whether the cloud refused a balancer because it does not have these IP families.
 func isIPFamilyRefusal(err error) bool {
 	var refused *client.Error
 	return errors.As(err, &refused) && refused.Problem.Code == api.InvalidRequest && refused.Problem.Fields != nil &&
 		slices.ContainsFunc(*refused.Problem.Fields, func(f api.ProblemField) bool { return f.Field == "ipFamilies" })
 }
 
-// endedTargets are the instance IDs of the targets that the cloud refused by their
-// place in the request.
+// endedTargets are the instance IDs of the targets that the cloud refused by their place in the request.
 func endedTargets(err error, targets api.Targets) []string {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Problem.Code != api.UnknownInstance || refused.Problem.Fields == nil {
@@ -98,12 +97,10 @@ func endedTargets(err error, targets api.Targets) []string {
 
 // explainRefusal returns what an error of applyStep means for the Service: an
 // api.RetryError where a retry will help, else the error with its reason.
-func (l *loadBalancers) explainRefusal(
-	ctx context.Context, svc *corev1.Service, want balancerSpec, err error,
-) error {
+func (l *loadBalancers) explainRefusal(ctx context.Context, want balancerSpec, err error) error {
 	switch {
 	case client.HasCode(err, api.NameTaken):
-		return l.explainNameTaken(ctx, svc, want.Name)
+		return l.explainNameTaken(ctx, want)
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		return pendingError("the load balancer has changed meanwhile; retrying: %v", err)
 	case client.HasCode(err, api.Protected): // It would have to be replaced.
@@ -120,7 +117,8 @@ func (l *loadBalancers) explainRefusal(
 
 // explainNameTaken finds the balancer that has the wanted name. If it is the Service's own, the list
 // that did not show it was wrong, and the next call will find it.
-func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Service, name string) error {
+func (l *loadBalancers) explainNameTaken(ctx context.Context, want balancerSpec) error {
+	name := want.Name
 	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 	if err != nil {
 		return fmt.Errorf("looking for the load balancer named %s: %w", name, err)
@@ -129,7 +127,7 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 		return pendingError("the name of load balancer %s was taken by one that no longer exists; retrying", name)
 	}
 	other := found[0]
-	if l.isOwnedBy(svc, &other) {
+	if l.isOwnedBy(want.svc, &other) {
 		return cloudproviderapi.NewRetryError(
 			fmt.Sprintf("load balancer %s (%s) exists after all; retrying", name, other.ID), failedStateRetry)
 	}
@@ -144,7 +142,6 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 // reconcileDeletion deletes all balancers of the Service. Where one changed or went meanwhile it looks once
 // more and tries again at once: upstream delays the retry of a deletion by seconds.
 func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
-	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
 	for attempt := 0; ; attempt++ {
 		found, err := l.findBalancers(ctx, svc)
 		if err != nil {
@@ -153,7 +150,7 @@ func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Servi
 		var errs []error
 		hasChanged := false
 		for _, lb := range WithoutDeleting(found) {
-			err := l.deleteBalancer(ctx, svc, asked, &lb)
+			err := l.deleteBalancer(ctx, svc, &lb)
 			isGone := client.IsNotFound(err)
 			hasChanged = hasChanged || isGone || client.HasCode(err, api.PreconditionFailed)
 			if !isGone {
@@ -168,10 +165,8 @@ func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Servi
 
 // deleteBalancer deletes one balancer, or keeps it as the Service says. The error is client.IsNotFound if it was
 // gone already.
-func (l *loadBalancers) deleteBalancer(
-	ctx context.Context, svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer,
-) error {
-	onDelete, err := l.onDeletionOf(svc, asked, lb)
+func (l *loadBalancers) deleteBalancer(ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer) error {
+	onDelete, err := l.onDeletionOf(svc, lb)
 	switch {
 	case err != nil:
 		return err
@@ -200,9 +195,8 @@ func (l *loadBalancers) deleteBalancer(
 
 // onDeletionOf is what becomes of the balancer when its Service is deleted. The Service or the
 // configuration decides; the balancer's tag does if the Service is gone already, and has no type.
-func (l *loadBalancers) onDeletionOf(
-	svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer,
-) (annotations.OnDeletion, error) {
+func (l *loadBalancers) onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
+	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
 	tagged := annotations.OnDeletion(lb.Tags[contract.TagOnDelete])
 	onDelete := cmp.Or(asked.OnDelete, annotations.OnDeletion(l.defaults[annotations.OnDelete]))
 	switch err := asked.ErrorOf(annotations.OnDelete); {

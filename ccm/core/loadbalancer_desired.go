@@ -28,25 +28,17 @@ import (
 // balancerSpec is the balancer that a Service asks for, as the cloud is asked to create it: all is set
 // but its address and IP families. Lists are in canonical order.
 type balancerSpec struct {
-	api.LoadBalancerCreate // nil Targets or DeletionProtection: whatever the balancer has
+	svc                    *corev1.Service // with the configuration's annotations
+	api.LoadBalancerCreate                 // nil Targets or DeletionProtection: whatever the balancer has
 	address                addressChoice
 	ipv6                   ipv6Need
 	keepsNoHealthCheck     bool // if the balancer has none, that is no difference
 	// asked is what the Service's annotations say, even if something is wrong with them.
 	asked annotations.Values
-	scope reconcileScope
+	// targetsOnly is for an invalid Service, and for a change of nodes: upstream passes Services that it read at the
+	// start of a round, so their other fields may be out of date. Nothing is created.
+	targetsOnly bool
 }
-
-// reconcileScope is how much of an existing balancer is compared and changed.
-type reconcileScope int
-
-const (
-	wholeBalancer reconcileScope = iota
-	// targetsOnly is for a change of nodes: upstream passes Services that it read at the start of a
-	// round, so their other fields may be out of date. It is also for an invalid Service. Nothing is
-	// created.
-	targetsOnly
-)
 
 // ipv6Need is whether the balancer has an IPv6 address beside its IPv4 address.
 type ipv6Need int
@@ -55,8 +47,7 @@ const (
 	ipv6NotWanted ipv6Need = iota
 	// ipv6Preferred: without it, the Service has IPv4 to fall back to.
 	ipv6Preferred
-	// ipv6Required: without it, the Service lacks an address of a family that it
-	// asks for.
+	// ipv6Required: without it, the Service lacks an address of a family that it asks for.
 	ipv6Required
 )
 
@@ -82,8 +73,7 @@ func (a addressChoice) isHeldBy(lb *api.LoadBalancer) bool {
 	return true
 }
 
-// indexIn is the index of the chosen address, -1 if it is not there. A name comes before an
-// ID that reads the same.
+// indexIn is the index of the chosen address, -1 if it is not there. A name comes before an ID that reads the same.
 func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 	if a.ip != "" {
 		return slices.IndexFunc(reserved, func(r api.ReservedAddress) bool { return r.IP == a.ip })
@@ -110,9 +100,8 @@ func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (
 		return spec, err // Its targets follow the Nodes that the configuration selects.
 	}
 	for _, name := range names {
-		with := l.withDefaults(svc, name)
-		if spec, err := newBalancerSpec(l.cluster, with, nodes); err == nil {
-			svc, own = with, spec
+		if spec, err := newBalancerSpec(l.cluster, l.withDefaults(own.svc, name), nodes); err == nil {
+			own = spec
 		}
 	}
 	return own, nil
@@ -129,9 +118,8 @@ func (l *loadBalancers) withDefaults(svc *corev1.Service, names ...string) *core
 	return &with
 }
 
-// newBalancerSpec reads the Service and makes no call. Its error is about the Service, whole. With it
-// comes a spec of the targets alone. If the Service does not say which Nodes it means, they stay as they
-// are.
+// newBalancerSpec reads the Service and makes no call. Its error is about the Service, whole. With it comes a spec of
+// the targets alone. If the Service does not say which Nodes it means, they stay as they are.
 func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
 	asked, annotationsErr := annotations.Parse(svc.Annotations)
 	listeners := listenersOf(svc, asked)
@@ -146,7 +134,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	}
 	ranges, rangesErr := sourceRangesOf(svc, ipv6)
 	check, checkErr := healthCheckOf(svc, asked)
-	spec := balancerSpec{asked: asked, scope: targetsOnly}
+	spec := balancerSpec{svc: svc, asked: asked, targetsOnly: true}
 	if asked.ErrorOf(annotations.NodeSelector) == nil {
 		spec.Targets = new(targetsOf(nodes, asked.NodeSelector))
 	}
@@ -155,7 +143,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	if err != nil {
 		return spec, withReason(contract.ReasonInvalidService, err)
 	}
-	spec.address, spec.ipv6, spec.scope = address, ipv6, wholeBalancer
+	spec.address, spec.ipv6, spec.targetsOnly = address, ipv6, false
 	spec.keepsNoHealthCheck = !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked)
 	spec.LoadBalancerCreate = api.LoadBalancerCreate{
 		Name:                  balancerName(svc),
@@ -230,8 +218,7 @@ func listenersOf(svc *corev1.Service, asked annotations.Values) api.Listeners {
 	return listeners
 }
 
-// validatePortAnnotations refuses annotations for ports that the Service does not
-// have.
+// validatePortAnnotations refuses annotations for ports that the Service does not have.
 func validatePortAnnotations(asked annotations.Values, listeners api.Listeners) error {
 	var errs []error
 	if ports := asked.ConnectionLimit.UnusedPorts(listeners); len(ports) > 0 {
@@ -276,8 +263,7 @@ func addressOf(svc *corev1.Service, asked annotations.Values) (addressChoice, er
 	return addressChoice{ip: ip.String()}, errors.Join(errs...)
 }
 
-// ipv6NeedOf requires IPv6 if the Service has it, unless it only prefers both families and has IPv4 to
-// fall back to.
+// ipv6NeedOf requires IPv6 if the Service has it, unless it only prefers both families and has IPv4 to fall back to.
 func ipv6NeedOf(svc *corev1.Service) ipv6Need {
 	policy := svc.Spec.IPFamilyPolicy
 	switch {
@@ -290,9 +276,8 @@ func ipv6NeedOf(svc *corev1.Service) ipv6Need {
 	return ipv6Required
 }
 
-// sourceRangesOf reads the field, else the annotation that upstream's helpers
-// still read. A range of everyone becomes no range at all, unless it leaves out a
-// family: in the cloud, ranges of one family keep out all of the other.
+// sourceRangesOf reads the field, else the annotation that upstream's helpers still read. A range of everyone becomes
+// no range at all, unless it leaves out a family: in the cloud, ranges of one family keep out all of the other.
 func sourceRangesOf(svc *corev1.Service, ipv6 ipv6Need) (api.SourceRanges, error) {
 	where, given := "loadBalancerSourceRanges", svc.Spec.LoadBalancerSourceRanges
 	annotation := strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey])
@@ -340,9 +325,8 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	path, port := helpers.GetServiceHealthCheckPathPort(svc)
 	switch {
 	case port != 0:
-		// Where only nodes with a pod of the Service may get traffic
-		// (externalTrafficPolicy Local), kube-proxy tells whether a node has one. A
-		// new pod shows within a second, the end of one within two.
+		// Where only nodes with a pod of the Service may get traffic (externalTrafficPolicy Local), kube-proxy tells
+		// whether a node has one. A new pod shows within a second, the end of one within two.
 		err = asked.Reject("externalTrafficPolicy Local checks nodes through kube-proxy: leave it out",
 			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath,
 			annotations.HealthCheckCodes)
@@ -363,7 +347,11 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		check.Path = cmp.Or(check.Path, kubeProxyHealthPath)
 		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1) // kube-proxy's answer does not flap.
 	default:
-		check.Port = cmp.Or(check.Port, firstTCPNodePort(svc))
+		for _, p := range svc.Spec.Ports {
+			if protocols[p.Protocol] == api.ProtocolTCP {
+				check.Port = cmp.Or(check.Port, int(p.NodePort))
+			}
+		}
 		if check.Port == 0 {
 			err = asked.Error(annotations.HealthCheck, "the Service has no TCP port with a node port to check: set %s%s",
 				annotations.Prefix, annotations.HealthCheckPort)
@@ -383,28 +371,17 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	return check, err
 }
 
-// asksForHealthCheck tells whether an annotation configures the health check. Otherwise a balancer
-// without one keeps none: an older release created it without one, and kube-proxy may be
-// unreachable there.
+// asksForHealthCheck tells whether an annotation configures the health check. Otherwise a balancer without one keeps
+// none: an older release created it without one, and kube-proxy may be unreachable there.
 func asksForHealthCheck(asked annotations.Values) bool {
 	return slices.ContainsFunc(annotations.Definitions, func(d annotations.Definition) bool {
 		return strings.HasPrefix(d.Name, annotations.HealthCheck) && asked.Given(d.Name)
 	})
 }
 
-func firstTCPNodePort(svc *corev1.Service) int {
-	for _, p := range svc.Spec.Ports {
-		if protocols[p.Protocol] == api.ProtocolTCP && p.NodePort != 0 {
-			return int(p.NodePort)
-		}
-	}
-	return 0
-}
-
-// targetsOf skips nodes without a provider ID: they are not initialised yet and
-// become targets in a later sync. It skips nodes of another cloud too. Which nodes
-// may be targets at all was decided by upstream's predicates, such as the label
-// node.kubernetes.io/exclude-from-external-load-balancers; a selector chooses among them.
+// targetsOf skips nodes without a provider ID: they are not initialised yet and become targets in a later sync. It
+// skips nodes of another cloud too. Which nodes may be targets at all was decided by upstream's predicates, such as
+// the label node.kubernetes.io/exclude-from-external-load-balancers; a selector chooses among them.
 func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 	targets := api.Targets{}
 	for _, n := range nodes {
@@ -424,22 +401,20 @@ func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 
 // tagsOf are the Service's own tags and ours, by which the balancer is found.
 func tagsOf(cluster *Cluster, svc *corev1.Service, asked annotations.Values, check api.HealthCheck) api.Tags {
-	tags := api.Tags{}
-	maps.Copy(tags, asked.Tags)
-	tags[contract.TagCluster] = cluster.name
-	tags[contract.TagServiceUID] = string(svc.UID)
-	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
-	for key, value := range map[string]string{
+	ours := api.Tags{
+		contract.TagCluster:        cluster.name,
 		contract.TagClusterUID:     cluster.UID(),
+		contract.TagServiceUID:     string(svc.UID),
+		contract.TagService:        svc.Namespace + "/" + svc.Name,
 		contract.TagServiceAddress: asked.Address,
 		contract.TagOnDelete:       string(asked.OnDelete),
 		contract.TagHealthCheck:    string(check.Protocol),
 		contract.TagServiceTags:    tagKeys(asked.Tags),
-	} {
-		if value != "" {
-			tags[key] = value
-		}
 	}
+	maps.DeleteFunc(ours, func(_, value string) bool { return value == "" })
+	tags := api.Tags{}
+	maps.Copy(tags, asked.Tags)
+	maps.Copy(tags, ours)
 	return tags
 }
 
@@ -448,12 +423,10 @@ var optionTags = []string{
 	contract.TagServiceAddress, contract.TagOnDelete, contract.TagHealthCheck, contract.TagServiceTags,
 }
 
-// maxTagValue is the length of a tag's value in the cloud.
-const maxTagValue = 256
-
 // tagKeys lists the keys of tags, with commas between. It leaves out keys beyond maxTagValue: their
 // tags stay when the Service no longer asks for them.
 func tagKeys(tags api.Tags) string {
+	const maxTagValue = 256 // in the cloud
 	list := ""
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		if longer := strings.TrimPrefix(list+","+key, ","); len(longer) <= maxTagValue {

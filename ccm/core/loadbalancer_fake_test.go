@@ -56,7 +56,7 @@ func serviceWithFamilies(policy corev1.IPFamilyPolicy, of ...corev1.IPFamily) *c
 // serviceWithAddress is service() with the address of built() in its status.
 func serviceWithAddress() *corev1.Service {
 	svc := service()
-	svc.Status.LoadBalancer = *statusOf(svc, annotations.Values{}, &api.LoadBalancer{Address: "127.30.64.1"})
+	svc.Status.LoadBalancer = *statusOf(balancerSpec{svc: svc}, &api.LoadBalancer{Address: "127.30.64.1"})
 	return svc
 }
 

@@ -1,8 +1,7 @@
 package core
 
-// What the cloud has for a Service. A balancer is found by its owner's UID in its
-// tags, never by name, so that neither a rename nor a stranger's balancer of the
-// same name can confuse it.
+// What the cloud has for a Service. A balancer is found by its owner's UID in its tags, never by name, so that neither
+// a rename nor a stranger's balancer of the same name can confuse it.
 
 import (
 	"context"

@@ -17,22 +17,29 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// planStep returns nil when the cloud already has what is wanted. Names are
-// not compared: nothing is found by them, and another balancer may have the wanted name now.
+// planStep returns nil when the cloud already has what is wanted. Otherwise the balancer is changed only if it is still
+// in the version that was compared. Names are not compared: nothing is found by them, and another balancer may have the
+// wanted name now.
 func planStep(have *api.LoadBalancer, want balancerSpec) *step {
 	if have == nil {
 		return planCreate(want)
 	}
 	u := update{}
 	u.compareTargets(have, want)
-	if want.scope == wholeBalancer {
+	if !want.targetsOnly {
 		if why := immutableDifferences(have, want); len(why) > 0 {
 			return planReplace(have, want, why)
 		}
 		u.compareTraffic(have, want)
 		u.compareOptions(have, want)
 	}
-	return u.plan(have)
+	if len(u.changes) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("update load balancer %s: %s", have.ID, strings.Join(u.changes, "; "))
+	return &step{text: text, apply: func(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
+		return cloud.UpdateLoadBalancer(client.IfMatch(ctx, have.Version), have.ID, u.request)
+	}}
 }
 
 // checkFamilies refuses IPv6 for a balancer that was created without it. Families are final, and the
@@ -68,9 +75,8 @@ type step struct {
 	replaces bool
 }
 
-// planCreate gives no idempotency key: a key that stands for the Service would make
-// the cloud answer with a balancer that was deleted since. A second balancer is
-// prevented by the name, which contains the Service's UID.
+// planCreate gives no idempotency key: a key that stands for the Service would make the cloud answer with a balancer
+// that was deleted since. A second balancer is prevented by the name, which contains the Service's UID.
 func planCreate(want balancerSpec) *step {
 	lb := want.LoadBalancerCreate
 	lb.IPFamilies = &api.IPFamilies{api.IPv4} // Each balancer has an IPv4 address.
@@ -93,9 +99,8 @@ func planCreate(want balancerSpec) *step {
 	}}
 }
 
-// planReplace deletes a balancer that cannot be changed into the wanted one, if it is still in the
-// version that was compared. A later sync creates the new one, once the name and the address are
-// free.
+// planReplace deletes a balancer that cannot be changed into the wanted one, if it is still in the version that was
+// compared. A later sync creates the new one, once the name and the address are free.
 func planReplace(have *api.LoadBalancer, want balancerSpec, differences []string) *step {
 	text := fmt.Sprintf("delete load balancer %s, to create %s anew: %s",
 		have.ID, want.Name, strings.Join(differences, "; "))
@@ -108,17 +113,6 @@ func planReplace(have *api.LoadBalancer, want balancerSpec, differences []string
 type update struct {
 	request api.LoadBalancerUpdate
 	changes []string
-}
-
-// plan changes the balancer only if it is still in the version that was compared.
-func (u *update) plan(have *api.LoadBalancer) *step {
-	if len(u.changes) == 0 {
-		return nil
-	}
-	text := fmt.Sprintf("update load balancer %s: %s", have.ID, strings.Join(u.changes, "; "))
-	return &step{text: text, apply: func(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
-		return cloud.UpdateLoadBalancer(client.IfMatch(ctx, have.Version), have.ID, u.request)
-	}}
 }
 
 func (u *update) addChange(format string, args ...any) {
@@ -196,8 +190,7 @@ func (u *update) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 	u.compareTags(have.Tags, tags)
 }
 
-// compareTags keeps other people's tags on our balancer. It removes tags that the Service no longer
-// asks for.
+// compareTags keeps other people's tags on our balancer. It removes tags that the Service no longer asks for.
 func (u *update) compareTags(have, want api.Tags) {
 	tags := api.Tags{}
 	maps.Copy(tags, have)
@@ -229,11 +222,9 @@ func listenerList(listeners api.Listeners) string {
 	return shortList(parts)
 }
 
-// maxListed is how many items of a list a message has.
-const maxListed = 5
-
 // shortList prints the first items of a list, and how many more there are.
 func shortList(items []string) string {
+	const maxListed = 5
 	if more := len(items) - maxListed; more > 0 {
 		items = append(slices.Clone(items[:maxListed]), fmt.Sprintf("… and %d more", more))
 	}

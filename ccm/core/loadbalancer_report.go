@@ -13,13 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// When upstream's controller is told to call again. A plain error would make it
-// wait 5 s, then up to 300 s.
+// When upstream's controller is told to call again. A plain error would make it wait 5 s, then up to 300 s.
 const (
 	// provisioningRetry is for a balancer that is still being built.
 	provisioningRetry = 300 * time.Millisecond
@@ -28,26 +26,21 @@ const (
 	failedStateRetry = 5 * time.Second
 )
 
-// checkActive is nil for a balancer that is active. For another, the error says
-// when to call again.
+// checkActive is nil for a balancer that is active. For another, the error says when to call again.
 func checkActive(lb *api.LoadBalancer) error {
 	switch lb.State {
 	case api.LoadBalancerActive:
 		return nil
 	case api.LoadBalancerError:
-		return &delayedRetryError{failedStateError(lb), failedStateRetry}
+		reason := contract.ReasonLoadBalancerFailed
+		if lb.StateReasonCode == api.ReasonCannotListen {
+			reason = contract.ReasonPortCannotBeBound
+		}
+		return &delayedRetryError{newReasonError(reason, "load balancer %s (%s) is in error: %s",
+			lb.Name, lb.ID, stateReason(lb.StateReason)), failedStateRetry}
 	default:
 		return pendingError("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State)
 	}
-}
-
-// failedStateError is the error of a balancer in state error.
-func failedStateError(lb *api.LoadBalancer) error {
-	reason := contract.ReasonLoadBalancerFailed
-	if lb.StateReasonCode == api.ReasonCannotListen {
-		reason = contract.ReasonPortCannotBeBound
-	}
-	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, stateReason(lb.StateReason))
 }
 
 // stateReason is the cloud's reason for the state of a resource.
@@ -68,28 +61,25 @@ func notifyOfActive(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalan
 	}
 }
 
-// statusOf names the balancer's addresses of the families that the Service
-// asks for, or the host name that stands for them. Traffic from inside the cluster must
-// go through a proxy, too (KEP-1860), unless the Service says otherwise. What a network
-// balancer passes on is for its own address, which kube-proxy must take for the Service's.
-func statusOf(svc *corev1.Service, asked annotations.Values, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
-	status := &corev1.LoadBalancerStatus{}
-	if asked.Hostname != "" {
-		status.Ingress = []corev1.LoadBalancerIngress{{Hostname: asked.Hostname}}
-		return status
+// statusOf names the balancer's addresses of the families that the Service asks for, or the host name that stands for
+// them. Traffic from inside the cluster must go through a proxy, too (KEP-1860), unless the Service says otherwise.
+// What a network balancer passes on is for its own address, which kube-proxy must take for the Service's.
+func statusOf(want balancerSpec, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
+	if hostname := want.asked.Hostname; hostname != "" {
+		return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: hostname}}}
 	}
-	addresses := map[corev1.IPFamily]string{corev1.IPv4Protocol: lb.Address}
-	if lb.IPv6Address != nil {
-		addresses[corev1.IPv6Protocol] = *lb.IPv6Address
+	addresses := map[corev1.IPFamily]string{
+		corev1.IPv4Protocol: lb.Address, corev1.IPv6Protocol: ptr.Deref(lb.IPv6Address, ""),
 	}
-	families := svc.Spec.IPFamilies
+	families := want.svc.Spec.IPFamilies
 	if len(families) == 0 {
 		families = []corev1.IPFamily{corev1.IPv4Protocol}
 	}
-	mode := cmp.Or(asked.IPMode, corev1.LoadBalancerIPModeProxy)
+	mode := cmp.Or(want.asked.IPMode, corev1.LoadBalancerIPModeProxy)
 	if lb.Kind == api.KindNetwork {
 		mode = corev1.LoadBalancerIPModeVIP
 	}
+	status := &corev1.LoadBalancerStatus{}
 	for _, family := range families {
 		if ip := addresses[family]; ip != "" {
 			status.Ingress = append(status.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})
@@ -113,9 +103,9 @@ type Comparison struct {
 func (l *loadBalancers) Compare(svc *corev1.Service, nodes []*corev1.Node, live []api.LoadBalancer) Comparison {
 	want, err := l.desiredSpec(svc, nodes)
 	if err != nil || len(live) > 1 {
-		want.scope = targetsOnly // EnsureLoadBalancer reports the error.
+		want.targetsOnly = true // EnsureLoadBalancer reports the error.
 	}
-	c := Comparison{TargetsOnly: want.scope == targetsOnly, HasAddress: true}
+	c := Comparison{TargetsOnly: want.targetsOnly, HasAddress: true}
 	var parts []string
 	if len(live) == 0 && !c.TargetsOnly {
 		parts = append(parts, planStep(nil, want).text)
@@ -126,7 +116,7 @@ func (l *loadBalancers) Compare(svc *corev1.Service, nodes []*corev1.Node, live 
 			parts = append(parts, step.text)
 		}
 		if len(live) == 1 {
-			c.Ingress = statusOf(svc, want.asked, &lb).Ingress
+			c.Ingress = statusOf(want, &lb).Ingress
 			c.HasAddress = c.TargetsOnly || slices.EqualFunc(c.Ingress, svc.Status.LoadBalancer.Ingress, isNamedBy)
 		}
 		if step == nil && !c.HasAddress {

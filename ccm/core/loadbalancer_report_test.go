@@ -214,6 +214,6 @@ func TestServiceStatus(t *testing.T) {
 	} {
 		asked, _ := annotations.Parse(tc.svc.Annotations)
 		lb := &api.LoadBalancer{Address: v4, IPv6Address: &v6, Kind: asked.Kind}
-		assert.Equal(t, tc.want, statusOf(tc.svc, asked, lb).Ingress, name)
+		assert.Equal(t, tc.want, statusOf(balancerSpec{svc: tc.svc, asked: asked}, lb).Ingress, name)
 	}
 }

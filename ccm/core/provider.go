@@ -80,7 +80,7 @@ type Around func(ctx context.Context, call Call, next func(context.Context) erro
 func Wrap(p Provider, around Around) Provider {
 	return Provider{
 		Instances:     wrappedInstances{p.Instances, around},
-		LoadBalancers: wrappedLoadBalancers{p.LoadBalancers, around},
+		LoadBalancers: wrappedBalancers{p.LoadBalancers, around},
 		Routes:        wrappedRoutes{p.Routes, around},
 	}
 }
@@ -124,12 +124,12 @@ func (w wrappedInstances) InstanceMetadata(
 	return aroundNode(ctx, w, "InstanceMetadata", node, Instances.InstanceMetadata)
 }
 
-type wrappedLoadBalancers struct {
+type wrappedBalancers struct {
 	LoadBalancers
 	around Around
 }
 
-func (w wrappedLoadBalancers) GetLoadBalancer(
+func (w wrappedBalancers) GetLoadBalancer(
 	ctx context.Context, cluster string, svc *corev1.Service,
 ) (status *corev1.LoadBalancerStatus, exists bool, err error) {
 	err = w.around(ctx, Call{Method: "GetLoadBalancer", Object: svc}, func(ctx context.Context) error {
@@ -139,7 +139,7 @@ func (w wrappedLoadBalancers) GetLoadBalancer(
 	return status, exists, err
 }
 
-func (w wrappedLoadBalancers) EnsureLoadBalancer(
+func (w wrappedBalancers) EnsureLoadBalancer(
 	ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node,
 ) (status *corev1.LoadBalancerStatus, err error) {
 	err = w.around(ctx, Call{Method: "EnsureLoadBalancer", Object: svc}, func(ctx context.Context) error {
@@ -149,7 +149,7 @@ func (w wrappedLoadBalancers) EnsureLoadBalancer(
 	return status, err
 }
 
-func (w wrappedLoadBalancers) UpdateLoadBalancer(
+func (w wrappedBalancers) UpdateLoadBalancer(
 	ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node,
 ) error {
 	return w.around(ctx, Call{Method: "UpdateLoadBalancer", Object: svc}, func(ctx context.Context) error {
@@ -157,9 +157,7 @@ func (w wrappedLoadBalancers) UpdateLoadBalancer(
 	})
 }
 
-func (w wrappedLoadBalancers) EnsureLoadBalancerDeleted(
-	ctx context.Context, cluster string, svc *corev1.Service,
-) error {
+func (w wrappedBalancers) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error {
 	return w.around(ctx, Call{Method: "EnsureLoadBalancerDeleted", Object: svc}, func(ctx context.Context) error {
 		return w.LoadBalancers.EnsureLoadBalancerDeleted(ctx, cluster, svc)
 	})

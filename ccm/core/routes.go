@@ -1,9 +1,8 @@
 package core
 
-// Routes lead from the cloud to the pods, one for each Node and range. Upstream's route
-// controller deletes each listed route that no Node wants, and creates each that is missing.
-// A route names its Node in its tags, so the list takes one call, and no doubt about instances
-// can cost a route.
+// Routes lead from the cloud to the pods, one for each Node and range. Upstream's route controller deletes each listed
+// route that no Node wants, and creates each that is missing. A route names its Node in its tags, so the list takes
+// one call, and no doubt about instances can cost a route.
 //
 // A route is the cluster's by the cluster's UID in its tags, as a balancer is: clusters may share
 // a name. A route without that tag, of an older release, is adopted when it conflicts with the same
@@ -40,45 +39,44 @@ type routes struct {
 	cluster   *Cluster
 	instances *instances
 	nodes     corelisters.NodeLister // set before the controllers start
-	allRoutes sharedRouteList
 	// routedNodes are the names of the Nodes that have routes, by the last list.
 	routedNodes atomic.Pointer[sets.Set[string]]
+	all         sharedRouteList
 }
-
-// sharedRouteList is every route of the project, listed once for all whose routes are refused
-// at the time: after one wrong list upstream creates all of them again.
-type sharedRouteList struct {
-	mu     sync.Mutex
-	at     time.Time
-	routes []api.Route
-	err    error
-}
-
-// routeListMaxAge is for how long a shared list is used.
-const routeListMaxAge = time.Second
-
-var _ Routes = (*routes)(nil)
 
 // Follow sets where Nodes are looked up.
 func (r *routes) Follow(nodes corelisters.NodeLister) { r.nodes = nodes }
 
 // ListRoutes lists the cluster's routes, all of them or none.
 //
-// None is called a blackhole, whatever the cloud calls it: upstream deletes blackholes, and
-// creates them again in its next round, which may be half a day away. Instead, the route of a
-// stopped instance waits for its start, one of an ended instance is deleted with its Node, and
-// one whose Node has become another instance is replaced.
+// None is called a blackhole, whatever the cloud calls it: upstream deletes blackholes, and creates them again in its
+// next round, which may be half a day away. Instead, the route of a stopped instance waits for its start, one of an
+// ended instance is deleted with its Node, and one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	found, err := r.listOwnRoutes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
 	}
 	routed := sets.New[string]()
+	var outdated, current []*cloudprovider.Route
 	for _, route := range found {
-		routed.Insert(route.Tags[contract.TagNode])
+		node := route.Tags[contract.TagNode]
+		routed.Insert(node)
+		listed := &cloudprovider.Route{
+			Name: route.Name, TargetNode: types.NodeName(node), DestinationCIDR: route.Destination,
+		}
+		if !r.isOutdated(&route) {
+			current = append(current, listed)
+			continue
+		}
+		// Addresses that the Node does not have tell upstream to delete the route and to
+		// create it anew, in one round and in this order if the list begins with such a one.
+		listed.EnableNodeAddresses = true
+		listed.TargetNodeAddresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: route.InstanceID}}
+		outdated = append(outdated, listed)
 	}
 	r.routedNodes.Store(&routed)
-	return r.toProviderRoutes(found), nil
+	return append(outdated, current...), nil
 }
 
 // listOwnRoutes are the routes of this cluster.
@@ -100,29 +98,6 @@ func (r *routes) IgnoresNode(node *corev1.Node) bool {
 		return routed == nil || !routed.Has(node.Name)
 	}
 	return err != nil
-}
-
-// toProviderRoutes converts the cluster's routes for upstream. Those that are to be replaced
-// come first.
-func (r *routes) toProviderRoutes(own []api.Route) []*cloudprovider.Route {
-	var outdated, current []*cloudprovider.Route
-	for _, route := range own {
-		listed := &cloudprovider.Route{
-			Name:            route.Name,
-			TargetNode:      types.NodeName(route.Tags[contract.TagNode]),
-			DestinationCIDR: route.Destination,
-		}
-		if r.isOutdated(&route) {
-			// Addresses that the Node does not have tell upstream to delete the route and to
-			// create it anew, in one round and in this order if the list begins with such a one.
-			listed.EnableNodeAddresses = true
-			listed.TargetNodeAddresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: route.InstanceID}}
-			outdated = append(outdated, listed)
-		} else {
-			current = append(current, listed)
-		}
-	}
-	return append(outdated, current...)
 }
 
 // CreateRoute makes a route in one call.
@@ -149,8 +124,7 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 // errOnlyIPv4 is final: a retry is useless.
 var errOnlyIPv4 = newReasonError(contract.ReasonRouteNotSupported, "the cloud routes IPv4 only")
 
-// createRoute makes a route. One that is already as it should be will do: the list that lacked
-// it may have been stale.
+// createRoute makes a route. One that is already as it should be will do: the list that lacked it may have been stale.
 func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *cloudprovider.Route) error {
 	instance, err := r.instances.FindInstance(ctx, node)
 	if err != nil {
@@ -177,7 +151,7 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 // resolveConflict names the conflicting route. If the cloud already has the wanted route, it adopts
 // that one if it is untagged.
 func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) error {
-	all, err := r.allRoutes.list(ctx, r.api)
+	all, err := r.all.list(ctx, r.api)
 	if err != nil {
 		return fmt.Errorf("%w; looking for the conflicting route: %w", refusal, err)
 	}
@@ -198,12 +172,21 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 	return refusal
 }
 
-// list lists every route, unless somebody did so a moment ago. Callers that come meanwhile wait
-// for it and share its result. An error is shared too: they must not try one after the other.
+// sharedRouteList is every route of the project, listed once for all whose routes are refused at the time: after one
+// wrong list upstream creates all of them again.
+type sharedRouteList struct {
+	mu     sync.Mutex
+	at     time.Time
+	routes []api.Route
+	err    error
+}
+
+// list lists every route, unless somebody did so within the last second. Callers that come meanwhile wait for it and
+// share its result. An error is shared too: they must not try one after the other.
 func (l *sharedRouteList) list(ctx context.Context, cloud Cloud) ([]api.Route, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.at.IsZero() || time.Since(l.at) >= routeListMaxAge {
+	if time.Since(l.at) >= time.Second {
 		l.routes, l.err = cloud.ListRoutes(ctx, client.RouteFilter{})
 		l.at = time.Now()
 	}
@@ -216,14 +199,14 @@ func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
 	}
-	for _, have := range found {
-		if have.Name != route.Name || have.Destination != route.DestinationCIDR {
-			continue
-		}
-		if err := r.api.DeleteRoute(ctx, have.ID); err != nil && !client.IsNotFound(err) {
-			return fmt.Errorf("deleting route %s (%s): %w", have.Name, have.ID, err)
-		}
+	n := slices.IndexFunc(found, func(have api.Route) bool {
+		return have.Name == route.Name && have.Destination == route.DestinationCIDR
+	})
+	if n < 0 {
 		return nil
+	}
+	if err := r.api.DeleteRoute(ctx, found[n].ID); err != nil && !client.IsNotFound(err) {
+		return fmt.Errorf("deleting route %s (%s): %w", route.Name, found[n].ID, err)
 	}
 	return nil
 }
@@ -252,8 +235,7 @@ func prefixesOverlap(a, b string) bool {
 	return errX == nil && errY == nil && x.Overlaps(y)
 }
 
-// errClusterUnknown means that the cluster's own routes cannot be told from others yet. None is
-// created or deleted.
+// errClusterUnknown means that the cluster's own routes cannot be told from others yet. None is created or deleted.
 var errClusterUnknown = errors.New("this cluster's UID is not known yet")
 
 // routeFilter is the filter of the cloud's list that the cluster's routes match. It fails as long as the UID is to
