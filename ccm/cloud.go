@@ -62,8 +62,8 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 
 	var cloud core.Cloud = c.doubt
 	if cfg.Cache {
-		c.watch = watch.New(watch.Options{Cluster: c.cluster, Events: c.events, Orphans: c.orphans})
-		c.memory = newMemory(c.watch.Source(c.doubt), c.cluster)
+		c.watch = watch.New(c.cluster, c.events, c.orphans)
+		c.memory = newMemory(c.doubt, c.cluster)
 		cloud = c.watch.Note(c.memory)
 	}
 	provider := core.New(cloud, c.cluster, core.Options{
@@ -117,7 +117,7 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		go budget.Run(ctx)
 	}
 	if c.watch != nil {
-		go c.watch.Run(ctx)
+		go c.memory.Run(calls.For(ctx, calls.Inventory))
 	}
 	go func() {
 		<-stop
