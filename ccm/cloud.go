@@ -147,9 +147,6 @@ func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 	if c.watch != nil {
 		c.watch.SetInformers(informers)
 	}
-	if err := requestRouteResync(nodes.Informer()); err != nil {
-		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
-	}
 }
 
 // CloudWatch is the controller beside upstream's; nil for none.
