@@ -62,8 +62,8 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 
 	var cloud core.Cloud = c.doubt
 	if cfg.Cache {
-		c.watch = watch.New(watch.Options{Cluster: c.cluster, Events: c.events, Orphans: c.orphans})
-		c.memory = newMemory(c.watch.Source(c.doubt), c.cluster)
+		c.watch = watch.New(c.cluster, c.events, c.orphans)
+		c.memory = newMemory(c.doubt, c.cluster)
 		cloud = c.watch.Note(c.memory)
 	}
 	provider := core.New(cloud, c.cluster, core.Options{
@@ -111,7 +111,7 @@ func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		budget.Start(ctx, configMaps)
 	}
 	if c.watch != nil {
-		go c.watch.Run(ctx)
+		go c.memory.Run(calls.For(ctx, calls.Inventory))
 	}
 	go func() {
 		<-stop
@@ -140,9 +140,6 @@ func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 	c.events.Follow(informers)
 	if c.watch != nil {
 		c.watch.SetInformers(informers)
-	}
-	if err := requestRouteResync(nodes.Informer()); err != nil {
-		klog.ErrorS(err, "Changes of routes in the cloud may be noticed late")
 	}
 }
 

@@ -4,31 +4,26 @@ package ccm
 // are this cloud's and resyncs often.
 
 import (
+	"context"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
-	"k8s.io/controller-manager/pkg/features"
+	controllermanager "k8s.io/controller-manager/app"
+	"k8s.io/controller-manager/controller"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
 // routeResyncPeriod is upstream's --route-reconciliation-period by default.
 const routeResyncPeriod = 10 * time.Second
-
-// isRouteWatchOn tells whether the route controller reconciles only when a Node comes, goes or gets
-// other ranges or addresses, and when its informer resyncs (KEP-5237). That is every half a day: a
-// route that changes in the cloud would go unseen until then, and one that failed would be missing.
-func isRouteWatchOn() bool {
-	return utilfeature.DefaultFeatureGate.Enabled(features.CloudControllerManagerWatchBasedRoutesReconciliation)
-}
 
 // withRoutedNodes is upstream's constructor of the route controller, with routedNodes as its
 // informer.
@@ -42,14 +37,16 @@ func withRoutedNodes(upstream app.ControllerInitFuncConstructor) app.ControllerI
 			return construct(as, cfg, provider)
 		}
 		nodes := cfg.SharedInformers.Core().V1().Nodes().Informer()
-		// This factory is never started: it only leads the controller to the shared informer.
-		routed := *cfg.Config
-		routed.SharedInformers = informers.NewSharedInformerFactory(nil, 0)
-		routed.SharedInformers.InformerFor(&corev1.Node{},
-			func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-				return routedNodes{nodes, c.provider.Routes}
-			})
-		return construct(as, routed.Complete(), provider)
+		return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
+			// This factory is never started: it only leads the controller to the shared informer.
+			routed := *cfg.Config
+			routed.SharedInformers = informers.NewSharedInformerFactory(nil, 0)
+			routed.SharedInformers.InformerFor(&corev1.Node{},
+				func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+					return routedNodes{nodes, c.provider.Routes, ctx.Done()}
+				})
+			return construct(as, routed.Complete(), provider)(ctx, manager)
+		}
 	}
 	return upstream
 }
@@ -60,6 +57,7 @@ func withRoutedNodes(upstream app.ControllerInitFuncConstructor) app.ControllerI
 type routedNodes struct {
 	cache.SharedIndexInformer
 	routes core.Routes
+	stop   <-chan struct{}
 }
 
 // GetIndexer is what the controller lists Nodes from. It looks up none by an index.
@@ -80,41 +78,18 @@ func (i routedNodeIndexer) List() []any {
 	})
 }
 
-// requestRouteResync has the informer of Nodes check for resyncs as often as the route controller
-// needs them. It is called before the informer starts; with leader migration the controller may
-// start later.
-func requestRouteResync(nodes cache.SharedIndexInformer) error {
-	if !isRouteWatchOn() {
-		return nil
-	}
-	_, err := nodes.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{}, routeResyncPeriod)
-	return err
-}
-
-// AddEventHandler has the informer resync the handler if the controller needs that.
+// AddEventHandler is called by a route controller that reconciles only when a Node comes, goes or gets other ranges or
+// addresses, and when its informer resyncs (KEP-5237). That is every half a day: a route that changes in the cloud
+// would go unseen until then, and one that failed would be missing. So the handler is told every routeResyncPeriod of
+// one unchanged Node, which it takes for the request to reconcile all routes. One for each Node would delay the others,
+// as it limits the rate of such requests.
 func (n routedNodes) AddEventHandler(
 	handler cache.ResourceEventHandler,
 ) (cache.ResourceEventHandlerRegistration, error) {
-	if !isRouteWatchOn() {
-		return n.SharedIndexInformer.AddEventHandler(handler)
-	}
-	return n.AddEventHandlerWithResyncPeriod(&oncePerResync{ResourceEventHandler: handler}, routeResyncPeriod)
-}
-
-// oncePerResync tells a handler of one unchanged Node at each resync. The route controller takes it
-// for the request to reconcile all routes, and limits the rate of such requests: one for each Node
-// would delay the others.
-type oncePerResync struct {
-	cache.ResourceEventHandler
-	lastResync time.Time
-}
-
-func (o *oncePerResync) OnUpdate(old, obj any) {
-	if old == obj {
-		if time.Since(o.lastResync) < routeResyncPeriod/2 {
-			return
+	go wait.Until(func() {
+		if all := n.SharedIndexInformer.GetIndexer().List(); len(all) > 0 {
+			handler.OnUpdate(all[0], all[0])
 		}
-		o.lastResync = time.Now()
-	}
-	o.ResourceEventHandler.OnUpdate(old, obj)
+	}, routeResyncPeriod, n.stop)
+	return n.SharedIndexInformer.AddEventHandler(handler)
 }

@@ -90,11 +90,3 @@ func TestCompare(t *testing.T) {
 		})
 	}
 }
-
-func TestSelectsNodes(t *testing.T) {
-	l := newFakeBalancers().loadBalancers()
-	assert.False(t, l.SelectsNodes(service()))
-	assert.True(t, l.SelectsNodes(serviceWithAnnotations(annotations.NodeSelector, "pool=web")))
-	l.defaults = map[string]string{annotations.NodeSelector: "pool=web"}
-	assert.True(t, l.SelectsNodes(service()), "by the configuration")
-}

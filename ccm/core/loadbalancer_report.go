@@ -133,9 +133,3 @@ func isNamedBy(wanted, has corev1.LoadBalancerIngress) bool {
 	return has.IP == wanted.IP && has.Hostname == wanted.Hostname &&
 		(has.IPMode == nil || wanted.IPMode != nil && *has.IPMode == *wanted.IPMode)
 }
-
-// SelectsNodes tells whether the Service chooses its targets by the labels of Nodes.
-func (l *loadBalancers) SelectsNodes(svc *corev1.Service) bool {
-	want, _ := l.desiredSpec(svc, nil) // EnsureLoadBalancer reports its error.
-	return want.asked.NodeSelector != nil
-}

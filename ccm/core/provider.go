@@ -35,8 +35,6 @@ type LoadBalancers interface {
 	cloudprovider.LoadBalancer
 	// Compare tells how the Service's balancers differ from what it asks for. It makes no call.
 	Compare(svc *corev1.Service, nodes []*corev1.Node, live []api.LoadBalancer) Comparison
-	// SelectsNodes tells whether the Service chooses its targets by the labels of Nodes.
-	SelectsNodes(svc *corev1.Service) bool
 }
 
 // Routes leads to the pods of Nodes.

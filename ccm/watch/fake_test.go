@@ -25,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -261,14 +262,12 @@ func (e *eventLog) Resolve(core.Object, string) {}
 
 // world has the jobs of the cloud watch between a cluster and a provider that a test writes.
 type world struct {
-	*serviceWatch
-	*orphanSweeper
-	prompter, remover *nodeWatch
+	*Watch
+	prompter, remover, balancerJob, sweeper *watchJob
 
 	t         *testing.T
 	api       *fake.Clientset
 	shared    informers.SharedInformerFactory
-	watch     *Watch
 	memory    *fakeMemory
 	instances *fakeInstances
 	balancers *fakeBalancers
@@ -282,11 +281,11 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 		balancers: &fakeBalancers{LoadBalancers: modelOver(nil).LoadBalancers, t: t}, events: &eventLog{},
 	}
 	w.shared = informers.NewSharedInformerFactory(w.api, 0)
-	w.watch = New(Options{Cluster: testCluster(clusterUID), Events: w.events})
-	w.watch.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, w.memory)
-	w.watch.SetInformers(w.shared)
-	w.prompter, w.remover = newNodePrompter(w.watch, w.api), newNodeRemover(w.watch, w.api)
-	w.serviceWatch, w.orphanSweeper = newServiceWatch(w.watch, w.api), newOrphanSweeper(w.watch, w.api)
+	w.Watch = New(testCluster(clusterUID), w.events, w.newBudget(config.MassDeletion{}))
+	w.Follow(core.Provider{Instances: w.instances, LoadBalancers: w.balancers}, w.memory)
+	w.SetInformers(w.shared)
+	w.prompter, w.remover = newNodePrompter(w.Watch, w.api), newNodeRemover(w.Watch, w.api)
+	w.balancerJob, w.sweeper = newServiceWatch(w.Watch, w.api), w.newSweeper()
 	w.inform(objects...)
 	for _, job := range w.jobs() {
 		t.Cleanup(job.queue.ShutDown)
@@ -294,27 +293,47 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	return w
 }
 
-func (w *world) jobs() []*watchJob {
-	return []*watchJob{w.prompter.watchJob, w.remover.watchJob, w.serviceWatch.watchJob, w.orphanSweeper.watchJob}
+// newBudget is for orphans. Without limits it allows all.
+func (w *world) newBudget(limits config.MassDeletion) *guard.Budget {
+	budget := guard.New(GuardedOrphans, limits, w.events)
+	budget.Start(w.t.Context(), fake.NewClientset().CoreV1().ConfigMaps(contract.GuardNamespace))
+	return budget
 }
+
+// newSweeper makes the orphan sweeper, whose budget takes the informers for synced.
+func (w *world) newSweeper() *watchJob {
+	sweeper := newOrphanSweeper(w.Watch, w.api)
+	w.t.Cleanup(sweeper.queue.ShutDown)
+	w.orphans.Watch(w.listBalancerIDs, func() bool { return true })
+	return sweeper
+}
+
+func (w *world) jobs() []*watchJob {
+	return []*watchJob{w.prompter, w.remover, w.balancerJob, w.sweeper}
+}
+
+// syncService looks at serviceWithAddress.
+func (w *world) syncService() error { return w.balancerJob.sync(w.t.Context(), uid) }
 
 // inform has the informers know those objects.
 func (w *world) inform(objects ...runtime.Object) {
 	for _, object := range objects {
 		if svc, ok := object.(*corev1.Service); ok {
-			require.NoError(w.t, w.watch.services.GetIndexer().Add(svc))
+			require.NoError(w.t, w.services.GetIndexer().Add(svc))
 		} else {
-			require.NoError(w.t, w.watch.nodes.GetIndexer().Add(object))
+			require.NoError(w.t, w.nodes.GetIndexer().Add(object))
 		}
 	}
 }
 
 // run runs the jobs in a synctest bubble until the test ends. The informers know then what the API server has.
 func (w *world) run() {
-	require.NoError(w.t, w.watch.nodes.GetIndexer().Replace(nil, ""))
-	require.NoError(w.t, w.watch.services.GetIndexer().Replace(nil, ""))
+	require.NoError(w.t, w.nodes.GetIndexer().Replace(nil, ""))
+	require.NoError(w.t, w.services.GetIndexer().Replace(nil, ""))
 	w.shared.Start(w.t.Context().Done())
-	require.NoError(w.t, w.watch.start(w.t.Context(), w.jobs()...))
+	for _, job := range w.jobs() {
+		require.NoError(w.t, w.start(w.t.Context(), job))
+	}
 	w.t.Cleanup(func() {
 		synctest.Wait()
 		w.shared.Shutdown()
@@ -331,7 +350,7 @@ func (w *world) reportChange(c cache.Change) {
 
 // setOutcome has the last call for the object have failed for that reason.
 func (w *world) setOutcome(obj core.Object, reason string) {
-	w.watch.outcomes.record(obj.GetUID(), because(reason), nil)
+	w.recordOutcome(obj.GetUID(), because(reason), "")
 }
 
 // takeEvents are those since the last call.

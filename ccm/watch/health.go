@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,18 +8,15 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/ccmlab/ccmlab/ccm/cache"
-	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // maxRoundDuration is how long one round of a job may take before the job counts as stuck. Every call
 // has a deadline of at most a minute, and most rounds make few calls.
 const maxRoundDuration = 5 * time.Minute
 
-// watchHealth is the cloud watch's part of /healthz: it is healthy while no round exceeds maxRoundDuration. The cache
-// and the routes count as jobs, although the cloud watch does not run them. Safe for concurrent use.
+// watchHealth is the cloud watch's part of /healthz: it is healthy while no round exceeds maxRoundDuration. The routes
+// count as a job, although the cloud watch does not run them. A cache that is stuck stops the jobs, which ask it. Safe
+// for concurrent use.
 type watchHealth struct{ rounds sync.Map }
 
 // jobRound is something that a job does and that ends soon.
@@ -51,25 +47,4 @@ func (h *watchHealth) Check(*http.Request) error {
 	}
 	slices.Sort(stuck)
 	return errors.New(strings.Join(stuck, "\n"))
-}
-
-// eventRounds is a cloud, each of whose events is a round of the cache's job. Lists need none: whoever asks the cache
-// waits for them in a round of his own.
-type eventRounds struct {
-	cache.Source
-	health *watchHealth
-}
-
-// Follow is the cloud's own.
-func (e eventRounds) Follow(
-	ctx context.Context,
-	after int64,
-	fn func(api.Event) error,
-	onBreak func(error),
-	only ...client.EventFilter,
-) error {
-	return e.Source.Follow(ctx, after, func(ev api.Event) error {
-		defer e.health.beginRound("the cache", "applying an event of the cloud")()
-		return fn(ev)
-	}, onBreak, only...)
 }

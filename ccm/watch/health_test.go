@@ -10,14 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/cloud-provider/app"
-	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	controllermanager "k8s.io/controller-manager/app"
 
-	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/core"
-	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // A worker that never comes back from a key makes the job unhealthy, until it does.
@@ -28,13 +24,13 @@ func TestHealthOfAWorkerThatIsStuck(t *testing.T) {
 		w.run()
 		w.prompter.queue.Add("node-1")
 		advanceTime(maxRoundDuration)
-		assert.NoError(t, w.watch.HealthChecker().Check(nil))
+		assert.NoError(t, w.HealthChecker().Check(nil))
 		advanceTime(2 * time.Second)
-		assert.EqualError(t, w.watch.HealthChecker().Check(nil),
+		assert.EqualError(t, w.HealthChecker().Check(nil),
 			"the watch of waiting Nodes is stuck: syncing node-1 has taken 5m2s")
 		close(free)
 		synctest.Wait()
-		assert.NoError(t, w.watch.HealthChecker().Check(nil))
+		assert.NoError(t, w.HealthChecker().Check(nil))
 	})
 }
 
@@ -44,31 +40,21 @@ func TestHealthOfIdleJobs(t *testing.T) {
 		w := newWorld(t)
 		w.run()
 		advanceTime(time.Hour)
-		assert.NoError(t, w.watch.HealthChecker().Check(nil))
+		assert.NoError(t, w.HealthChecker().Check(nil))
 
-		waiting := newWorld(t).watch // Its informers do not start.
-		require.NoError(t, waiting.start(t.Context(), newWorld(t).jobs()...))
+		waiting := newWorld(t) // Its informers do not start.
+		require.NoError(t, waiting.start(t.Context(), waiting.sweeper))
 		advanceTime(maxRoundDuration + time.Minute)
 		assert.ErrorContains(t, waiting.HealthChecker().Check(nil),
 			"the orphan sweeper is stuck: waiting for the informers to sync has taken 6m0s")
 	})
 }
 
-// oneEvent is a cloud that has one event.
-type oneEvent struct{ cache.Source }
-
-func (oneEvent) Follow(
-	_ context.Context, _ int64, fn func(api.Event) error, _ func(error), _ ...client.EventFilter,
-) error {
-	return fn(api.Event{})
-}
-
-// An event that does not come to its end, and a call for routes that lasts for ever, make /healthz fail.
-func TestHealthOfCacheAndRoutes(t *testing.T) {
+// A call for routes that lasts for ever makes /healthz fail.
+func TestHealthOfRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, hang := newWorld(t).watch, make(chan struct{})
-		cfg := (&cloudcontrollerconfig.Config{}).Complete()
-		start := startCloudWatch(app.ControllerInitContext{}, cfg, provider{watch: w})
+		w, hang := newWorld(t), make(chan struct{})
+		start := startCloudWatch(app.ControllerInitContext{}, nil, provider{watch: w.Watch})
 		_, started, err := start(t.Context(), controllermanager.ControllerContext{
 			ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
 		})
@@ -80,10 +66,6 @@ func TestHealthOfCacheAndRoutes(t *testing.T) {
 
 		var hanging sync.WaitGroup
 		hanging.Go(func() {
-			apply := func(api.Event) error { <-hang; return nil }
-			assert.NoError(t, w.Source(oneEvent{}).Follow(t.Context(), 0, apply, nil))
-		})
-		hanging.Go(func() {
 			assert.NoError(t, w.observeCall(t.Context(), core.Call{Method: "ListRoutes"}, func(context.Context) error {
 				<-hang
 				return nil
@@ -92,8 +74,7 @@ func TestHealthOfCacheAndRoutes(t *testing.T) {
 		advanceTime(maxRoundDuration)
 		require.NoError(t, check(nil))
 		advanceTime(time.Second)
-		assert.EqualError(t, check(nil), "the cache is stuck: applying an event of the cloud has taken 5m1s\n"+
-			"the route controller is stuck: ListRoutes has taken 5m1s")
+		assert.EqualError(t, check(nil), "the route controller is stuck: ListRoutes has taken 5m1s")
 		close(hang)
 		hanging.Wait()
 		require.NoError(t, check(nil))

@@ -18,6 +18,10 @@ import (
 // to the cloud and one to the API server.
 const workersPerQueue = 5
 
+// resyncPeriod is how often every Node and Service is checked, for changes that no event reported: the stream was
+// broken, or the event came before its Node or Service.
+const resyncPeriod = time.Minute
+
 // keyQueue holds the keys of objects that are to be synced.
 type keyQueue = workqueue.TypedRateLimitingInterface[string]
 
@@ -45,7 +49,9 @@ func (j *watchJob) run(ctx context.Context, health *watchHealth, synced ...kcach
 	var running wait.Group
 	defer running.Wait()
 	defer j.queue.ShutDown()
-	if !j.awaitSync(ctx, health, synced) {
+	endWait := health.beginRound(j.name, "waiting for the informers to sync")
+	isSynced := kcache.WaitForCacheSync(ctx.Done(), synced...)
+	if endWait(); !isSynced {
 		return
 	}
 	for range workersPerQueue {
@@ -58,12 +64,6 @@ func (j *watchJob) run(ctx context.Context, health *watchHealth, synced ...kcach
 		running.StartWithChannel(ctx.Done(), func(stop <-chan struct{}) { wait.Until(enqueue, period, stop) })
 	}
 	<-ctx.Done()
-}
-
-// awaitSync waits until the informers have synced. It returns false if ctx ends earlier.
-func (j *watchJob) awaitSync(ctx context.Context, health *watchHealth, synced []kcache.InformerSynced) bool {
-	defer health.beginRound(j.name, "waiting for the informers to sync")()
-	return kcache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
 // errCheckAgain has a key synced again like one that failed, although nothing did.

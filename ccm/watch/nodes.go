@@ -22,9 +22,6 @@ import (
 )
 
 const (
-	// allNodesPeriod is how often every Node is checked, for changes that no event reported: the
-	// stream was broken, or the event came before its Node.
-	allNodesPeriod = time.Minute
 	// minNodeRetry and maxNodeRetry are between two tries for one Node that fail.
 	minNodeRetry = 500 * time.Millisecond
 	maxNodeRetry = 30 * time.Second
@@ -37,48 +34,37 @@ const (
 // nodeWatch makes Nodes follow their instances. There is one for each of upstream's two controllers of Nodes, as
 // either may be with another process. It is safe for concurrent use.
 type nodeWatch struct {
+	*Watch
 	*watchJob // Its keys are names of Nodes.
 	kube      kubernetes.Interface
-	events    core.Events
-	outcomes  *outcomes
-	instances core.Instances
-	nodes     kcache.Indexer
 }
 
 // newNodePrompter makes the job that helps cloud-node-controller: it prompts a Node whose instance came late, so that
 // upstream initializes it, and explains why nobody initializes another.
-func newNodePrompter(c *Watch, kube kubernetes.Interface) *nodeWatch {
-	w := newNodeWatch(c, kube)
-	w.name, w.queue = "the watch of waiting Nodes", newKeyQueue("waiting_nodes", minPromptPause, maxPromptPause)
+func newNodePrompter(c *Watch, kube kubernetes.Interface) *watchJob {
+	w := newNodeWatch(c, kube, "the watch of waiting Nodes", newKeyQueue("waiting_nodes", minPromptPause, maxPromptPause))
 	w.sync = w.syncWaitingNode
-	return w
+	return w.watchJob
 }
 
 // newNodeRemover makes the job that helps cloud-node-lifecycle-controller. It deletes a Node whose instance has ended,
 // also while the Node is Ready, which upstream never looks at. When it looks at an instance that is stopped, an Event
 // is written on the Node. The shutdown taint stays upstream's, which sets it when the Node turns NotReady and takes it
 // from a Ready Node every few seconds.
-func newNodeRemover(c *Watch, kube kubernetes.Interface) *nodeWatch {
-	w := newNodeWatch(c, kube)
-	w.name, w.queue = "the watch of ended instances", newKeyQueue("ended_nodes", minNodeRetry, maxNodeRetry)
+func newNodeRemover(c *Watch, kube kubernetes.Interface) *watchJob {
+	w := newNodeWatch(c, kube, "the watch of ended instances", newKeyQueue("ended_nodes", minNodeRetry, maxNodeRetry))
 	w.sync = w.syncInitializedNode
-	return w
+	return w.watchJob
 }
 
-func newNodeWatch(c *Watch, kube kubernetes.Interface) *nodeWatch {
-	w := &nodeWatch{
-		kube:      kube,
-		events:    c.opts.Events,
-		outcomes:  &c.outcomes,
-		instances: c.provider.Instances,
-		nodes:     c.nodes.GetIndexer(),
-	}
+func newNodeWatch(c *Watch, kube kubernetes.Interface, name string, queue keyQueue) *nodeWatch {
+	w := &nodeWatch{Watch: c, kube: kube}
 	w.watchJob = &watchJob{
-		onNode: kcache.ResourceEventHandlerFuncs{
-			AddFunc: w.enqueueNode, UpdateFunc: w.enqueueIfInstanceKnown,
-		},
+		name:     name,
+		onNode:   kcache.ResourceEventHandlerFuncs{AddFunc: w.enqueueNode, UpdateFunc: w.enqueueIfInstanceKnown},
 		onChange: w.enqueueChange,
-		periodic: map[time.Duration]func(){allNodesPeriod: w.enqueueAllNodes},
+		queue:    queue,
+		periodic: map[time.Duration]func(){resyncPeriod: w.enqueueAllNodes},
 	}
 	return w
 }
@@ -109,7 +95,7 @@ func (w *nodeWatch) enqueueNode(obj any) {
 }
 
 func (w *nodeWatch) enqueueAllNodes() {
-	for _, name := range w.nodes.ListKeys() {
+	for _, name := range w.nodes.GetIndexer().ListKeys() {
 		w.queue.Add(name)
 	}
 }
@@ -128,10 +114,7 @@ func (w *nodeWatch) enqueueIfInstanceKnown(old, obj any) {
 // enqueueNodesOf queues the Nodes with the instance's provider ID and the one with its
 // name, which may be waiting for it.
 func (w *nodeWatch) enqueueNodesOf(instance *api.Instance) {
-	found, err := w.nodes.ByIndex(byProviderID, contract.ProviderID(instance.ID))
-	if err != nil {
-		klog.ErrorS(err, "Looking up Nodes by provider ID")
-	}
+	found, _ := w.nodes.GetIndexer().ByIndex(byProviderID, contract.ProviderID(instance.ID)) // There is such an index.
 	for _, obj := range found {
 		w.enqueueNode(obj)
 	}
@@ -140,36 +123,20 @@ func (w *nodeWatch) enqueueNodesOf(instance *api.Instance) {
 
 // getNode returns the Node of that name, as the informer has it; nil if there is none or it is being deleted.
 func (w *nodeWatch) getNode(name string) *corev1.Node {
-	obj, _, _ := w.nodes.GetByKey(name) // It reads memory, and cannot fail.
+	obj, _, _ := w.nodes.GetIndexer().GetByKey(name) // It reads memory, and cannot fail.
 	if node, ok := obj.(*corev1.Node); ok && node.DeletionTimestamp == nil {
 		return node
 	}
 	return nil
 }
 
-// topicProviderID is whether a Node is this cloud's, and to be initialized.
-const topicProviderID = "provider-id"
-
-// explainIgnored explains why a Node is ignored. A Node with the taint is explained by whoever initialises it.
-func (w *nodeWatch) explainIgnored(node *corev1.Node) {
-	err := core.CheckOwnNode(node)
-	if err == nil || core.IsUninitialized(node) {
-		w.events.Resolve(node, topicProviderID)
-		return
-	}
-	cause := core.CauseOf(err)
-	w.events.WarnOnce(node, topicProviderID, cause.Reason, cause.Detail, fmt.Sprintf("Node is ignored: %v", err))
-}
-
-func isOwn(node *corev1.Node) bool { return core.CheckOwnNode(node) == nil }
-
 // syncInitializedNode deletes the Node if its instance has ended.
 func (w *nodeWatch) syncInitializedNode(ctx context.Context, name string) error {
 	node := w.getNode(name)
-	if node == nil || node.Spec.ProviderID == "" || !isOwn(node) {
+	if node == nil || node.Spec.ProviderID == "" || core.CheckOwnNode(node) != nil {
 		return nil
 	}
-	why, err := w.instances.MayDelete(ctx, node)
+	why, err := w.provider.Instances.MayDelete(ctx, node)
 	if err != nil {
 		return fmt.Errorf("checking whether the instance of node %s has ended: %w", node.Name, err)
 	}
@@ -190,21 +157,31 @@ func (w *nodeWatch) syncInitializedNode(ctx context.Context, name string) error 
 	return nil
 }
 
+// topicProviderID is whether a Node is this cloud's, and to be initialized.
+const topicProviderID = "provider-id"
+
 // syncWaitingNode changes a Node that upstream failed to initialize so that upstream tries again now, if that may
-// succeed. It looks again until the Node is initialized.
+// succeed. It looks again until the Node is initialized. It explains why a Node is ignored, unless that has the taint:
+// whoever initializes it does.
 func (w *nodeWatch) syncWaitingNode(ctx context.Context, name string) error {
 	node := w.getNode(name)
 	if node == nil {
 		return nil
 	}
-	w.explainIgnored(node)
-	switch {
-	case !core.IsUninitialized(node), !isOwn(node):
+	err := core.CheckOwnNode(node)
+	if err != nil && !core.IsUninitialized(node) {
+		cause := core.CauseOf(err)
+		w.events.WarnOnce(node, topicProviderID, cause.Reason, cause.Detail, fmt.Sprintf("Node is ignored: %v", err))
 		return nil
-	case w.outcomes.get(node.UID).reason == "":
+	}
+	w.events.Resolve(node, topicProviderID)
+	switch {
+	case err != nil, !core.IsUninitialized(node):
+		return nil
+	case w.reasonOf(node.UID) == "":
 		return errCheckAgain // Upstream has not tried yet.
 	}
-	instance, err := w.instances.FindInstance(ctx, node)
+	instance, err := w.provider.Instances.FindInstance(ctx, node)
 	if err != nil {
 		klog.V(2).InfoS("Node is not prompted", "node", klog.KObj(node), "err", err)
 		return errCheckAgain

@@ -125,7 +125,7 @@ func TestNodeWatchPrompts(t *testing.T) {
 			w.refuse("patch", "nodes", tc.answer)
 			prompts := countIncrements(t, nodesPrompted, func() {
 				err := w.prompter.sync(t.Context(), "node-1")
-				assert.Equal(t, core.IsUninitialized(tc.node) && isOwn(tc.node), errors.Is(err, errCheckAgain))
+				assert.Equal(t, core.IsUninitialized(tc.node) && core.CheckOwnNode(tc.node) == nil, errors.Is(err, errCheckAgain))
 			})
 			if events := w.takeEvents(); tc.event == "" {
 				assert.Empty(t, events)
@@ -189,7 +189,7 @@ func TestNodeWatchLooksAtWaitingNodes(t *testing.T) {
 // An instance ends. Whether or not the cache reports that, the Node goes. A Node that has become one of this cloud is
 // looked at when it does.
 func TestNodeWatchFollowsInstances(t *testing.T) {
-	for name, within := range map[string]time.Duration{"reported": 0, "unreported": allNodesPeriod} {
+	for name, within := range map[string]time.Duration{"reported": 0, "unreported": resyncPeriod} {
 		runInBubble(t, name, func(t *testing.T) {
 			ours, other := node("fakecloud://i-1"), node("")
 			ours.Name, other.Name, other.UID = "other-name", "late", "u2"

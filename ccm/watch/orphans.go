@@ -12,13 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
-	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -39,20 +37,13 @@ const (
 // was restored from an older backup, the API server does not know the Services of live balancers.
 // Only one goroutine may use a sweeper.
 type orphanSweeper struct {
+	*Watch
 	*watchJob
-	cluster   *core.Cluster
-	kube      kubernetes.Interface
-	memory    Memory
-	balancers core.LoadBalancers
-
-	services serviceIndex
-	guard    Budget
+	kube kubernetes.Interface
 	// undeletable spaces the retries of an orphan that cannot be deleted, so that the others get their turn. The
 	// longest pause is how late the end of an outage is noticed.
-	undeletable *flowcontrol.Backoff // by balancer ID and version: one that somebody changed may be deletable
-
+	undeletable   *flowcontrol.Backoff // by balancer ID and version: one that somebody changed may be deletable
 	orphanedSince map[string]time.Time // by balancer ID
-	reported      sets.Set[string]     // IDs of balancers that were logged as not deleted
 }
 
 // GuardedOrphans are what the guard of load balancers without a Service guards.
@@ -63,65 +54,36 @@ var GuardedOrphans = guard.Kind{
 	Remedy:  "If the Services were lost, restore them with their UIDs, and the load balancers stay",
 }
 
-// Budget says how many load balancers may be deleted: see package guard.
-type Budget interface {
-	Watch(list func() sets.Set[types.UID], synced kcache.InformerSynced)
-	RecordExists(id types.UID)
-	CheckHeld(id types.UID) error
-	Admit(ctx context.Context, c guard.Candidate) error
-}
-
-// unlimited allows everything.
-type unlimited struct{}
-
-func (unlimited) Watch(func() sets.Set[types.UID], kcache.InformerSynced) {}
-func (unlimited) RecordExists(types.UID)                                  {}
-func (unlimited) CheckHeld(types.UID) error                               { return nil }
-func (unlimited) Admit(context.Context, guard.Candidate) error            { return nil }
-
-func newOrphanSweeper(c *Watch, kube kubernetes.Interface) *orphanSweeper {
-	s := &orphanSweeper{
-		cluster:     c.opts.Cluster,
-		kube:        kube,
-		memory:      c.memory,
-		balancers:   c.provider.LoadBalancers,
-		services:    serviceIndex{c.services.GetIndexer()},
-		guard:       c.opts.Orphans,
-		undeletable: flowcontrol.NewBackOff(30*time.Second, 5*time.Minute),
-	}
+func newOrphanSweeper(c *Watch, kube kubernetes.Interface) *watchJob {
+	s := &orphanSweeper{Watch: c, kube: kube, undeletable: flowcontrol.NewBackOff(30*time.Second, 5*time.Minute)}
 	s.watchJob = &watchJob{
 		name:     "the orphan sweeper",
 		onChange: func(cache.Change) {}, // A balancer is an orphan only after a while.
 		queue:    newKeyQueue("orphans", sweepPeriod, sweepPeriod),
 		sync:     s.sweepOrphans,
-		periodic: map[time.Duration]func(){sweepPeriod: s.enqueueSweep},
+		periodic: map[time.Duration]func(){sweepPeriod: func() { s.queue.Add("the cluster's load balancers") }},
 	}
-	s.guard.Watch(s.listBalancerIDs, c.services.HasSynced)
-	return s
+	s.orphans.Watch(s.listBalancerIDs, c.services.HasSynced)
+	return s.watchJob
 }
 
 // listBalancerIDs are the IDs of the cluster's balancers.
-func (s *orphanSweeper) listBalancerIDs() sets.Set[types.UID] {
+func (w *Watch) listBalancerIDs() sets.Set[types.UID] {
 	ids := sets.New[types.UID]()
-	for _, lb := range s.memory.LoadBalancers() {
-		if s.cluster.MayOwn(lb.Tags) {
-			ids.Insert(types.UID(lb.ID))
-		}
+	for _, lb := range w.memory.LoadBalancers() {
+		ids.Insert(types.UID(lb.ID))
 	}
 	return ids
 }
-
-// enqueueSweep queues the only key: a sweep looks at all balancers.
-func (s *orphanSweeper) enqueueSweep() { s.queue.Add("the cluster's load balancers") }
 
 // sweepOrphans looks at every balancer of the cluster. One whose Service the informer has
 // costs nothing; for each other one the API server is asked.
 func (s *orphanSweeper) sweepOrphans(ctx context.Context, _ string) error {
 	s.undeletable.GC()
 	clusterUID := s.cluster.UID() // The same for the whole sweep.
-	since, unknown := map[string]time.Time{}, sets.New[string]()
+	since, unknown := map[string]time.Time{}, 0
 	for _, lb := range s.memory.LoadBalancers() {
-		if lb.State == api.LoadBalancerDeleting || !s.cluster.MayOwn(lb.Tags) {
+		if lb.State == api.LoadBalancerDeleting {
 			continue
 		}
 		owner, orphan, err := s.checkOrphan(ctx, &lb)
@@ -129,25 +91,30 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context, _ string) error {
 			klog.V(2).InfoS("Cannot tell whether the load balancer is an orphan", "id", lb.ID, "err", err)
 			continue
 		}
+		if !orphan {
+			s.orphans.RecordExists(types.UID(lb.ID))
+			continue
+		}
+		first, known := s.orphanedSince[lb.ID]
+		if !known {
+			first = time.Now()
+		}
+		since[lb.ID] = first
 		switch {
-		case !orphan:
-			s.guard.RecordExists(types.UID(lb.ID))
 		case clusterUID == "" || lb.Tags[contract.TagClusterUID] != clusterUID:
-			unknown.Insert(lb.ID)
-			s.reportUnknownOwner(&lb, clusterUID)
-		default:
-			first, known := s.orphanedSince[lb.ID]
-			if !known {
-				first = time.Now()
+			if unknown++; !known {
+				klog.InfoS("Load balancer has no Service here and is not deleted: "+
+					"it may belong to another cluster of the same name. If not, delete it by hand",
+					"id", lb.ID, "name", lb.Name, "service", klog.KObj(owner),
+					"wantTag", contract.TagClusterUID+"="+clusterUID)
 			}
-			if since[lb.ID] = first; time.Since(first) >= orphanMinAge {
-				s.deleteOrphan(ctx, &lb, owner)
-			}
+		case time.Since(first) >= orphanMinAge:
+			s.deleteOrphan(ctx, &lb, owner)
 		}
 	}
-	s.orphanedSince, s.reported = since, unknown
-	orphanedBalancers.WithLabelValues("this_cluster").Set(float64(len(since)))
-	orphanedBalancers.WithLabelValues("unknown").Set(float64(len(unknown)))
+	s.orphanedSince = since
+	orphanedBalancers.WithLabelValues("this_cluster").Set(float64(len(since) - unknown))
+	orphanedBalancers.WithLabelValues("unknown").Set(float64(unknown))
 	return nil
 }
 
@@ -157,7 +124,7 @@ func (s *orphanSweeper) checkOrphan(
 	ctx context.Context, lb *api.LoadBalancer,
 ) (owner *corev1.Service, orphan bool, err error) {
 	uid := lb.Tags[contract.TagServiceUID]
-	if svc := s.services.getByUID(uid); svc != nil && isManagedUpstream(svc) {
+	if svc := s.serviceByUID(uid); svc != nil && isManagedUpstream(svc) {
 		return svc, false, nil
 	}
 	namespace, name, ok := strings.Cut(lb.Tags[contract.TagService], "/")
@@ -177,29 +144,19 @@ func (s *orphanSweeper) checkOrphan(
 	}
 }
 
-// reportUnknownOwner logs, once for each balancer, that it is not deleted.
-func (s *orphanSweeper) reportUnknownOwner(lb *api.LoadBalancer, clusterUID string) {
-	if !s.reported.Has(lb.ID) {
-		klog.InfoS("Load balancer has no Service here and is not deleted: "+
-			"it may belong to another cluster of the same name. If not, delete it by hand",
-			"id", lb.ID, "name", lb.Name, "service", lb.Tags[contract.TagService],
-			"wantTag", contract.TagClusterUID+"="+clusterUID)
-	}
-}
-
 func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, owner *corev1.Service) {
 	id, try := types.UID(lb.ID), fmt.Sprint(lb.ID, " ", lb.Version)
-	if s.undeletable.IsInBackOffSinceUpdate(try, time.Now()) || s.guard.CheckHeld(id) != nil {
+	if s.undeletable.IsInBackOffSinceUpdate(try, time.Now()) || s.orphans.CheckHeld(id) != nil {
 		return
 	}
 	why := fmt.Sprintf("load balancer %s belonged to service %s", lb.ID, klog.KObj(owner))
-	if err := s.guard.Admit(ctx, guard.Candidate{UID: id, Why: why}); err != nil {
+	if err := s.orphans.Admit(ctx, guard.Candidate{UID: id, Why: why}); err != nil {
 		klog.V(2).InfoS("Keeping load balancer whose Service is gone for now", "id", lb.ID, "err", err)
 		return
 	}
 	klog.InfoS("Deleting load balancer whose Service is gone",
 		"id", lb.ID, "name", lb.Name, "service", klog.KObj(owner), "uid", owner.UID)
-	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.cluster.Name(), owner); err != nil {
+	if err := s.provider.LoadBalancers.EnsureLoadBalancerDeleted(ctx, s.cluster.Name(), owner); err != nil {
 		s.undeletable.Next(try, time.Now())
 		klog.ErrorS(err, "Cannot delete load balancer whose Service is gone",
 			"id", lb.ID, "retryAfter", s.undeletable.Get(try))

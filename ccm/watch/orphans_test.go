@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -12,13 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	kcache "k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/testutil"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -39,7 +35,7 @@ func retag(tag, value string) func(*api.LoadBalancer) {
 	}
 }
 
-func (w *world) sweep() { require.NoError(w.t, w.sweepOrphans(w.t.Context(), "")) }
+func (w *world) sweep() { require.NoError(w.t, w.sweeper.sync(w.t.Context(), "")) }
 
 // Which balancers are deleted for want of a Service, on the second look.
 func TestSweeperDeletesOrphans(t *testing.T) {
@@ -69,9 +65,9 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 		"it is going":                     {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerDeleting }},
 		"of an earlier name":              {lb: retag(contract.TagCluster, "blue"), deleted: true},
 		"of an earlier name, and our cluster's UID is not known": {
-			lb: retag(contract.TagCluster, "blue"), nameless: true,
+			lb: retag(contract.TagCluster, "blue"), nameless: true, unknown: true,
 		},
-		"of another cluster of that name": {lb: retag(contract.TagClusterUID, "blue")},
+		"of another cluster of that name": {lb: retag(contract.TagClusterUID, "blue"), unknown: true},
 		"without the cluster's UID":       {lb: retag(contract.TagClusterUID, ""), unknown: true},
 		"our cluster's UID is not known":  {nameless: true, unknown: true},
 		"no Service named":                {lb: retag(contract.TagService, "")},
@@ -89,10 +85,10 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 			}
 			w := newWorld(t, objects...)
 			if tc.svc != nil && !tc.informed {
-				require.NoError(t, w.watch.services.GetIndexer().Delete(tc.svc))
+				require.NoError(t, w.services.GetIndexer().Delete(tc.svc))
 			}
 			if tc.nameless {
-				w.orphanSweeper.cluster = testCluster("")
+				w.cluster = testCluster("")
 			}
 			w.refuse("get", "services", tc.apiErr)
 			lb := built(t)
@@ -168,49 +164,35 @@ func TestSweeperRetriesFailedDeletion(t *testing.T) {
 	})
 }
 
-// fakeBudget holds and refuses what a test says.
-type fakeBudget struct {
-	list          func() sets.Set[types.UID]
-	exists        []types.UID
-	held, refused error
-	admitted      []string
-}
-
-func (b *fakeBudget) Watch(list func() sets.Set[types.UID], _ kcache.InformerSynced) { b.list = list }
-func (b *fakeBudget) RecordExists(id types.UID)                                      { b.exists = append(b.exists, id) }
-func (b *fakeBudget) CheckHeld(types.UID) error                                      { return b.held }
-func (b *fakeBudget) Admit(_ context.Context, c guard.Candidate) error {
-	b.admitted = append(b.admitted, string(c.UID)+": "+c.Why)
-	return b.refused
-}
-
 // An API server that lost many Services, as after etcd was restored from an older backup, does not cost their
 // balancers: what the guard holds is kept, and it is told when their Services come back.
 func TestSweeperAsksTheGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, budget := newWorld(t), &fakeBudget{held: errors.New("held"), refused: errors.New("too many")}
-		w.watch.opts.Orphans = budget
-		w.orphanSweeper = newOrphanSweeper(w.watch, w.api)
-		t.Cleanup(w.orphanSweeper.queue.ShutDown)
-		others := built(t)
-		others.ID, others.Tags[contract.TagClusterUID] = "lb-2", "blue"
-		w.memory.set(built(t), others)
-		assert.Equal(t, sets.New[types.UID]("lb-1"), budget.list(), "of which a share may go")
-		sweepTwice := func() {
-			for range 2 {
-				w.sweep()
-				advanceTime(orphanMinAge)
-			}
+		w, deleted := newWorld(t), 0
+		w.orphans = w.newBudget(config.MassDeletion{Window: metav1.Duration{Duration: time.Hour}, Hold: metav1.Duration{Duration: time.Hour}}) // for one
+		w.sweeper = w.newSweeper()
+		first, second := built(t), built(t)
+		first.ID, first.Tags[contract.TagServiceUID] = "lb-0", "first"
+		w.memory.set(first, second)
+		w.balancers.delete = func(svc *corev1.Service) error {
+			deleted++
+			assert.EqualValues(t, "first", svc.UID)
+			w.memory.set(second)
+			return nil
 		}
-		sweepTwice()
-		sweepTwice()
-		assert.Empty(t, budget.admitted)
-		budget.held = nil
-		w.sweep() // A deletion would panic.
-		assert.Equal(t, []string{"lb-1: load balancer lb-1 belonged to service default/web"}, budget.admitted)
-		assert.Empty(t, budget.exists)
+		for range 9 {
+			w.sweep()
+			advanceTime(orphanMinAge)
+		}
+		assert.Equal(t, 1, deleted)
+		events := w.takeEvents()
+		require.Len(t, events, 1)
+		assert.Contains(t, events[0], "Mass deletion stopped (trip 1): more than 1 of 2 load balancers were found "+
+			"without a Service")
+		w.sweep()
+		require.Error(t, w.orphans.CheckHeld("lb-1"))
 		w.inform(serviceWithAddress())
 		w.sweep()
-		assert.Equal(t, []types.UID{"lb-1"}, budget.exists)
+		assert.NoError(t, w.orphans.CheckHeld("lb-1"))
 	})
 }

@@ -20,34 +20,32 @@ import (
 // What is remembered of calls: the last failure, that one is over and the work is not done, and that a balancer
 // refuses clients.
 func TestOutcomes(t *testing.T) {
-	w, svc := newWorld(t).watch, serviceWithAddress()
-	call := func(method string, err error) outcome {
+	w, svc := newWorld(t).Watch, serviceWithAddress()
+	call := func(method string, err error) string {
 		assert.Equal(t, err, w.observeCall(t.Context(), core.Call{Method: method, Object: svc}, func(context.Context) error {
 			return err
 		}))
-		return w.outcomes.get(svc.UID)
+		return w.reasonOf(svc.UID)
 	}
-	failed := outcome{reason: contract.ReasonQuotaExceeded}
+	const failed = contract.ReasonQuotaExceeded
 	assert.Empty(t, call("EnsureLoadBalancer", errPending), "nothing was wrong")
-	assert.Equal(t, failed, call("EnsureLoadBalancer", because(failed.reason)))
+	assert.Equal(t, failed, call("EnsureLoadBalancer", because(failed)))
 	assert.Equal(t, failed, call("UpdateLoadBalancer", nil), "it is about the targets alone")
 	assert.Equal(t, failed, call("GetLoadBalancer", nil), "nothing is done yet")
-	assert.Equal(t, outcome{reason: reasonPending}, call("EnsureLoadBalancer", errPending))
-	assert.Equal(t, outcome{reason: contract.ReasonCloudUnavailable}, call("GetLoadBalancer", errors.New("503")))
-	w.outcomes.record(svc.UID, nil, []core.Notice{
-		{Cause: core.Cause{Reason: contract.ReasonLoadBalancerDegraded}}, {Cause: core.Cause{Reason: "Other"}},
-	})
-	assert.Equal(t, outcome{isDegraded: true}, w.outcomes.get(svc.UID))
+	assert.Equal(t, reasonPending, call("EnsureLoadBalancer", errPending))
+	assert.Equal(t, contract.ReasonCloudUnavailable, call("GetLoadBalancer", errors.New("503")))
+	w.recordOutcome(svc.UID, nil, contract.ReasonLoadBalancerDegraded)
+	assert.Equal(t, contract.ReasonLoadBalancerDegraded, w.reasonOf(svc.UID))
 	assert.Empty(t, call("EnsureLoadBalancerDeleted", nil))
 	assert.Empty(t, call("EnsureLoadBalancer", cloudprovider.ImplementedElsewhere), "it is another's")
-	_, known := w.outcomes.byUID.Load(svc.UID)
+	_, known := w.reasons.Load(svc.UID)
 	assert.False(t, known)
 }
 
 // Upstream's controller and ours call for one Service one after the other, and for two beside each other. A look at a
 // balancer waits for nobody.
 func TestOneCallAtATimeForAService(t *testing.T) {
-	w, one, another := newWorld(t).watch, serviceWithAddress(), serviceWithAddress()
+	w, one, another := newWorld(t).Watch, serviceWithAddress(), serviceWithAddress()
 	another.UID = "another"
 	call := func(method string, svc *corev1.Service, next func(context.Context) error) {
 		assert.NoError(t, w.observeCall(t.Context(), core.Call{Method: method, Object: svc}, next))
@@ -82,7 +80,7 @@ func (c *changer) UpdateLoadBalancer(
 
 // What this process writes, or finds right, is no change out of band; neither is a new state.
 func TestSettings(t *testing.T) {
-	w := newWorld(t).watch
+	w := newWorld(t).Watch
 	cloud := w.Note(&changer{})
 	lb, err := cloud.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
 		Targets: &api.Targets{}, Tags: &api.Tags{}, SourceRanges: &api.SourceRanges{},
@@ -92,15 +90,15 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, err)
 	later := *lb
 	later.Version, later.State = 2, api.LoadBalancerError
-	assert.False(t, w.settings.isChangedOutOfBand(&later))
+	assert.False(t, w.isChangedOutOfBand(&later))
 	later.IdleTimeoutSeconds = 8
-	assert.True(t, w.settings.isChangedOutOfBand(&later))
+	assert.True(t, w.isChangedOutOfBand(&later))
 	older := later
 	older.Version = 0
-	assert.False(t, w.settings.isChangedOutOfBand(&older), "what is late says nothing")
-	w.settings.record(&later)
-	assert.False(t, w.settings.isChangedOutOfBand(&later))
-	w.settings.forget(lb.ID)
+	assert.False(t, w.isChangedOutOfBand(&older), "what is late says nothing")
+	w.recordSettings(&later)
+	assert.False(t, w.isChangedOutOfBand(&later))
+	w.settings.Delete(lb.ID)
 	later.Version, later.IdleTimeoutSeconds = 3, 9
-	assert.False(t, w.settings.isChangedOutOfBand(&later), "nothing is known of it")
+	assert.False(t, w.isChangedOutOfBand(&later), "nothing is known of it")
 }

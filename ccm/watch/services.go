@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	kcache "k8s.io/client-go/tools/cache"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -32,9 +32,6 @@ const (
 	outOfBandDelay = time.Second
 	// overdueDelay is how long a difference must last that upstream's controller should reconcile.
 	overdueDelay = time.Minute
-	// allServicesPeriod is how often every Service is checked, for changes that no event reported: the
-	// stream was broken, or the event came before its Service.
-	allServicesPeriod = 3 * time.Minute
 	// probePeriod is how often one of the Services that wait for the cloud is retried, however many
 	// wait.
 	probePeriod = 10 * time.Second
@@ -56,63 +53,42 @@ const (
 // retry may be five minutes away. And it restores the status and the finalizer of a Service:
 // upstream's controller ignores these changes. Safe for concurrent use.
 type serviceWatch struct {
+	*Watch
 	*watchJob // Its keys are UIDs of Services.
-	cluster   string
 	kube      kubernetes.Interface
-	memory    Memory
-	events    core.Events
-	outcomes  *outcomes
-	settings  *balancerSettings
-	balancers core.LoadBalancers
-	nodes     kcache.Indexer
-	services  serviceIndex
-	drifts    sync.Map // of *drift, by Service UID
 }
 
 // drift is how a balancer differs from what its Service wants.
 type drift struct {
-	id         string                       // of the balancer when it last did not differ
+	// id is of the balancer when it last did not differ, "" once the repair of that one began.
+	id         string
 	ingress    []corev1.LoadBalancerIngress // what the Service's status was to name then
 	difference string
 	since      time.Time // when it came about, or was last tried to be reconciled
-	// repaired is what differed when a repair of an out-of-band change began, "" if none did, and
-	// wasMissing whether the cache had no balancer then.
-	repaired   string
-	wasMissing bool
+	// repaired is what differed when a repair of an out-of-band change began, "" if none did.
+	repaired string
 	// tried is the difference that the last reconcile was for. If it remains, it cannot be removed
 	// for now: a target whose instance has ended, say.
 	tried string
 }
 
-func newServiceWatch(c *Watch, kube kubernetes.Interface) *serviceWatch {
-	w := &serviceWatch{
-		cluster:   c.opts.Cluster.Name(),
-		kube:      kube,
-		memory:    c.memory,
-		events:    c.opts.Events,
-		outcomes:  &c.outcomes,
-		settings:  &c.settings,
-		balancers: c.provider.LoadBalancers,
-		nodes:     c.nodes.GetIndexer(),
-		services:  serviceIndex{c.services.GetIndexer()},
-	}
+func newServiceWatch(c *Watch, kube kubernetes.Interface) *watchJob {
+	w := &serviceWatch{Watch: c, kube: kube}
 	w.watchJob = &watchJob{
 		name:   "the service watch",
 		onNode: kcache.ResourceEventHandlerFuncs{UpdateFunc: w.enqueueIfRelabelled},
 		onService: kcache.ResourceEventHandlerFuncs{
-			AddFunc:    w.enqueueService,
-			UpdateFunc: func(_, obj any) { w.enqueueService(obj) },
-			DeleteFunc: w.forgetService,
+			AddFunc: w.enqueueService, UpdateFunc: func(_, obj any) { w.enqueueService(obj) },
 		},
 		onChange: w.enqueueChange,
 		queue:    newKeyQueue("services", minServiceRetry, maxServiceRetry),
 		sync:     w.syncService,
 		periodic: map[time.Duration]func(){
-			probePeriod:       func() { w.probe(unavailableReasons, 1, 0) },
-			allServicesPeriod: w.enqueueAllServices,
+			probePeriod:  func() { w.probe(unavailableReasons, 1, 0) },
+			resyncPeriod: w.enqueueAllServices,
 		},
 	}
-	return w
+	return w.watchJob
 }
 
 func (w *serviceWatch) enqueueChange(c cache.Change) {
@@ -133,13 +109,13 @@ func (w *serviceWatch) enqueueChange(c cache.Change) {
 func (w *serviceWatch) enqueueOwner(c cache.Change) {
 	uid := c.LoadBalancer.Tags[contract.TagServiceUID]
 	isGoing := c.Kind == cache.Deleted || c.LoadBalancer.State == api.LoadBalancerDeleting
-	if uid == "" || !isGoing && w.services.getByUID(uid) == nil {
+	if !isGoing && w.serviceByUID(uid) == nil {
 		// The balancer's tags were removed or changed, so its Service is unknown.
 		w.enqueueAllServices()
 	}
 	w.queue.Add(uid)
 	if c.Kind == cache.Deleted {
-		w.settings.forget(c.LoadBalancer.ID)
+		w.settings.Delete(c.LoadBalancer.ID)
 		w.enqueueFreed()
 	}
 }
@@ -147,7 +123,7 @@ func (w *serviceWatch) enqueueOwner(c cache.Change) {
 // probe queues, after the delay, up to so many random Services that wait for one of these reasons. Each that gets an
 // answer queues others: see retry.
 func (w *serviceWatch) probe(reasons []string, services int, delay time.Duration) {
-	waiting := w.listWaiting(reasons)
+	waiting := slices.DeleteFunc(w.listServices(), func(svc *corev1.Service) bool { return !w.isWaiting(svc, reasons) })
 	for _, i := range rand.Perm(len(waiting))[:min(services, len(waiting))] {
 		w.queue.AddAfter(string(waiting[i].UID), delay)
 	}
@@ -168,23 +144,18 @@ func (w *serviceWatch) enqueueService(obj any) {
 	}
 }
 
-// enqueueIfRelabelled queues the Services that choose their Nodes by labels, if a Node has others
-// now. Upstream's controller does not look at labels.
+// enqueueIfRelabelled queues all Services if a Node has other labels now. Some choose their Nodes by them, and upstream's
+// controller does not look at labels.
 func (w *serviceWatch) enqueueIfRelabelled(old, obj any) {
 	before, ok1 := old.(*corev1.Node)
 	now, ok2 := obj.(*corev1.Node)
-	if !ok1 || !ok2 || maps.Equal(before.Labels, now.Labels) {
-		return
-	}
-	for _, svc := range w.services.listServices() {
-		if w.balancers.SelectsNodes(svc) {
-			w.enqueueService(svc)
-		}
+	if ok1 && ok2 && !maps.Equal(before.Labels, now.Labels) {
+		w.enqueueAllServices()
 	}
 }
 
 func (w *serviceWatch) enqueueAllServices() {
-	for _, svc := range w.services.listServices() {
+	for _, svc := range w.listServices() {
 		w.enqueueService(svc)
 	}
 }
@@ -207,19 +178,13 @@ var (
 
 // isWaiting tells whether building or deleting the Service's balancer failed for one of these reasons.
 func (w *serviceWatch) isWaiting(svc *corev1.Service, reasons []string) bool {
-	return (isBalancerRequested(svc) || needsCleanup(svc)) && slices.Contains(reasons, w.outcomes.get(svc.UID).reason)
-}
-
-func (w *serviceWatch) listWaiting(reasons []string) []*corev1.Service {
-	return slices.DeleteFunc(w.services.listServices(), func(svc *corev1.Service) bool {
-		return !w.isWaiting(svc, reasons)
-	})
+	return (isBalancerRequested(svc) || needsCleanup(svc)) && slices.Contains(reasons, w.reasonOf(svc.UID))
 }
 
 // syncService compares one Service, by its UID, with its balancer.
 func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
-	svc := w.services.getByUID(uid)
-	if svc == nil || !wantsLoadBalancer(svc) || svc.DeletionTimestamp != nil {
+	svc := w.serviceByUID(uid)
+	if svc == nil || !keepsLoadBalancer(svc) {
 		w.drifts.Delete(types.UID(uid))
 	}
 	all := w.memory.LoadBalancersOf(uid)
@@ -232,7 +197,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	case !w.isBuilt(svc, live):
 		return nil
 	case !servicehelpers.HasLBFinalizer(svc):
-		return w.withLiveService(ctx, svc, lacksFinalizer, w.restoreFinalizer)
+		return w.withLiveService(ctx, svc, keepsLoadBalancer, w.restoreFinalizer)
 	}
 	return w.syncBalancer(ctx, svc, all, live)
 }
@@ -240,14 +205,14 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 // isBuilt tells whether the Service's balancer was finished once, whatever was removed from the Service
 // since.
 func (w *serviceWatch) isBuilt(svc *corev1.Service, live []api.LoadBalancer) bool {
-	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil &&
-		(len(svc.Status.LoadBalancer.Ingress) > 0 || w.driftOf(svc.UID).id != "" ||
+	return keepsLoadBalancer(svc) &&
+		(len(svc.Status.LoadBalancer.Ingress) > 0 || w.driftOf(svc.UID).ingress != nil ||
 			len(live) == 1 && live[0].State == api.LoadBalancerActive)
 }
 
 // syncBalancer compares a Service with its balancers, of which some live.
 func (w *serviceWatch) syncBalancer(ctx context.Context, svc *corev1.Service, all, live []api.LoadBalancer) error {
-	has := w.balancers.Compare(svc, targetNodes(w.nodes), live)
+	has := w.provider.LoadBalancers.Compare(svc, w.targetNodes(), live)
 	if len(live) == 0 && (len(all) > 0 || has.TargetsOnly || !w.memory.KnowsLoadBalancers()) {
 		return nil // The end of a deletion is reported as another change.
 	}
@@ -258,9 +223,11 @@ func (w *serviceWatch) syncBalancer(ctx context.Context, svc *corev1.Service, al
 	if has.Difference != d.difference {
 		d.difference, d.since = has.Difference, time.Now()
 	}
-	isOutOfBand := len(live) == 0 || len(live) == 1 && w.settings.isChangedOutOfBand(&live[0])
+	isOutOfBand := len(live) == 0 || len(live) == 1 && w.isChangedOutOfBand(&live[0])
+	// If the status is to change, upstream's controller may simply not have written it yet.
+	isStatusOverwritten := !has.HasAddress && reflect.DeepEqual(d.ingress, has.Ingress)
 	delay := overdueDelay
-	if (isOutOfBand || d.isStatusOverwritten(svc, has) || d.repaired != "") && d.tried != has.Difference {
+	if (isOutOfBand || isStatusOverwritten || d.repaired != "") && d.tried != has.Difference {
 		delay = outOfBandDelay
 	}
 	if rest := delay - time.Since(d.since); rest > 0 {
@@ -269,21 +236,11 @@ func (w *serviceWatch) syncBalancer(ctx context.Context, svc *corev1.Service, al
 	}
 	if isOutOfBand && d.repaired == "" {
 		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", has.Difference)
-		d.repaired, d.wasMissing = has.Difference, len(live) == 0
+		if d.repaired = has.Difference; len(live) > 0 {
+			d.id = ""
+		}
 	}
 	return w.reconcileDrift(ctx, svc, d, has)
-}
-
-// isStatusOverwritten tells whether somebody wiped or overwrote the Service's status. If the status is
-// to change, upstream's controller may simply not have written it yet.
-func (d *drift) isStatusOverwritten(svc *corev1.Service, has core.Comparison) bool {
-	switch {
-	case d.id == "":
-		return false
-	case !hasBalancerAddress(svc):
-		return true
-	}
-	return !has.HasAddress && reflect.DeepEqual(d.ingress, has.Ingress)
 }
 
 // driftOf is what is remembered of a Service's balancer. Only the worker that has the key uses it.
@@ -299,14 +256,14 @@ func (w *serviceWatch) finishSync(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer, d *drift, has core.Comparison,
 ) error {
 	if !has.TargetsOnly {
-		w.settings.record(lb)
-		if w.needsExplanation(svc, lb) {
+		w.recordSettings(lb)
+		if lb.State == api.LoadBalancerError || ptr.Deref(lb.StateReason, "") != "" || w.reasonOf(svc.UID) != "" {
 			if err := w.withLiveService(ctx, svc, isBalancerRequested, w.ensureBalancer); err != nil {
 				return err
 			}
 		}
 	}
-	isRepaired := d.repaired != "" && (!d.wasMissing || d.id != lb.ID)
+	isRepaired := d.repaired != "" && d.id != lb.ID // The cache may have lacked one that was there.
 	if isRepaired && lb.State != api.LoadBalancerActive {
 		return w.reconcileDrift(ctx, svc, d, has)
 	}
@@ -317,12 +274,6 @@ func (w *serviceWatch) finishSync(
 	}
 	*d = drift{id: lb.ID, ingress: has.Ingress}
 	return nil
-}
-
-// needsExplanation tells whether the balancer does not work, or was reported not to.
-func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return lb.State == api.LoadBalancerError || lb.StateReason != nil && *lb.StateReason != "" ||
-		w.outcomes.get(svc.UID) != outcome{}
 }
 
 // reconcileDrift runs upstream's own reconcile, and checks again after outOfBandDelay.
@@ -342,16 +293,13 @@ func (w *serviceWatch) reconcileDrift(
 // retry retries a Service without an address. It does not retry scarcityReasons and takenReasons, which
 // wait for enqueueFreed; upstream's controller retries them now and then.
 func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error {
-	before := w.outcomes.get(cached.UID).reason
-	var err error
+	before := w.reasonOf(cached.UID)
+	isWanted, step := isBalancerRequested, w.ensureBalancer
 	if needsCleanup(cached) {
-		err = w.withLiveService(ctx, cached, needsCleanup, w.deleteBalancer)
-	} else {
-		err = w.withLiveService(ctx, cached, func(svc *corev1.Service) bool {
-			return isBalancerRequested(svc) && !hasBalancerAddress(svc)
-		}, w.ensureBalancer)
+		isWanted, step = needsCleanup, w.deleteBalancer
 	}
-	now := w.outcomes.get(cached.UID).reason
+	err := w.withLiveService(ctx, cached, isWanted, step)
+	now := w.reasonOf(cached.UID)
 	if slices.Contains(unavailableReasons, before) && !slices.Contains(unavailableReasons, now) {
 		w.probe(unavailableReasons, probesPerAnswer, 0)
 	}
@@ -381,61 +329,54 @@ func (w *serviceWatch) withLiveService(
 	case svc.UID != cached.UID || !isWanted(svc):
 		return nil
 	}
-	return fn(ctx, svc)
+	if err = fn(ctx, svc); err == nil || core.IsPending(err) {
+		return err // Unwrapped: IsPending tells it by its type.
+	}
+	return fmt.Errorf("load balancer of service %s: %w", klog.KObj(svc), err)
 }
 
 // ensureBalancer ensures the Service's balancer, and writes its address into the Service's status if that names
 // another.
 func (w *serviceWatch) ensureBalancer(ctx context.Context, svc *corev1.Service) error {
-	status, err := w.balancers.EnsureLoadBalancer(ctx, w.cluster, svc, targetNodes(w.nodes))
-	if core.IsPending(err) {
-		return err // Unwrapped: IsPending tells it by its type.
+	status, err := w.provider.LoadBalancers.EnsureLoadBalancer(ctx, w.cluster.Name(), svc, w.targetNodes())
+	if err != nil || servicehelpers.LoadBalancerStatusEqual(&svc.Status.LoadBalancer, status) {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("load balancer of service %s: %w", klog.KObj(svc), err)
-	}
-	if servicehelpers.LoadBalancerStatusEqual(&svc.Status.LoadBalancer, status) {
-		return nil
-	}
-	changed := svc.DeepCopy()
-	changed.Status.LoadBalancer = *status
-	return w.patch(svc, changed)
+	return w.patch(svc, func(changed *corev1.Service) { changed.Status.LoadBalancer = *status })
 }
 
 // deleteBalancer deletes the balancer of a Service that waits for that, and takes off the finalizer.
 func (w *serviceWatch) deleteBalancer(ctx context.Context, svc *corev1.Service) error {
-	if err := w.balancers.EnsureLoadBalancerDeleted(ctx, w.cluster, svc); err != nil {
-		return fmt.Errorf("load balancer of service %s: %w", klog.KObj(svc), err)
+	if err := w.provider.LoadBalancers.EnsureLoadBalancerDeleted(ctx, w.cluster.Name(), svc); err != nil {
+		return err
 	}
-	changed := svc.DeepCopy()
-	changed.Status.LoadBalancer = corev1.LoadBalancerStatus{}
-	changed.Finalizers = slices.DeleteFunc(changed.Finalizers, func(name string) bool {
-		return name == servicehelpers.LoadBalancerCleanupFinalizer
+	return w.patch(svc, func(changed *corev1.Service) {
+		changed.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+		changed.Finalizers = slices.DeleteFunc(changed.Finalizers, func(name string) bool {
+			return name == servicehelpers.LoadBalancerCleanupFinalizer
+		})
 	})
-	return w.patch(svc, changed)
 }
 
 // restoreFinalizer restores the finalizer that keeps a Service until its balancer is deleted.
 func (w *serviceWatch) restoreFinalizer(_ context.Context, svc *corev1.Service) error {
+	if servicehelpers.HasLBFinalizer(svc) {
+		return nil
+	}
 	klog.InfoS("Restoring the finalizer of a Service that has a load balancer", "service", klog.KObj(svc))
-	changed := svc.DeepCopy()
-	changed.Finalizers = append(changed.Finalizers, servicehelpers.LoadBalancerCleanupFinalizer)
-	return w.patch(svc, changed)
+	return w.patch(svc, func(changed *corev1.Service) {
+		changed.Finalizers = append(changed.Finalizers, servicehelpers.LoadBalancerCleanupFinalizer)
+	})
 }
 
 // patch writes finalizers and the status as upstream does, through the status subresource.
-func (w *serviceWatch) patch(svc, changed *corev1.Service) error {
-	old := svc.DeepCopy()
+func (w *serviceWatch) patch(svc *corev1.Service, change func(*corev1.Service)) error {
+	old, changed := svc.DeepCopy(), svc.DeepCopy()
 	old.UID = "" // This puts the UID into the patch, as a precondition: no other Service of that name is changed.
+	change(changed)
 	_, err := servicehelpers.PatchService(w.kube.CoreV1(), old, changed)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("writing the status and finalizers of service %s: %w", klog.KObj(svc), err)
+		return fmt.Errorf("writing the Service's status and finalizers: %w", err)
 	}
 	return nil
-}
-
-func (w *serviceWatch) forgetService(obj any) {
-	if uid, ok := core.DeletedUID(obj); ok {
-		w.drifts.Delete(uid)
-	}
 }

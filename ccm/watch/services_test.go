@@ -159,7 +159,7 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 		}},
 		"made anew a moment ago": {late: func(s *corev1.Service) { s.UID = "another" }},
 		"that upstream is at": {then: func(w *world) {
-			require.NoError(t, w.syncService(t.Context(), uid))
+			require.NoError(t, w.syncService())
 			advanceTime(outOfBandDelay / 2)
 			w.memory.set(built(t))
 		}},
@@ -171,7 +171,7 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 			}
 			w := newWorld(t, svc)
 			w.memory.set(built(t))
-			require.NoError(t, w.syncService(t.Context(), uid))
+			require.NoError(t, w.syncService())
 			w.memory.set(tc.have...)
 			svc = svc.DeepCopy()
 			if tc.change != nil {
@@ -187,7 +187,7 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 				tc.then(w)
 			}
 			for range 3 {
-				require.NoError(t, w.syncService(t.Context(), uid))
+				require.NoError(t, w.syncService())
 				advanceTime(outOfBandDelay)
 			}
 			assert.Empty(t, w.takeEvents())
@@ -210,7 +210,7 @@ func TestServiceWatchBalancerNotInCache(t *testing.T) {
 		advanceTime(time.Hour) // A call panics.
 		w.memory.setUnknown(false)
 		called := w.ensures(built(t))
-		advanceTime(allServicesPeriod + outOfBandDelay)
+		advanceTime(resyncPeriod + outOfBandDelay)
 		assert.Equal(t, 1, *called)
 	})
 }
@@ -229,7 +229,7 @@ func TestServiceWatchWhileNodesJoin(t *testing.T) {
 		}
 		syncFor := func(rounds int) {
 			for range rounds {
-				require.NoError(t, w.syncService(t.Context(), uid))
+				require.NoError(t, w.syncService())
 				advanceTime(outOfBandDelay)
 			}
 		}
@@ -240,7 +240,7 @@ func TestServiceWatchWhileNodesJoin(t *testing.T) {
 		upstreams := built(t, ids...)
 		join("fakecloud://i-3")
 		w.memory.set(upstreams)
-		w.watch.settings.record(&w.memory.LoadBalancers()[0])
+		w.recordSettings(&w.memory.LoadBalancers()[0])
 		syncFor(10) // A call panics.
 		upstreams.Listeners = slices.Clone(upstreams.Listeners)
 		upstreams.Listeners[0].TargetPort++
@@ -276,16 +276,16 @@ func TestServiceWatchHasTroubleExplained(t *testing.T) {
 	broken.State, idle.StateReason = api.LoadBalancerError, new("it has no targets")
 	called := w.ensures(built(t), errPending)
 	w.memory.set(broken)
-	require.ErrorIs(t, w.syncService(t.Context(), uid), errPending)
+	require.ErrorIs(t, w.syncService(), errPending)
 
 	w.setOutcome(serviceWithAddress(), "PortCannotBeBound")
 	w.memory.set(built(t))
 	for range 2 {
-		require.NoError(t, w.syncService(t.Context(), uid))
+		require.NoError(t, w.syncService())
 	}
 	assert.Equal(t, 2, *called, "once, as then nothing is to be explained any more")
 	w.memory.set(idle)
-	require.NoError(t, w.syncService(t.Context(), uid))
+	require.NoError(t, w.syncService())
 	assert.Equal(t, 3, *called, "active, and refuses clients")
 	assert.Empty(t, w.takeEvents(), "nothing was repaired")
 }

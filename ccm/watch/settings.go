@@ -3,26 +3,19 @@ package watch
 import (
 	"context"
 	"reflect"
-	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// balancerSettings are the balancers, by ID, as this process wrote or found them right last. It is safe for concurrent
-// use.
-type balancerSettings struct{ byID sync.Map }
-
-// record remembers the balancer's settings as those that its Service wants.
-func (s *balancerSettings) record(lb *api.LoadBalancer) { s.byID.Store(lb.ID, *lb) }
-
-func (s *balancerSettings) forget(id string) { s.byID.Delete(id) }
+// recordSettings remembers the balancer's settings as this process wrote them, or as its Service wants them.
+func (w *Watch) recordSettings(lb *api.LoadBalancer) { w.settings.Store(lb.ID, *lb) }
 
 // isChangedOutOfBand tells whether the balancer's settings differ from those that were recorded last. It is false if
 // none were.
-func (s *balancerSettings) isChangedOutOfBand(lb *api.LoadBalancer) bool {
-	last, _ := s.byID.Load(lb.ID)
+func (w *Watch) isChangedOutOfBand(lb *api.LoadBalancer) bool {
+	last, _ := w.settings.Load(lb.ID)
 	known, ok := last.(api.LoadBalancer)
 	return ok && known.Version < lb.Version && !reflect.DeepEqual(settingsOf(known), settingsOf(*lb))
 }
@@ -37,7 +30,7 @@ func settingsOf(lb api.LoadBalancer) api.LoadBalancer {
 // ownWrites is a cloud that records which settings of balancers are our own work.
 type ownWrites struct {
 	core.Cloud
-	settings *balancerSettings
+	watch *Watch
 }
 
 func (w ownWrites) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
@@ -52,7 +45,7 @@ func (w ownWrites) UpdateLoadBalancer(
 
 func (w ownWrites) record(lb *api.LoadBalancer, err error) (*api.LoadBalancer, error) {
 	if err == nil {
-		w.settings.record(lb)
+		w.watch.recordSettings(lb)
 	}
 	return lb, err
 }

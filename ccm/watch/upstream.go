@@ -10,10 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/cache"
 	servicecontroller "k8s.io/cloud-provider/controllers/service"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
-	"k8s.io/klog/v2"
 )
 
 // wantsLoadBalancer is upstream's function of that name: a Service with a class is some
@@ -22,10 +20,15 @@ func wantsLoadBalancer(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.LoadBalancerClass == nil
 }
 
+// keepsLoadBalancer tells whether the Service is to have a balancer and to stay.
+func keepsLoadBalancer(svc *corev1.Service) bool {
+	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil
+}
+
 // isBalancerRequested tells whether upstream has begun to build the Service's balancer: it
 // sets its finalizer before.
 func isBalancerRequested(svc *corev1.Service) bool {
-	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil && servicehelpers.HasLBFinalizer(svc)
+	return keepsLoadBalancer(svc) && servicehelpers.HasLBFinalizer(svc)
 }
 
 // hasBalancerAddress tells whether upstream has finished the Service's balancer: it sets
@@ -40,11 +43,6 @@ func needsCleanup(svc *corev1.Service) bool {
 		(svc.DeletionTimestamp != nil || svc.Spec.Type != corev1.ServiceTypeLoadBalancer)
 }
 
-// lacksFinalizer tells whether somebody removed the finalizer of a Service that is to keep its balancer.
-func lacksFinalizer(svc *corev1.Service) bool {
-	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil && !servicehelpers.HasLBFinalizer(svc)
-}
-
 // isManagedUpstream tells whether upstream's controller still looks after the Service's
 // balancer, be it to delete it.
 func isManagedUpstream(svc *corev1.Service) bool {
@@ -53,8 +51,9 @@ func isManagedUpstream(svc *corev1.Service) bool {
 
 // targetNodes are the Nodes that a Service's balancer has as its targets, as upstream's
 // service controller chooses them.
-func targetNodes(nodes cache.Indexer) []*corev1.Node {
-	all, _ := corelisters.NewNodeLister(nodes).List(labels.Everything()) // It reads memory, and cannot fail.
+func (w *Watch) targetNodes() []*corev1.Node {
+	nodes := corelisters.NewNodeLister(w.nodes.GetIndexer())
+	all, _ := nodes.List(labels.Everything()) // It reads memory, and cannot fail.
 	return slices.DeleteFunc(all, func(node *corev1.Node) bool { return !isTargetNode(node) })
 }
 
@@ -75,9 +74,6 @@ func isTargetNode(node *corev1.Node) bool {
 	})
 }
 
-// serviceIndex finds the Services that an informer knows by their UID.
-type serviceIndex struct{ cache.Indexer }
-
 // byUID is the name of the index in the informer that is shared with upstream.
 const byUID = "fakecloud-uid"
 
@@ -88,12 +84,9 @@ func indexByUID(obj any) ([]string, error) {
 	return nil, nil
 }
 
-// getByUID is the Service with that UID, nil if there is none.
-func (s serviceIndex) getByUID(uid string) *corev1.Service {
-	found, err := s.ByIndex(byUID, uid)
-	if err != nil {
-		klog.ErrorS(err, "Looking up Services by UID")
-	}
+// serviceByUID is the Service with that UID, nil if there is none.
+func (w *Watch) serviceByUID(uid string) *corev1.Service {
+	found, _ := w.services.GetIndexer().ByIndex(byUID, uid) // There is such an index.
 	if len(found) == 0 {
 		return nil
 	}
@@ -102,7 +95,8 @@ func (s serviceIndex) getByUID(uid string) *corev1.Service {
 }
 
 // listServices are all Services.
-func (s serviceIndex) listServices() []*corev1.Service {
-	all, _ := corelisters.NewServiceLister(s.Indexer).List(labels.Everything()) // It cannot fail.
+func (w *Watch) listServices() []*corev1.Service {
+	services := corelisters.NewServiceLister(w.services.GetIndexer())
+	all, _ := services.List(labels.Everything()) // It reads memory, and cannot fail.
 	return all
 }

@@ -230,10 +230,6 @@ func TestWaitingServicesLeftAlone(t *testing.T) {
 		"made anew since": {
 			reason: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" },
 		},
-		"upstream was quicker": {
-			reason: contract.ReasonCloudUnavailable,
-			late:   func(s *corev1.Service) { s.Status = serviceWithAddress().Status },
-		},
 		"made to stay": {
 			reason: contract.ReasonCloudUnavailable,
 			change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP },
@@ -255,7 +251,7 @@ func TestWaitingServicesLeftAlone(t *testing.T) {
 				w.setOutcome(svc, tc.reason)
 			}
 			w.takeWrites()
-			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
+			require.NoError(t, w.syncService())
 			assert.Empty(t, w.takeWrites())
 		})
 	}
@@ -278,13 +274,13 @@ func TestTargetsOfAnInvalidServiceAreRepaired(t *testing.T) {
 		}
 		syncTwice := func() {
 			for range 2 {
-				require.NoError(t, w.syncService(t.Context(), uid))
+				require.NoError(t, w.syncService())
 				advanceTime(overdueDelay + time.Second)
 			}
 		}
-		require.NoError(t, w.syncService(t.Context(), uid))
+		require.NoError(t, w.syncService())
 		advanceTime(overdueDelay - time.Second)
-		require.NoError(t, w.syncService(t.Context(), uid))
+		require.NoError(t, w.syncService())
 		require.Zero(t, ensured, "upstream is given a minute")
 		advanceTime(time.Second)
 		syncTwice()

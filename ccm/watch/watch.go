@@ -15,10 +15,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	kcache "k8s.io/client-go/tools/cache"
@@ -34,15 +34,17 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/guard"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // AddControllers adds the cloud watch to upstream's controllers, by the names that --controllers takes, and its jobs to
 // those that they help.
 func AddControllers(all map[string]app.ControllerInitFuncConstructor) {
-	for name, duty := range watchDuties {
-		all[name] = withWatchJobs(all[name], duty)
+	for name, newJobs := range jobsBeside {
+		all[name] = withJobs(all[name], newJobs)
 	}
 	all[calls.CloudWatch] = app.ControllerInitFuncConstructor{
 		InitContext: app.ControllerInitContext{ClientName: calls.CloudWatch},
@@ -50,36 +52,18 @@ func AddControllers(all map[string]app.ControllerInitFuncConstructor) {
 	}
 }
 
-// watchDuty is what the cloud watch does beside one of upstream's controllers.
-type watchDuty struct {
-	what    string
-	newJobs func(*Watch, kubernetes.Interface) []*watchJob
+// newJobFunc makes a job of a watch, which uses that client of the cluster.
+type newJobFunc func(*Watch, kubernetes.Interface) *watchJob
+
+// jobsBeside are the jobs of the cloud watch, by the controller that they help.
+var jobsBeside = map[string][]newJobFunc{
+	names.CloudNodeController:          {newNodePrompter},
+	names.CloudNodeLifecycleController: {newNodeRemover},
+	names.ServiceLBController:          {newServiceWatch, newOrphanSweeper},
 }
 
-// watchDuties are those of the cloud watch, by the controller that they help.
-var watchDuties = map[string]watchDuty{
-	names.CloudNodeController: {
-		"prompting Nodes whose instance came late, and Events about Nodes that nobody initializes",
-		func(w *Watch, kube kubernetes.Interface) []*watchJob {
-			return []*watchJob{newNodePrompter(w, kube).watchJob}
-		},
-	},
-	names.CloudNodeLifecycleController: {
-		"removing Nodes whose instance has ended, and Events about stopped ones",
-		func(w *Watch, kube kubernetes.Interface) []*watchJob {
-			return []*watchJob{newNodeRemover(w, kube).watchJob}
-		},
-	},
-	names.ServiceLBController: {
-		"repairing load balancers, retrying their addresses, and deleting orphans",
-		func(w *Watch, kube kubernetes.Interface) []*watchJob {
-			return []*watchJob{newServiceWatch(w, kube).watchJob, newOrphanSweeper(w, kube).watchJob}
-		},
-	},
-}
-
-// withWatchJobs wraps upstream's constructor of a controller: the jobs that help it start with it.
-func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) app.ControllerInitFuncConstructor {
+// withJobs wraps upstream's constructor of a controller: the jobs that help it start with it.
+func withJobs(upstream app.ControllerInitFuncConstructor, newJobs []newJobFunc) app.ControllerInitFuncConstructor {
 	construct := upstream.Constructor
 	upstream.Constructor = func(
 		as app.ControllerInitContext, cfg *cloudcontrollerconfig.CompletedConfig, provider cloudprovider.Interface,
@@ -91,7 +75,10 @@ func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) a
 			if err != nil || !started || w == nil || !isEnabled(calls.CloudWatch, cfg) {
 				return ctrl, started, err
 			}
-			return ctrl, true, w.start(ctx, duty.newJobs(w, cfg.ClientBuilder.ClientOrDie(calls.CloudWatch))...)
+			for _, newJob := range newJobs {
+				err = errors.Join(err, w.start(ctx, newJob(w, cfg.ClientBuilder.ClientOrDie(calls.CloudWatch))))
+			}
+			return ctrl, true, err
 		}
 	}
 	return upstream
@@ -107,9 +94,7 @@ func isEnabled(name string, cfg *cloudcontrollerconfig.CompletedConfig) bool {
 // startCloudWatch starts the controller that reports the health of the cloud watch's jobs, unless the
 // cache is off. The jobs are started with the controllers that they help.
 func startCloudWatch(
-	_ app.ControllerInitContext,
-	cfg *cloudcontrollerconfig.CompletedConfig,
-	provider cloudprovider.Interface,
+	_ app.ControllerInitContext, _ *cloudcontrollerconfig.CompletedConfig, provider cloudprovider.Interface,
 ) app.InitFunc {
 	return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		w := watchOf(provider)
@@ -117,72 +102,45 @@ func startCloudWatch(
 			klog.Warningf("%s is off: it needs the cache, and the cloud config says cache: false", calls.CloudWatch)
 			return nil, false, nil
 		}
-		logDutiesThatAreOff(cfg)
-		go func() {
-			manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
-			defer manager.ControllerManagerMetrics.ControllerStopped("cloud-watch")
-			<-ctx.Done()
-		}()
+		manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
+		context.AfterFunc(ctx, func() { manager.ControllerManagerMetrics.ControllerStopped("cloud-watch") })
 		return w, true, nil
 	}
 }
 
-// logDutiesThatAreOff logs the disabled parts of the cloud watch, once.
-func logDutiesThatAreOff(cfg *cloudcontrollerconfig.CompletedConfig) {
-	for _, name := range slices.Sorted(maps.Keys(watchDuties)) {
-		if !isEnabled(name, cfg) {
-			klog.InfoS("Part of the cloud watch is off: --controllers disables the controller that it helps",
-				"controller", name, "duty", watchDuties[name].what)
-		}
-	}
-}
-
-// lockCount is so large that two of the Services that are reconciled at a time seldom share a lock.
-const lockCount = 4096
-
-// Options are what the watch follows and uses.
-type Options struct {
-	Cluster *core.Cluster
-	Events  core.Events
-	// Orphans limits how many load balancers without a Service are deleted; nil for no limit.
-	Orphans Budget
-}
-
-// Watch is the controller: it starts jobs, and knows whether each of them, the cache and the routes live. It is safe
-// for concurrent use: with leader migration two goroutines start controllers.
+// Watch is the controller: it starts jobs, and knows whether each of them and the routes live. It is safe for
+// concurrent use: with leader migration two goroutines start controllers.
 type Watch struct {
-	opts     Options
+	cluster  *core.Cluster
+	events   core.Events
+	orphans  *guard.Budget // limits how many load balancers without a Service are deleted
 	memory   Memory        // set by Follow
 	provider core.Provider // set by Follow
 	// nodes and services are shared with upstream's controllers; set by SetInformers.
 	nodes, services kcache.SharedIndexInformer
-	settings        balancerSettings
-	outcomes        outcomes
-	// locks has a lock for each Service, by UID: upstream's controller and ours call for the same balancers. Few
-	// Services share one.
+
+	settings sync.Map // of api.LoadBalancer, by ID: see recordSettings
+	reasons  sync.Map // of string, by the UID of a Node or Service: see reasonOf
+	drifts   sync.Map // of *drift, by Service UID
+	// locks has a lock for each Service, by UID: upstream's controller and ours call for the same balancers.
 	locks  keymutex.KeyMutex
 	health watchHealth
 }
 
 var _ controller.HealthCheckable = (*Watch)(nil)
 
-// New makes a watch. Call Follow before the controllers start, and Run when the process leads.
-func New(o Options) *Watch {
-	if o.Orphans == nil {
-		o.Orphans = unlimited{}
-	}
-	return &Watch{opts: o, locks: keymutex.NewHashed(lockCount)}
+// New makes a watch, which deletes no more load balancers without a Service than orphans allows. Call Follow before the
+// controllers start.
+func New(cluster *core.Cluster, events core.Events, orphans *guard.Budget) *Watch {
+	const locks = 4096 // So many that two of the Services that are reconciled at a time seldom share one.
+	return &Watch{cluster: cluster, events: events, orphans: orphans, locks: keymutex.NewHashed(locks)}
 }
 
-// Source has the cache's rounds over the cloud's events be part of the watch's health.
-func (w *Watch) Source(cloud cache.Source) cache.Source { return eventRounds{cloud, &w.health} }
-
 // Note has changes of balancers through the cloud noted as our own.
-func (w *Watch) Note(cloud core.Cloud) core.Cloud { return ownWrites{cloud, &w.settings} }
+func (w *Watch) Note(cloud core.Cloud) core.Cloud { return ownWrites{cloud, w} }
 
 // Memory is the part of the cache that the jobs follow, and ask for the cluster's balancers.
 type Memory interface {
-	Run(ctx context.Context)
 	Subscribe(fn func(cache.Change))
 	LoadBalancers() []api.LoadBalancer
 	LoadBalancersOf(serviceUID string) []api.LoadBalancer
@@ -208,14 +166,18 @@ func (w *Watch) observeCall(ctx context.Context, call core.Call, next func(conte
 		w.locks.LockKey(uid)
 		defer func() { _ = w.locks.UnlockKey(uid) }() // It never fails.
 	}
-	var notices []core.Notice
-	err := next(core.WithNotices(ctx, func(n core.Notice) { notices = append(notices, n) }))
+	degraded := ""
+	err := next(core.WithNotices(ctx, func(n core.Notice) {
+		if n.Reason == contract.ReasonLoadBalancerDegraded {
+			degraded = n.Reason
+		}
+	}))
 	switch call.Method {
 	case "InstanceMetadata", "EnsureLoadBalancer", "EnsureLoadBalancerDeleted":
-		w.outcomes.record(call.Object.GetUID(), err, notices)
+		w.recordOutcome(call.Object.GetUID(), err, degraded)
 	case "GetLoadBalancer": // Upstream calls it before it deletes.
 		if err != nil {
-			w.outcomes.record(call.Object.GetUID(), err, notices)
+			w.recordOutcome(call.Object.GetUID(), err, "")
 		}
 	}
 	return err
@@ -232,11 +194,11 @@ func (w *Watch) SetInformers(shared informers.SharedInformerFactory) {
 	if err != nil { // Another index has that name.
 		klog.ErrorS(err, "The cloud watch cannot look up Nodes by provider ID or Services by UID")
 	}
-	core.OnDeletion(shared, w.outcomes.forget)
+	core.OnDeletion(shared, func(uid types.UID) {
+		w.reasons.Delete(uid)
+		w.drifts.Delete(uid)
+	})
 }
-
-// Run has the cache follow the cloud until ctx ends.
-func (w *Watch) Run(ctx context.Context) { w.memory.Run(calls.For(ctx, calls.Inventory)) }
 
 // watchOf is the watch of a cloud provider; nil if it has none.
 func watchOf(provider cloudprovider.Interface) *Watch {
@@ -252,16 +214,14 @@ func (w *Watch) Name() string { return calls.CloudWatch }
 // HealthChecker is part of /healthz, under the controller's name.
 func (w *Watch) HealthChecker() healthz.UnnamedHealthChecker { return &w.health }
 
-// start has jobs follow the cluster and the cloud, and runs them beside each other until ctx ends.
-func (w *Watch) start(ctx context.Context, jobs ...*watchJob) error {
-	for _, job := range jobs {
-		nodes, nodesErr := w.nodes.AddEventHandler(job.onNode)
-		services, servicesErr := w.services.AddEventHandler(job.onService)
-		if err := errors.Join(nodesErr, servicesErr); err != nil {
-			return fmt.Errorf("%s: following the cluster for %s: %w", calls.CloudWatch, job.name, err)
-		}
-		w.memory.Subscribe(job.onChange)
-		go job.run(calls.For(ctx, calls.CloudWatch), &w.health, nodes.HasSynced, services.HasSynced)
+// start has a job follow the cluster and the cloud, and runs it until ctx ends.
+func (w *Watch) start(ctx context.Context, job *watchJob) error {
+	nodes, nodesErr := w.nodes.AddEventHandler(job.onNode)
+	services, servicesErr := w.services.AddEventHandler(job.onService)
+	if err := errors.Join(nodesErr, servicesErr); err != nil {
+		return fmt.Errorf("%s: following the cluster for %s: %w", calls.CloudWatch, job.name, err)
 	}
+	w.memory.Subscribe(job.onChange)
+	go job.run(calls.For(ctx, calls.CloudWatch), &w.health, nodes.HasSynced, services.HasSynced)
 	return nil
 }

@@ -76,7 +76,7 @@ func TestChangesBecomeKeys(t *testing.T) {
 		}
 		assert.Equal(t, tc.nodes, takeKeys(w.prompter.queue), name)
 		assert.Equal(t, tc.nodes, takeKeys(w.remover.queue), name)
-		assert.Equal(t, tc.services, takeKeys(w.serviceWatch.queue), name)
+		assert.Equal(t, tc.services, takeKeys(w.balancerJob.queue), name)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 		w.setOutcome(svc, contract.ReasonQuotaExceeded)
 		remembers := func() (all []bool) {
 			_, drift := w.drifts.Load(svc.UID)
-			return append(all, drift, w.watch.outcomes.get(ours.UID).reason != "", w.watch.outcomes.get(svc.UID).reason != "")
+			return append(all, drift, w.reasonOf(ours.UID) != "", w.reasonOf(svc.UID) != "")
 		}
 		assert.Equal(t, []bool{true, true, true}, remembers())
 		require.NoError(t, w.api.CoreV1().Nodes().Delete(t.Context(), ours.Name, metav1.DeleteOptions{}))
@@ -129,16 +129,17 @@ func startWith(t *testing.T, flag string) (jobs []string) {
 	opts.KubeCloudShared.ConfigureCloudRoutes = false
 	opts.Master, opts.SecureServing.BindPort = "http://127.0.0.1:1", 0 // Nothing is asked and nothing served.
 	constructors, aliases := maps.Clone(app.DefaultInitFuncConstructors), names.CCMControllerAliases()
-	duties := maps.Clone(watchDuties)
-	defer maps.Copy(watchDuties, duties)
-	for name, duty := range duties {
-		watchDuties[name] = watchDuty{newJobs: func(w *Watch, kube kubernetes.Interface) []*watchJob {
-			made := duty.newJobs(w, kube)
-			for _, job := range made {
+	beside := maps.Clone(jobsBeside)
+	defer maps.Copy(jobsBeside, beside)
+	for name, newJobs := range beside {
+		jobsBeside[name] = nil
+		for _, newJob := range newJobs {
+			jobsBeside[name] = append(jobsBeside[name], func(w *Watch, kube kubernetes.Interface) *watchJob {
+				job := newJob(w, kube)
 				jobs = append(jobs, job.name)
-			}
-			return made
-		}}
+				return job
+			})
+		}
 	}
 	AddControllers(constructors)
 	aliases["cloud-watch"] = calls.CloudWatch
@@ -150,7 +151,7 @@ func startWith(t *testing.T, flag string) (jobs []string) {
 	require.NoError(t, flags.Parse([]string{flag}))
 	cfg, err := opts.Config(controllers, nil, aliases, nil, nil)
 	require.NoError(t, err)
-	completed, w := cfg.Complete(), newWorld(t).watch
+	completed, w := cfg.Complete(), newWorld(t).Watch
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // The jobs end at once.
 	for name, start := range app.ConstructControllerInitializers(constructors, completed, provider{watch: w}) {
@@ -185,7 +186,7 @@ func TestJobsFollowTheFlagControllers(t *testing.T) {
 	} {
 		t.Run(flag, func(t *testing.T) { assert.ElementsMatch(t, want, startWith(t, flag)) })
 	}
-	assert.ElementsMatch(t, slices.Collect(maps.Keys(watchDuties)), slices.DeleteFunc(
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(jobsBeside)), slices.DeleteFunc(
 		slices.Collect(maps.Keys(app.DefaultInitFuncConstructors)),
 		func(name string) bool { return name == names.NodeRouteController }), "routes have no duty")
 }
