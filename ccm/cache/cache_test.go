@@ -59,9 +59,14 @@ func TestOpenStream(t *testing.T) {
 		assert.Empty(t, r.cloud.takeCalls())
 		assert.Equal(t, []string{"i-1 v2 stopping", "i-2 v1 pending", "freed"}, r.takeChanges())
 		r.cloud.setInstances(instance("i-1", 3, api.InstanceStopped), instance("i-2", 1, api.InstancePending))
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute)
 		assert.Equal(t, []string{"list"}, r.cloud.takeCalls())
 		assert.Equal(t, []string{"i-1 v3 stopped"}, r.takeChanges())
+		r.cloud.failLists(errors.New("503"))
+		time.Sleep(10 * time.Minute)
+		r.cloud.setInstances(instance("i-1", 4, api.InstanceRunning), instance("i-2", 1, api.InstancePending))
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, []string{"recovered", "i-1 v4 running"}, r.takeChanges(), "also after a list that failed")
 	})
 }
 

@@ -105,12 +105,11 @@ func (k *kind[T]) awaitCurrent(ctx context.Context, maxAge time.Duration) (resul
 		k.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			err = ctx.Err()
 		case <-ended:
 		}
 		k.mu.Lock()
-		if err != nil {
-			return listed, err
+		if ctx.Err() != nil {
+			return listed, ctx.Err()
 		}
 	}
 	return asked, nil

@@ -176,10 +176,9 @@ func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(c
 		noticed = append(noticed, topic)
 		e.WarnOnce(obj, topic+ofRoute, n.Reason, n.Detail, n.Message)
 	}))
+	err = e.slowDownRetry(obj, err)
 	switch {
-	case core.IsPending(err):
-		return e.slowDownRetry(obj, err)
-	case errors.Is(err, cloudprovider.ImplementedElsewhere): // Nothing is wrong.
+	case core.IsPending(err), errors.Is(err, cloudprovider.ImplementedElsewhere): // Nothing is wrong.
 	case err != nil:
 		e.explainError(obj, about.topics[0]+ofRoute, summary, err)
 	case call.Method != "GetLoadBalancer": // It deletes nothing yet.
@@ -189,7 +188,6 @@ func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(c
 			}
 		}
 	}
-	e.endPending(obj)
 	return err
 }
 
@@ -205,15 +203,16 @@ func (e *Explainer) objectOf(call core.Call) core.Object {
 	return node
 }
 
-// slowDownRetry grows the delay of a retry to a quarter of the time waited so far, because upstream writes two Events
-// at each. The time is measured by our own clock, not the cloud's.
+// slowDownRetry grows the delay of a retry while work is not done yet, to a quarter of the time waited so far, because
+// upstream writes two Events at each. The time is measured by our own clock, not the cloud's.
 func (e *Explainer) slowDownRetry(obj core.Object, err error) error {
-	var retry *cloudproviderapi.RetryError
-	if !errors.As(err, &retry) {
-		return err
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	var retry *cloudproviderapi.RetryError
+	if !core.IsPending(err) || !errors.As(err, &retry) {
+		delete(e.pendingSince, obj.GetUID())
+		return err
+	}
 	since, waits := e.pendingSince[obj.GetUID()]
 	if !waits {
 		since = time.Now()
@@ -221,12 +220,6 @@ func (e *Explainer) slowDownRetry(obj core.Object, err error) error {
 	}
 	delay := min(time.Since(since)/4, maxProvisioningRetry)
 	return cloudproviderapi.NewRetryError(err.Error(), max(delay, retry.RetryAfter()))
-}
-
-func (e *Explainer) endPending(obj core.Object) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.pendingSince, obj.GetUID())
 }
 
 // explainError writes one Event about an error, by its cause: what is wrong, why, and what to do. Of an initialised

@@ -25,8 +25,6 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
-	"github.com/ccmlab/ccmlab/ccm/annotations"
-	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -249,63 +247,48 @@ func TestPendingCallsSlowDown(t *testing.T) {
 	})
 }
 
-// noticingCloud has an instance and a balancer of which there is something to tell.
-type noticingCloud struct {
-	core.Cloud
-	instance api.Instance
-	balancer api.LoadBalancer
-}
-
-func (c *noticingCloud) GetInstance(context.Context, string) (*api.Instance, error) {
-	return &c.instance, nil
-}
-
-func (c *noticingCloud) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-	return []api.LoadBalancer{c.balancer}, nil
-}
-
-func (c *noticingCloud) UpdateLoadBalancer(
-	context.Context, string, api.LoadBalancerUpdate,
-) (*api.LoadBalancer, error) {
-	return &c.balancer, nil
-}
-
-func newNoticingWorld(t *testing.T) (*world, *noticingCloud, core.Provider) {
-	w, c := newWorld(t), &noticingCloud{}
-	return w, c, w.Explain(core.New(c, core.NewCluster("lab"), core.Options{
-		Addresses: config.Default().NodeAddresses, Labels: config.NodeLabels{Tags: []string{"team"}},
-	}))
-}
-
-// A notice is told once, until a call about its topic finds nothing wrong.
-func TestNoticesOfNodes(t *testing.T) {
-	w, c, p := newNoticingWorld(t)
-	reason := "no host"
-	ask := func(state api.InstanceState, team string) {
-		c.instance = api.Instance{
-			ID: "i-1", State: state, StateReason: &reason, Tags: api.Tags{"team": team},
-			Addresses: []api.Address{{Type: api.AddressInternal, IP: "10.0.0.1"}},
-		}
-		for range 2 {
-			_, err := p.Instances.InstanceExists(t.Context(), node())
-			require.NoError(t, err)
-			_, err = p.Instances.InstanceMetadata(t.Context(), node())
-			require.NoError(t, err)
-		}
-	}
+// A notice is told once, until a call about its topic finds nothing wrong. What was done is told each time.
+func TestNotices(t *testing.T) {
+	w := newWorld(t).withNodes(node())
+	about := func(method string, obj core.Object) core.Call { return core.Call{Method: method, Object: obj} }
+	exists, metadata := about("InstanceExists", node()), about("InstanceMetadata", node())
+	deletion, route := about("EnsureLoadBalancerDeleted", service()), createRoute("node-1", "fd00::/64")
 	const (
-		stopped = "Warning InstanceStopped Instance i-1 is stopped; start it, or terminate it"
-		skipped = "Warning NodeLabelSkipped Some tags of instance i-1 cannot be labels of the Node: "
+		stopped  = "Warning InstanceStopped It is so; start it"
+		skipped  = "Warning NodeLabelSkipped It is so; change the tag"
+		degraded = "Warning LoadBalancerDegraded It is so"
+		ofRoute  = "Warning RouteNotSupported It is so; give the cluster"
 	)
-	ask(api.InstanceStopped, "...")
-	w.requireEvents(stopped, skipped)
-	ask(api.InstanceRunning, "...")
-	ask(api.InstanceStopped, "...")
-	w.requireEvents(stopped)
-	ask(api.InstanceError, "a")
-	w.requireEvents("Warning InstanceInError Instance i-1 is in error: no host; repair or replace")
-	ask(api.InstanceRunning, "...")
-	w.requireEvents(skipped)
+	for _, step := range []struct {
+		call    core.Call
+		reasons string
+		want    []string
+	}{
+		{exists, "InstanceStopped", []string{stopped}},
+		{metadata, "InstanceStopped NodeLabelSkipped", []string{skipped}},
+		{exists, "", nil},
+		{metadata, "InstanceStopped NodeLabelSkipped", []string{stopped}},
+		{metadata, "InstanceInError", []string{"Warning InstanceInError It is so; repair or replace"}},
+		{metadata, "NodeLabelSkipped", []string{skipped}},
+		{ensure, "LoadBalancerDegraded NoTargets", []string{degraded, "Warning NoTargets It is so; check the Events"}},
+		{ensure, "", nil},
+		{ensure, "LoadBalancerDegraded", []string{degraded}},
+		{deletion, "LoadBalancerKept", []string{"Normal LoadBalancerKept It is so", "Normal LoadBalancerKept It is so"}},
+		{ensure, "LoadBalancerDegraded", []string{degraded}},
+		{route, "RouteNotSupported", []string{ofRoute}},
+		{route, "", nil},
+		{route, "RouteNotSupported", []string{ofRoute}},
+	} {
+		for range 2 {
+			require.NoError(t, w.explainCall(t.Context(), step.call, func(ctx context.Context) error {
+				for _, reason := range strings.Fields(step.reasons) {
+					core.Notify(ctx, core.Notice{Cause: core.Cause{Reason: reason}, Message: "It is so"})
+				}
+				return nil
+			}))
+		}
+		w.requireEvents(step.want...)
+	}
 }
 
 // That the guard holds a Node is told once for each trip, until its instance exists after all.
@@ -326,38 +309,6 @@ func TestNoticesOfTheGuard(t *testing.T) {
 			require.NoError(t, w.call(exists, nil))
 		}
 	}
-}
-
-func TestNoticesOfServices(t *testing.T) {
-	w, c, p := newNoticingWorld(t)
-	svc, reason := service(), "no target is healthy"
-	svc.Spec.Type = corev1.ServiceTypeLoadBalancer
-	svc.Spec.Ports = []corev1.ServicePort{{Port: 80, NodePort: 30080, Protocol: corev1.ProtocolTCP}}
-	c.balancer = api.LoadBalancer{
-		ID: "lb-1", Name: "web", State: api.LoadBalancerActive,
-		Tags: api.Tags{contract.TagCluster: "lab", contract.TagServiceUID: "s1"},
-	}
-	update := func(stateReason *string) {
-		c.balancer.StateReason = stateReason
-		for range 2 {
-			require.NoError(t, p.LoadBalancers.UpdateLoadBalancer(t.Context(), "lab", svc, []*corev1.Node{{}}))
-		}
-	}
-	degraded := "Warning LoadBalancerDegraded Load balancer web (lb-1) is active but refuses clients: " + reason
-	update(&reason)
-	w.requireEvents(degraded, "Warning NoTargets Load balancer web (lb-1) has no targets: ")
-	update(nil)
-	update(&reason)
-	w.requireEvents(degraded)
-
-	// What was done is told each time.
-	svc.Annotations = map[string]string{annotations.Prefix + annotations.OnDelete: string(annotations.Keep)}
-	for range 2 {
-		require.NoError(t, p.LoadBalancers.EnsureLoadBalancerDeleted(t.Context(), "lab", svc))
-		w.requireEvents("Normal LoadBalancerKept Load balancer web (lb-1, ) is kept")
-	}
-	update(&reason)
-	w.requireEvents(degraded)
 }
 
 // Other rings have topics of their own, and objects that no call is about.
