@@ -19,7 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,6 +29,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/clikit"
+	"github.com/ccmlab/ccmlab/fakecloud/release"
 )
 
 // Exit codes.
@@ -122,29 +122,8 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	return root
 }
 
-// release is the version that the build sets, if it knows one: see lab/build.
-var release string
-
-// buildVersion is the release, the module's version, or the commit that was built.
-func buildVersion() string {
-	if release != "" {
-		return release + " (" + runtime.Version() + ")"
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	if v == "" || v == "(devel)" {
-		v = "devel"
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				v += "-" + s.Value[:min(12, len(s.Value))]
-			}
-		}
-	}
-	return v + " (" + info.GoVersion + ")"
-}
+// buildVersion is the release, and the Go that compiled it.
+func buildVersion() string { return release.Version() + " (" + runtime.Version() + ")" }
 
 // stateDir is the default folder of the data and the token file.
 func stateDir() string {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/release"
 )
 
 const namespace = "fakecloud"
@@ -85,17 +85,10 @@ func metricsHandler(from prometheus.Gatherer) http.Handler {
 	)
 }
 
-// release is the version that the build sets, if it knows one: see lab/build.
-var release string
-
 func buildInfo() prometheus.Collector {
-	version, goVersion := release, runtime.Version()
-	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
-		version = info.Main.Version
-	}
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "Always 1.",
-		ConstLabels: prometheus.Labels{"version": version, "goversion": goVersion},
+		ConstLabels: prometheus.Labels{"version": release.Version(), "goversion": runtime.Version()},
 	})
 	g.Set(1)
 	return g

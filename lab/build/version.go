@@ -51,7 +51,7 @@ func releaseOf(ctx context.Context, root string) string {
 
 // stampOf are the variables for the linker that hold the version of our programs, as git says: a
 // release's tag, or how far after it the commit is. They are variables that Kubernetes' libraries
-// have, and our commands' own. A change of them costs linking, not compiling. Sources without git,
+// have, and our own. A change of them costs linking, not compiling. Sources without git,
 // as from an archive, have no release.
 func stampOf(ctx context.Context, root string) (set []string) {
 	git := gitIn(ctx, root)
@@ -77,10 +77,7 @@ func stampOf(ctx context.Context, root string) (set []string) {
 	if version == noRelease && commit != "unknown" {
 		version = "devel-" + commit[:min(12, len(commit))]
 	}
-	for _, pkg := range []string{"fakecloud/cli", "fakecloud/server", "lab/cli", "lab/conformance"} {
-		set = append(set, ModulePath+"/"+pkg+".release="+version)
-	}
-	return set
+	return append(set, ModulePath+"/fakecloud/release.version="+version)
 }
 
 var (

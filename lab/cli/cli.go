@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/clikit"
+	"github.com/ccmlab/ccmlab/fakecloud/release"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -97,7 +98,7 @@ func newRoot() *cobra.Command {
 	o := &globalOptions{}
 	root := &cobra.Command{
 		Use:     "lab",
-		Version: release,
+		Version: release.Version(),
 		Short:   "A cloud, a Kubernetes cluster and a cloud controller manager on your own machine",
 		Long: `lab brings up a simulated cloud, a genuine Kubernetes control plane with
 --cloud-provider=external, nodes, and a cloud controller manager (CCM), and
@@ -170,10 +171,6 @@ func (o *globalOptions) openLab() (*lab.Lab, error) {
 	}
 	return lab.Open(o.name)
 }
-
-// release is the version of this program. The build sets it with the linker where it
-// knows the version; see lab/build.
-var release = "devel"
 
 // configureLogging checks --quiet and --verbose, and turns on log messages for
 // --verbose.

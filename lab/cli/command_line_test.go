@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/clikit"
+	"github.com/ccmlab/ccmlab/fakecloud/release"
 )
 
 // runCommandLine runs a command line in this process. It returns what it printed and
@@ -177,7 +178,7 @@ func TestVersion(t *testing.T) {
 	require.Zero(t, code, stderr)
 	var v versionInfo
 	require.NoError(t, json.Unmarshal([]byte(out), &v))
-	assert.Equal(t, release, v.Lab)
+	assert.Equal(t, release.Version(), v.Lab)
 	assert.Contains(t, v.Platform, "/")
 	assert.Empty(t, v.Kubernetes)
 	out, _, _ = runCommandLine(t.Context(), "version")

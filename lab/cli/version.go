@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/clikit"
+	"github.com/ccmlab/ccmlab/fakecloud/release"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
@@ -48,7 +49,7 @@ func newVersion(_ *globalOptions) *cobra.Command {
 
 // findVersions asks the installed programs for their versions.
 func findVersions(ctx context.Context) versionInfo {
-	v := versionInfo{Lab: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versionInfo{Lab: release.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	bin, err := cluster.FindBinaries("", "")
 	if err != nil {
 		return v

@@ -17,7 +17,6 @@ import (
 	"net"
 	"net/url"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/ccmlab/ccmlab/fakecloud/release"
 	"github.com/ccmlab/ccmlab/lab/conformance/internal/plaintext"
 	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
@@ -159,7 +159,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			Date:           time.Now().UTC().Truncate(time.Second),
 			Implementation: Identity{o.Implementation.Name, o.Implementation.Version},
 			Cluster:        Identity{o.ClusterName, info.GitVersion},
-			Suite:          Identity{"ccmlab/conformance", suiteVersion()},
+			Suite:          Identity{"ccmlab/conformance", release.Version()},
 			Claims:         slices.Clone(o.Implementation.Claims),
 			Unsupported:    maps.Clone(o.Implementation.Unsupported),
 			BoundsFactor:   o.BoundsFactor,
@@ -214,19 +214,6 @@ func versionOf(cfg *rest.Config) (*version.Info, error) {
 		return nil, err
 	}
 	return client.ServerVersion()
-}
-
-// release is the version that the build sets, if it knows one: see lab/build.
-var release string
-
-func suiteVersion() string {
-	if release != "" {
-		return release
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return strings.Trim(info.Main.Version, "()")
-	}
-	return ""
 }
 
 // run is one run of the suite.
