@@ -64,6 +64,7 @@ func TestOpenStream(t *testing.T) {
 		assert.Equal(t, []string{"i-1 v3 stopped"}, r.takeChanges())
 		r.cloud.failLists(errors.New("503"))
 		time.Sleep(10 * time.Minute)
+		assert.Equal(t, []string{"list"}, r.cloud.takeCalls())
 		r.cloud.setInstances(instance("i-1", 4, api.InstanceRunning), instance("i-2", 1, api.InstancePending))
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, []string{"recovered", "i-1 v4 running"}, r.takeChanges(), "also after a list that failed")

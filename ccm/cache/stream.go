@@ -20,7 +20,7 @@ const (
 )
 
 // newPause returns a function that tells how long to wait after a failure: a second, and each time twice as
-// long up to max, and up to a fifth longer.
+// long, up to the longest, and up to a fifth longer.
 func newPause(longest time.Duration) wait.DelayFunc {
 	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: math.MaxInt, Cap: longest}.DelayFunc()
 }
