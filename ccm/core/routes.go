@@ -16,9 +16,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,7 +39,6 @@ type routes struct {
 	nodes     corelisters.NodeLister // set before the controllers start
 	// routedNodes are the names of the Nodes that have routes, by the last list.
 	routedNodes atomic.Pointer[sets.Set[string]]
-	all         sharedRouteList
 }
 
 // Follow sets where Nodes are looked up.
@@ -151,7 +148,7 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 // resolveConflict names the conflicting route. If the cloud already has the wanted route, it adopts
 // that one if it is untagged.
 func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) error {
-	all, err := r.all.list(ctx, r.api)
+	all, err := r.api.ListRoutes(ctx, client.RouteFilter{})
 	if err != nil {
 		return fmt.Errorf("%w; looking for the conflicting route: %w", refusal, err)
 	}
@@ -170,27 +167,6 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 		}
 	}
 	return refusal
-}
-
-// sharedRouteList is every route of the project, listed once for all whose routes are refused at the time: after one
-// wrong list upstream creates all of them again.
-type sharedRouteList struct {
-	mu     sync.Mutex
-	at     time.Time
-	routes []api.Route
-	err    error
-}
-
-// list lists every route, unless somebody did so within the last second. Callers that come meanwhile wait for it and
-// share its result. An error is shared too: they must not try one after the other.
-func (l *sharedRouteList) list(ctx context.Context, cloud Cloud) ([]api.Route, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.at) >= time.Second {
-		l.routes, l.err = cloud.ListRoutes(ctx, client.RouteFilter{})
-		l.at = time.Now()
-	}
-	return l.routes, l.err
 }
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.

@@ -5,11 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -309,42 +305,4 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 	require.Len(t, told, 1)
 	assert.Equal(t, contract.ReasonRouteNotSupported, told[0].Reason)
 	assert.Equal(t, "Route fd00:10:244:1::/64 is missing: the cloud routes IPv4 only", told[0].Message)
-}
-
-// One wrong list has upstream create every route again: that they are all there
-// is seen at one look, and a second later at another.
-func TestManyRefusalsOneLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lists, have, listErr := 0, []api.Route{route()}, errors.New("boom")
-		f := &fakeAPI{getInstance: inState(api.InstanceRunning)}
-		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
-			return nil, problem(409, api.RouteConflict)
-		}
-		f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
-			assert.Equal(t, client.RouteFilter{}, filter)
-			lists++ // One at a time.
-			return have, listErr
-		}
-		r := newRoutes(t, f, node(byID))
-		createMany := func() int {
-			lists = 0
-			var failed atomic.Int32
-			var creates sync.WaitGroup
-			for range 100 {
-				creates.Go(func() {
-					if r.CreateRoute(t.Context(), clusterName, "", wanted()) != nil {
-						failed.Add(1)
-					}
-				})
-			}
-			creates.Wait()
-			time.Sleep(time.Second)
-			return int(failed.Load())
-		}
-		assert.Equal(t, []int{100, 1}, []int{createMany(), lists})
-		listErr = nil
-		assert.Equal(t, []int{0, 1}, []int{createMany(), lists})
-		have = nil
-		assert.Equal(t, []int{100, 1}, []int{createMany(), lists}, "what is not there is not taken to be there for ever")
-	})
 }

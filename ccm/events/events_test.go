@@ -27,6 +27,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -45,7 +46,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // call is a call of the provider that ends with that error.
-func (w *world) call(call core.Call, err error) error {
+func (w *world) call(call ring.Call, err error) error {
 	return w.explainCall(w.t.Context(), call, func(context.Context) error { return err })
 }
 
@@ -93,10 +94,10 @@ func service() *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "s1"}}
 }
 
-var ensure = core.Call{Method: "EnsureLoadBalancer", Object: service()}
+var ensure = ring.Call{Method: "EnsureLoadBalancer", Object: service()}
 
-func createRoute(node, cidr string) core.Call {
-	return core.Call{
+func createRoute(node, cidr string) ring.Call {
+	return ring.Call{
 		Method: "CreateRoute", Route: &cloudprovider.Route{TargetNode: types.NodeName(node), DestinationCIDR: cidr},
 	}
 }
@@ -116,7 +117,7 @@ func TestOneEventPerCause(t *testing.T) {
 	const notAsAsked, notDeleted = "The load balancer does not match the Service", "The load balancer is not deleted"
 	for name, tc := range map[string]struct {
 		method string
-		object core.Object // nil for a route
+		object ring.Object // nil for a route
 		// summary begins the Event's message; "" if there is none.
 		summary string
 		// resolves is whether the call, when it succeeds, means that all is well.
@@ -133,7 +134,7 @@ func TestOneEventPerCause(t *testing.T) {
 		"a route that is to go": {"DeleteRoute", nil, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, call := newWorld(t).withNodes(node()), core.Call{Method: tc.method, Object: tc.object}
+			w, call := newWorld(t).withNodes(node()), ring.Call{Method: tc.method, Object: tc.object}
 			if tc.object == nil {
 				call.Route = createRoute("node-1", "10.0.1.0/24").Route
 			}
@@ -157,14 +158,14 @@ func TestOneEventPerCause(t *testing.T) {
 func TestErrorsWithoutAnEvent(t *testing.T) {
 	w := newWorld(t)
 	for _, method := range []string{"EnsureLoadBalancer", "UpdateLoadBalancer", "EnsureLoadBalancerDeleted"} {
-		call := core.Call{Method: method, Object: service()}
+		call := ring.Call{Method: method, Object: service()}
 		require.Equal(t, cloudprovider.ImplementedElsewhere, w.call(call, cloudprovider.ImplementedElsewhere))
 		require.True(t, core.IsPending(w.call(call, errPending)))
 	}
 	require.Error(t, w.call(createRoute("node-1", "10.0.1.0/24"), throttled(1)), "nobody knows Nodes yet")
 	w.withNodes()
 	require.Error(t, w.call(createRoute("node-1", "10.0.1.0/24"), throttled(1)))
-	require.Error(t, w.call(core.Call{Method: "ListRoutes"}, throttled(1)))
+	require.Error(t, w.call(ring.Call{Method: "ListRoutes"}, throttled(1)))
 	w.requireEvents()
 }
 
@@ -196,7 +197,7 @@ func TestManyCauses(t *testing.T) {
 // Of an initialised Node, a --node-ip that is wrong is told once, however often the cloud cannot be asked meanwhile.
 func TestNodeIPMismatch(t *testing.T) {
 	w := newWorld(t)
-	metadata := core.Call{Method: "InstanceMetadata", Object: node()}
+	metadata := ring.Call{Method: "InstanceMetadata", Object: node()}
 	for range 2 {
 		for range 3 {
 			require.Error(t, w.call(metadata, causedError{Reason: contract.ReasonProvidedNodeIP}))
@@ -250,7 +251,7 @@ func TestPendingCallsSlowDown(t *testing.T) {
 // A notice is told once, until a call about its topic finds nothing wrong. What was done is told each time.
 func TestNotices(t *testing.T) {
 	w := newWorld(t).withNodes(node())
-	about := func(method string, obj core.Object) core.Call { return core.Call{Method: method, Object: obj} }
+	about := func(method string, obj ring.Object) ring.Call { return ring.Call{Method: method, Object: obj} }
 	exists, metadata := about("InstanceExists", node()), about("InstanceMetadata", node())
 	deletion, route := about("EnsureLoadBalancerDeleted", service()), createRoute("node-1", "fd00::/64")
 	const (
@@ -260,7 +261,7 @@ func TestNotices(t *testing.T) {
 		ofRoute  = "Warning RouteNotSupported It is so; give the cluster"
 	)
 	for _, step := range []struct {
-		call    core.Call
+		call    ring.Call
 		reasons string
 		want    []string
 	}{
@@ -294,7 +295,7 @@ func TestNotices(t *testing.T) {
 // That the guard holds a Node is told once for each trip, until its instance exists after all.
 func TestNoticesOfTheGuard(t *testing.T) {
 	w := newWorld(t)
-	exists := core.Call{Method: "InstanceExists", Object: node()}
+	exists := ring.Call{Method: "InstanceExists", Object: node()}
 	for _, trip := range []string{"1", "2", "1"} {
 		for range 2 {
 			require.Error(t, w.explainCall(t.Context(), exists, func(ctx context.Context) error {
@@ -368,7 +369,7 @@ func TestFollow(t *testing.T) {
 		assert.Empty(t, w.pendingSince)
 
 		w.WarnOnce(node(), "topic", "Why", "", "it is not so")
-		uid, ok := core.DeletedUID(cache.DeletedFinalStateUnknown{Key: "node-1", Obj: node()})
+		uid, ok := ring.DeletedUID(cache.DeletedFinalStateUnknown{Key: "node-1", Obj: node()})
 		require.True(t, ok)
 		w.forget(uid)
 		assert.Empty(t, w.reported)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 // memoryConfigMaps has the one ConfigMap of the guard, and refuses to write an older version, as the API server does
@@ -87,12 +88,12 @@ func (m *memoryConfigMaps) confirm(number string) {
 
 // told are the Events on the ConfigMap, and the notices about candidates.
 type told struct {
-	core.Events
+	ring.Events
 	events []string
 }
 
-func (e *told) WarnOnce(_ core.Object, _, reason, _, message string) { e.Note(nil, reason, message) }
-func (e *told) Note(_ core.Object, reason, message string) {
+func (e *told) WarnOnce(_ ring.Object, _, reason, _, message string) { e.Note(nil, reason, message) }
+func (e *told) Note(_ ring.Object, reason, message string) {
 	e.events = append(e.events, reason+": "+message)
 }
 

@@ -13,7 +13,7 @@ import (
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	controllermanager "k8s.io/controller-manager/app"
 
-	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 // A worker that never comes back from a key makes the job unhealthy, until it does.
@@ -66,7 +66,7 @@ func TestHealthOfRoutes(t *testing.T) {
 
 		var hanging sync.WaitGroup
 		hanging.Go(func() {
-			assert.NoError(t, w.observeCall(t.Context(), core.Call{Method: "ListRoutes"}, func(context.Context) error {
+			assert.NoError(t, w.observeCall(t.Context(), ring.Call{Method: "ListRoutes"}, func(context.Context) error {
 				<-hang
 				return nil
 			}))

@@ -13,7 +13,7 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestOutcomes(t *testing.T) {
 	w, svc := newWorld(t).Watch, serviceWithAddress()
 	call := func(method string, err error) string {
-		assert.Equal(t, err, w.observeCall(t.Context(), core.Call{Method: method, Object: svc}, func(context.Context) error {
+		assert.Equal(t, err, w.observeCall(t.Context(), ring.Call{Method: method, Object: svc}, func(context.Context) error {
 			return err
 		}))
 		return w.reasonOf(svc.UID)
@@ -48,7 +48,7 @@ func TestOneCallAtATimeForAService(t *testing.T) {
 	w, one, another := newWorld(t).Watch, serviceWithAddress(), serviceWithAddress()
 	another.UID = "another"
 	call := func(method string, svc *corev1.Service, next func(context.Context) error) {
-		assert.NoError(t, w.observeCall(t.Context(), core.Call{Method: method, Object: svc}, next))
+		assert.NoError(t, w.observeCall(t.Context(), ring.Call{Method: method, Object: svc}, next))
 	}
 	var running atomic.Int32
 	var calls sync.WaitGroup
