@@ -23,8 +23,8 @@ type Instances interface {
 	// FindInstance returns the Node's instance. The error is a cloudprovider.InstanceNotFound, and says why that
 	// is certain, exactly if the instance is gone.
 	FindInstance(ctx context.Context, node *corev1.Node) (*api.Instance, error)
-	// MayDelete returns why the Node may be deleted, "" if its instance exists. With an error the Node stays; an
-	// api.RetryError says when to ask again.
+	// MayDelete returns why the Node may be deleted: why its instance is gone. It is "" if the instance exists. With an
+	// error the Node stays; an api.RetryError of a ring says when to ask again.
 	MayDelete(ctx context.Context, node *corev1.Node) (goneReason string, err error)
 }
 
@@ -35,7 +35,7 @@ type LoadBalancers interface {
 	Compare(svc *corev1.Service, nodes []*corev1.Node, live []api.LoadBalancer) Comparison
 }
 
-// Routes leads to the pods of Nodes.
+// Routes keeps the cloud's routes to the pods of Nodes.
 type Routes interface {
 	cloudprovider.Routes
 	// Follow sets where Nodes are looked up. Call it before the controllers start.

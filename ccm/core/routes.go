@@ -4,9 +4,8 @@ package core
 // route that no Node wants, and creates each that is missing. A route names its Node in its tags, so the list takes
 // one call, and no doubt about instances can cost a route.
 //
-// A route is the cluster's by the cluster's UID in its tags, as a balancer is: clusters may share
-// a name. A route without that tag, of an older release, is adopted when it conflicts with the same
-// route with it. All other routes are ignored.
+// A route is the cluster's by the cluster's UID in its tags: clusters may share a name. A route without that tag, of
+// an older release, is adopted when it conflicts with the same route with it. All other routes are ignored.
 
 import (
 	"context"
@@ -104,7 +103,7 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 		return err
 	}
 	if _, err := r.cluster.routeFilter(); err != nil {
-		return err // ListRoutes says so, too, and so is tried again.
+		return err // Upstream tries again: ListRoutes fails with the same error.
 	}
 	if utilnet.IsIPv6CIDRString(route.DestinationCIDR) {
 		if slices.ContainsFunc(node.Spec.PodCIDRs, utilnet.IsIPv4CIDRString) {
@@ -118,7 +117,7 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 	return r.createRoute(ctx, node, route)
 }
 
-// errOnlyIPv4 is final: a retry is useless.
+// errOnlyIPv4 lasts: a retry does not help.
 var errOnlyIPv4 = newReasonError(contract.ReasonRouteNotSupported, "the cloud routes IPv4 only")
 
 // createRoute makes a route. One that is already as it should be will do: the list that lacked it may have been stale.
