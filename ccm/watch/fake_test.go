@@ -98,6 +98,13 @@ func (b *builder) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreat
 	return b.made, nil
 }
 
+func (b *builder) UpdateLoadBalancer(
+	_ context.Context, _ string, u api.LoadBalancerUpdate,
+) (*api.LoadBalancer, error) {
+	b.made.IdleTimeoutSeconds = *u.IdleTimeoutSeconds
+	return b.made, nil
+}
+
 // modelOver is the CCM's model over a cloud.
 func modelOver(cloud core.Cloud) core.Provider {
 	return core.New(cloud, testCluster(clusterUID), core.Options{Addresses: config.Default().NodeAddresses})

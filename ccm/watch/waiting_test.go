@@ -182,29 +182,21 @@ func TestRetriedServiceIsFollowedWhileItsBalancerIsBuilt(t *testing.T) {
 
 // The end of a Service waits for the cloud too: for its answer, or for a protection to be lifted.
 func TestDeletionWaitsForTheCloud(t *testing.T) {
-	now, lb := metav1.Now(), built(t)
-	for name, tc := range map[string]struct {
-		reason string
+	lb, deleting, retyped := built(t), serviceWithAddress(), serviceWithAddress()
+	deleting.DeletionTimestamp, retyped.Spec.Type = new(metav1.Now()), corev1.ServiceTypeClusterIP
+	for reason, tc := range map[string]struct {
 		change cache.Change
-		svc    func(svc *corev1.Service)
+		svc    *corev1.Service
 	}{
-		"the protection is lifted": {
-			reason: contract.ReasonLoadBalancerProtected, change: cache.Change{LoadBalancer: &lb},
-			svc: func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
-		},
-		"of another type": {
-			reason: contract.ReasonCloudUnavailable, change: cache.Change{Kind: cache.Recovered},
-			svc: func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeClusterIP },
-		},
+		contract.ReasonLoadBalancerProtected: {cache.Change{LoadBalancer: &lb}, deleting},
+		contract.ReasonCloudUnavailable:      {cache.Change{Kind: cache.Recovered}, retyped},
 	} {
-		runInBubble(t, name, func(t *testing.T) {
-			svc := serviceWithAddress()
-			svc.Finalizers = append(svc.Finalizers, "example.com/other") // It stays for that.
-			tc.svc(svc)
-			w, deleted := newWorld(t, svc), 0
+		runInBubble(t, reason, func(t *testing.T) {
+			tc.svc.Finalizers = append(tc.svc.Finalizers, "example.com/other") // It stays for that.
+			w, deleted := newWorld(t, tc.svc), 0
 			w.balancers.delete = func(*corev1.Service) error { deleted++; return nil }
 			w.run()
-			w.setOutcome(svc, tc.reason)
+			w.setOutcome(tc.svc, reason)
 			w.reportChange(tc.change)
 			synctest.Wait()
 			assert.Equal(t, 1, deleted, "the clock has not moved")
@@ -217,40 +209,25 @@ func TestDeletionWaitsForTheCloud(t *testing.T) {
 
 // Whose address is upstream's to get, or nobody's. A call panics.
 func TestWaitingServicesLeftAlone(t *testing.T) {
+	const unavailable = contract.ReasonCloudUnavailable
+	unfinalized, anew, plain := serviceWithoutAddress(), serviceWithoutAddress(), serviceWithoutAddress()
+	unfinalized.Finalizers, anew.UID, plain.Spec.Type = nil, "another", corev1.ServiceTypeClusterIP
 	for name, tc := range map[string]struct {
-		reason string
-		change func(svc *corev1.Service)
-		late   func(svc *corev1.Service) // what the informer has not seen
+		reason         string
+		informed, late *corev1.Service // as the informer and the API server have it
 	}{
-		"no trouble told":     {},
-		"the Service's fault": {reason: contract.ReasonInvalidService},
-		"without a finalizer": {
-			reason: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Finalizers = nil },
-		},
-		"made anew since": {
-			reason: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" },
-		},
-		"made to stay": {
-			reason: contract.ReasonCloudUnavailable,
-			change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP },
-			late:   func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer },
-		},
+		"no trouble told":     {"", serviceWithoutAddress(), serviceWithoutAddress()},
+		"the Service's fault": {contract.ReasonInvalidService, serviceWithoutAddress(), serviceWithoutAddress()},
+		"without a finalizer": {unavailable, unfinalized, unfinalized},
+		"made anew since":     {unavailable, serviceWithoutAddress(), anew},
+		"made to stay":        {unavailable, plain, serviceWithoutAddress()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			svc := serviceWithoutAddress()
-			if tc.change != nil {
-				tc.change(svc)
-			}
-			w := newWorld(t, svc)
-			if tc.late != nil {
-				late := svc.DeepCopy()
-				tc.late(late)
-				w.setService(late)
-			}
+			w := newWorld(t, tc.late)
+			w.inform(tc.informed)
 			if tc.reason != "" {
-				w.setOutcome(svc, tc.reason)
+				w.setOutcome(serviceWithoutAddress(), tc.reason)
 			}
-			w.takeWrites()
 			require.NoError(t, w.syncService())
 			assert.Empty(t, w.takeWrites())
 		})
@@ -272,21 +249,18 @@ func TestTargetsOfAnInvalidServiceAreRepaired(t *testing.T) {
 			w.memory.set(lb)
 			return nil, because(contract.ReasonInvalidService)
 		}
-		syncTwice := func() {
-			for range 2 {
+		syncAfter := func(waits ...time.Duration) {
+			for _, wait := range waits {
+				advanceTime(wait)
 				require.NoError(t, w.syncService())
-				advanceTime(overdueDelay + time.Second)
 			}
 		}
-		require.NoError(t, w.syncService())
-		advanceTime(overdueDelay - time.Second)
-		require.NoError(t, w.syncService())
+		syncAfter(0, overdueDelay-time.Second)
 		require.Zero(t, ensured, "upstream is given a minute")
-		advanceTime(time.Second)
-		syncTwice()
+		syncAfter(time.Second, time.Hour)
 		require.Equal(t, 1, ensured, "nothing else is repaired")
 		w.memory.set()
-		syncTwice()
+		syncAfter(0, time.Hour)
 		require.Equal(t, 1, ensured, "nor created anew")
 	})
 }
