@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,7 +55,9 @@ func TestNodeWatch(t *testing.T) {
 		event     string
 		err       error
 	}{
-		"ended":               {node: ours, mayDelete: mayDelete("ended", nil), done: true, event: "NodeRemoved: Node is removed: ended"},
+		"ended": {
+			node: ours, mayDelete: mayDelete("ended", nil), done: true, event: "NodeRemoved: Node is removed: ended",
+		},
 		"there":               {node: ours, mayDelete: mayDelete("", nil)},
 		"nothing can be told": {node: ours, mayDelete: mayDelete("", unavailable), err: unavailable},
 		"deleted meanwhile":   {node: ours, mayDelete: mayDelete("ended", nil), answer: errNodeGone},
@@ -85,7 +86,9 @@ func TestNodeWatch(t *testing.T) {
 			w.refuse("*", "nodes", tc.answer)
 			var err error
 			done := countIncrements(t, nodesRemoved, func() { err = w.remover.sync(t.Context(), "node-1") })
-			done += countIncrements(t, nodesPrompted, func() { err = errors.Join(err, w.prompter.sync(t.Context(), "node-1")) })
+			done += countIncrements(t, nodesPrompted, func() {
+				err = errors.Join(err, w.prompter.sync(t.Context(), "node-1"))
+			})
 			assert.ErrorIs(t, err, tc.err)
 			assert.Equal(t, tc.done, done == 1)
 			events, writes := w.takeEvents(), w.takeWrites()
@@ -152,16 +155,15 @@ func TestNodeWatchFollowsInstances(t *testing.T) {
 		runInBubble(t, name, func(t *testing.T) {
 			ours, other := node("fakecloud://i-1"), node("")
 			ours.Name, other.Name, other.UID = "other-name", "late", "u2"
-			w, why := newWorld(t, ours, other), ""
-			var asked atomic.Int32
-			w.instances.mayDelete = func() (string, error) { asked.Add(1); return why, nil }
+			w, asked, why := newWorld(t, ours, other), 0, ""
+			w.instances.mayDelete = func() (string, error) { asked++; return why, nil }
 			w.run()
-			asked.Store(0)
+			asked = 0
 			update := func() {
 				_, err := w.api.CoreV1().Nodes().Update(t.Context(), other, metav1.UpdateOptions{})
 				require.NoError(t, err)
 				synctest.Wait()
-				assert.EqualValues(t, 1, asked.Load())
+				assert.Equal(t, 1, asked)
 			}
 			other.Spec = ours.Spec
 			update()

@@ -54,47 +54,40 @@ func TestServiceWatchRepairs(t *testing.T) {
 	const created = "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"
 	quota := errors.New("quota")
 	for name, tc := range map[string]struct {
-		seen, changed []api.LoadBalancer
-		ensured       api.LoadBalancer
-		failures      []error
-		delay         time.Duration
-		told          string // "" for nothing
+		changed  []api.LoadBalancer // none: it is deleted
+		ensured  api.LoadBalancer
+		failures []error
+		told     string // "" for nothing
 	}{
-		"deleted": {
-			seen: []api.LoadBalancer{good}, ensured: moved, failures: []error{errPending},
-			delay: outOfBandDelay, told: created,
-		},
+		"deleted": {ensured: moved, failures: []error{errPending}, told: created},
 		"tagged with another's UID": {
-			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{tagged}, ensured: made,
-			failures: []error{errPending}, delay: outOfBandDelay, told: created,
+			changed: []api.LoadBalancer{tagged}, ensured: made, failures: []error{errPending}, told: created,
 		},
 		"a listener bent": {
-			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{bent}, ensured: good,
-			failures: []error{quota, quota, quota}, delay: outOfBandDelay,
+			changed: []api.LoadBalancer{bent}, ensured: good, failures: []error{quota, quota, quota},
 			told: "update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]",
 		},
-		"it was there all the time": {seen: []api.LoadBalancer{good}, ensured: good, delay: outOfBandDelay},
-		"a target whose instance has ended": {
-			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{without}, ensured: without, delay: outOfBandDelay,
-		},
-		"never seen as it should be": {
-			seen: []api.LoadBalancer{bent}, changed: []api.LoadBalancer{bent}, ensured: good,
-			delay: overdueDelay - time.Second, // since it was seen first
-		},
+		"it was there all the time":         {ensured: good},
+		"a target whose instance has ended": {changed: []api.LoadBalancer{without}, ensured: without},
+		"never seen as it should be":        {changed: []api.LoadBalancer{bent}, ensured: good},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
-			w := newWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
+			w, delay := newWorld(t, serviceWithAddress(), node("fakecloud://i-1")), outOfBandDelay
 			w.instances.mayDelete = mayDelete("", nil)
-			w.memory.set(tc.seen...)
+			w.memory.set(good)
+			change := cache.Change{LoadBalancer: &good}
+			switch {
+			case len(tc.changed) == 0:
+				change.Kind = cache.Deleted
+			case name == "never seen as it should be":
+				w.memory.set(bent)
+				delay = overdueDelay - time.Second // since it was seen first
+			}
 			w.run()
 			w.memory.set(tc.changed...)
-			change := cache.Change{LoadBalancer: &tc.seen[0], Kind: cache.Deleted}
-			if len(tc.changed) > 0 {
-				change = cache.Change{LoadBalancer: &tc.changed[0]}
-			}
 			repairs := countIncrements(t, balancerRepairs, func() {
 				w.reportChange(change)
-				advanceTime(tc.delay - time.Millisecond) // Nothing is called.
+				advanceTime(delay - time.Millisecond) // Nothing is called.
 				called := w.ensures(tc.ensured, tc.failures...)
 				advanceTime(overdueDelay - time.Second)
 				assert.Equal(t, len(tc.failures)+1, *called, "until it is active, and no more")
@@ -103,22 +96,19 @@ func TestServiceWatchRepairs(t *testing.T) {
 					assert.Equal(t, len(tc.failures)+1, *called)
 				}
 			})
-			events, writes := w.takeEvents(), w.takeWrites()
 			if tc.told == "" {
 				assert.Zero(t, repairs)
-				assert.Empty(t, events)
+				assert.Empty(t, w.takeEvents())
 				return
 			}
 			assert.Equal(t, 1, repairs)
 			assert.Equal(t, []string{
 				"LoadBalancerRepaired: The load balancer was changed or deleted out of band, and repaired: " + tc.told,
-			}, events)
+			}, w.takeEvents())
 			svc := w.getService()
 			assert.Equal(t, tc.ensured.Address, svc.Status.LoadBalancer.Ingress[0].IP)
 			assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
-			if tc.ensured.Address == good.Address {
-				assert.Empty(t, writes)
-			} else if assert.Len(t, writes, 1) {
+			if writes := w.takeWrites(); assert.Equal(t, tc.ensured.Address != good.Address, len(writes) == 1) && len(writes) > 0 {
 				assert.Contains(t, string(writes[0].(k8stesting.PatchAction).GetPatch()),
 					`{"metadata":{"uid":"01234567-89ab"},`, "nothing of the user's, and no other Service of that name")
 			}
