@@ -193,7 +193,7 @@ func TestWhatIsCounted(t *testing.T) {
 		{"DELETE", "routes/r-1", "delete-route", "canceled", 1, 7, nil, context.Canceled},
 	} {
 		cloud, c := newCloud(http.StatusOK, "", 0, 0)
-		cloud.err, cloud.body = tc.err, iotest.ErrReader(tc.bodyErr)
+		cloud.err, cloud.body = tc.err, io.MultiReader(strings.NewReader("begins"), iotest.ErrReader(tc.bodyErr))
 		ctx := For(t.Context(), Inventory)
 		req, err := http.NewRequestWithContext(ctx, tc.method, "http://cloud.invalid/v1/"+tc.path, nil)
 		require.NoError(t, err)

@@ -128,6 +128,7 @@ func TestOneEventPerCause(t *testing.T) {
 		{core.Call{Method: "ListRoutes"}, ""},
 		{route("CreateRoute", "10.0.1.0/24"), "Route 10.0.1.0/24 is missing"},
 		{route("DeleteRoute", "10.0.1.0/24"), ""},
+		{core.Call{Method: "CreateRoute", Route: &cloudprovider.Route{TargetNode: "unknown"}}, ""},
 	} {
 		t.Run(tc.call.Method+" "+tc.summary, func(t *testing.T) {
 			w := newWorld(t)
@@ -182,6 +183,7 @@ func TestTopics(t *testing.T) {
 	trip := func(n string) causes { return causes{{Reason: contract.ReasonMassDeletionHeld, Detail: n}} }
 	for name, steps := range map[string][]step{
 		"a storm, in which each retry fails in another way": {
+			{ensure, []error{errPending}, nil, nil},
 			{ensure, storm, nil, stormTold},
 			{ensure, []error{errPending}, nil, nil},
 			{ensure, storm, nil, nil},
