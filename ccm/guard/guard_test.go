@@ -369,6 +369,7 @@ func TestRestarts(t *testing.T) {
 		require.ErrorAs(t, former.Admit(t.Context(), Candidate{UID: "next", Why: "gone"}), &held)
 		assert.Equal(t, heldRetry, held.RetryAfter())
 		h.restart()
+		h.requireStopped(true, 0)
 		assert.Zero(t, h.round())
 		h.requireStopped(true, 12-want)
 	}

@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -38,12 +37,12 @@ func (f *finder) InstanceMetadata(context.Context, *corev1.Node) (*cloudprovider
 }
 
 // limitNodes knows no Node yet, so that one may go.
-func limitNodes() (*Instances, *finder, cache.Indexer, *told) {
-	f, indexer, events := &finder{}, cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), &told{}
-	i := Limit(f, oneThird, events)
+func limitNodes() (*Instances, *finder, cache.Indexer) {
+	f, indexer := &finder{}, cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	i := Limit(f, oneThird, &told{})
 	i.configMaps = &memoryConfigMaps{}
 	i.Follow(corelisters.NewNodeLister(indexer), func() bool { return true })
-	return i, f, indexer, events
+	return i, f, indexer
 }
 
 func node(uid types.UID) *corev1.Node {
@@ -55,7 +54,7 @@ func TestInstanceExists(t *testing.T) {
 	deleted, tainted := node("u2"), node("u3")
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	tainted.Spec.Taints = []corev1.Taint{{Key: servicecontroller.ToBeDeletedTaint}}
-	i, f, _, _ := limitNodes()
+	i, f, _ := limitNodes()
 	for _, tc := range []struct {
 		node       *corev1.Node
 		goneReason string
@@ -68,6 +67,7 @@ func TestInstanceExists(t *testing.T) {
 		{node: node("u1"), goneReason: "it ended", allowed: true},
 		{node: node("u1")},
 		{node: node("u1"), goneReason: "it ended", want: "kept until"},
+		{node: node("u1"), goneReason: "it ended", want: "kept until"}, // of which the cloud is not asked
 		{node: deleted, goneReason: "it ended"},
 		{node: tainted, goneReason: "it ended"},
 	} {
@@ -81,31 +81,18 @@ func TestInstanceExists(t *testing.T) {
 		assert.Equal(t, tc.goneReason == "", there)
 		assert.Equal(t, tc.allowed, i.allowed.Has("u1"))
 	}
+	assert.Equal(t, 7, f.asked)
+	require.Error(t, i.CheckHeld("u1"))
+	_, err := i.InstanceMetadata(t.Context(), node("u1"))
+	require.NoError(t, err)
+	require.NoError(t, i.CheckHeld("u1"), "it exists after all")
 }
 
 // A Node that has registered anew does not go because the one before it may.
 func TestReplacedNodeStays(t *testing.T) {
-	i, f, indexer, _ := limitNodes()
+	i, f, indexer := limitNodes()
 	f.goneReason = "it ended"
 	require.NoError(t, indexer.Add(node("another")))
 	_, err := i.InstanceExists(t.Context(), node("u1"))
 	require.ErrorContains(t, err, "node node-1 has registered again since")
-}
-
-// While a Node is held the cloud is not asked about it, and Events say what holds it. It is let go when its
-// instance turns out to exist.
-func TestHeldNode(t *testing.T) {
-	i, f, _, events := limitNodes()
-	f.goneReason = "it ended"
-	for n := range 4 {
-		_, err := i.InstanceExists(events.context(), node(types.UID(fmt.Sprint("u", min(n, 1)))))
-		require.Equal(t, n == 0, err == nil)
-	}
-	assert.Equal(t, 2, f.asked, "one that goes, and one that is asked about thrice")
-	require.Len(t, events.events, 2)
-	assert.Contains(t, events.events[0], "MassDeletionStopped: Mass deletion stopped (trip 1): more than 1 of 1 Nodes")
-	assert.Contains(t, events.events[1], "MassDeletionHeld: Node is not deleted: it ended")
-	_, err := i.InstanceMetadata(t.Context(), node("u1"))
-	require.NoError(t, err)
-	require.NoError(t, i.CheckHeld("u1"))
 }
