@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -8,50 +9,57 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// removableOptions are changes of service() that can be taken back: every annotation with its
-// example and with the values of otherValues, and the fields that say something of a balancer.
+// removableOptions are changes of a Service that can be taken back: every annotation with its example and with the
+// values of otherValues, and the fields that say something of a balancer.
 func removableOptions() map[string]func(svc *corev1.Service) {
 	options := map[string]func(svc *corev1.Service){
-		"source ranges": func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"} },
+		"source ranges": func(svc *corev1.Service) { withSourceRanges(svc, "10.0.0.0/8") },
+		"source ranges of both families": func(svc *corev1.Service) {
+			withSourceRanges(svc, "2001:db8::1/32", "0.0.0.0/0")
+		},
 		"source ranges in upstream's annotation": func(svc *corev1.Service) {
-			svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "10.0.0.0/8"}
+			annotate(svc, corev1.AnnotationLoadBalancerSourceRangesKey, "192.0.2.7/24")
 		},
-		"session affinity": func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
-		"traffic policy": func(svc *corev1.Service) {
-			svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
-		},
+		"session affinity": func(svc *corev1.Service) { withAffinity(svc, nil) },
+		"traffic policy":   func(svc *corev1.Service) { withLocalPolicy(svc) },
 		"a third port": func(svc *corev1.Service) {
-			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP})
+			third := corev1.ServicePort{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}
+			withPorts(svc, append(svc.Spec.Ports, third)...)
+		},
+		"other ports": func(svc *corev1.Service) {
+			withPorts(svc, corev1.ServicePort{Port: 8080, NodePort: 30081}, corev1.ServicePort{Port: 80, NodePort: 30080})
 		},
 		"another node port": func(svc *corev1.Service) { svc.Spec.Ports[0].NodePort = 30999 },
 		"a protocol":        func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP },
-		"IP families":       func(svc *corev1.Service) { *svc = *serviceWithFamilies("SingleStack", corev1.IPv4Protocol) },
 	}
 	otherValues := map[string][]string{
 		annotations.HealthCheck: {"none", "http"}, annotations.OnDelete: {"refuse", "delete"},
-		annotations.Algorithm: {"source-hash"}, annotations.IPMode: {"Proxy"}, annotations.ConnectionLimit: {"8080=5"},
+		annotations.Algorithm: {"source-hash"}, annotations.IPMode: {"Proxy"}, annotations.Tags: {"team=red"},
+		annotations.Address: {"two"}, annotations.Drain: {"0"},
+		annotations.ConnectionLimit: {"8080=5"}, annotations.ProxyProtocol: {"v1"}, annotations.HealthCheckTimeout: {"1s"},
+	}
+	examples := map[string]string{
+		annotations.Address:      "one",     // which startPropertyCloud reserves
+		annotations.NodeSelector: "!absent", // which selects all
+		// The examples are for ports that service() does not have.
+		annotations.ProxyProtocol: "v2", annotations.ConnectionLimit: "8443=200",
 	}
 	for _, d := range annotations.Definitions {
-		for _, value := range append(otherValues[d.Name], d.Example) {
-			switch d.Name {
-			case annotations.Address:
-				value = "one" // which startPropertyCloud reserves
-			case annotations.ProxyProtocol:
-				value = "v2" // The example is for ports that service() does not have.
-			case annotations.ConnectionLimit:
-				value = "8443=200"
-			}
-			options[d.Name+": "+value] = func(svc *corev1.Service) {
-				*svc = *serviceWithAnnotations(d.Name, value)
-			}
+		for _, value := range append(otherValues[d.Name], cmp.Or(examples[d.Name], d.Example)) {
+			options[d.Name+": "+value] = func(svc *corev1.Service) { annotate(svc, annotations.Prefix+d.Name, value) }
 		}
 	}
 	return options
+}
+
+func annotate(svc *corev1.Service, key, value string) {
+	metav1.SetMetaDataAnnotation(&svc.ObjectMeta, key, value)
 }
 
 // balancerAndStatus is what a Service has got in the cloud and in its status.

@@ -76,21 +76,23 @@ func TestDesiredLoadBalancer(t *testing.T) {
 			},
 		},
 		"a network balancer, which needs no node ports": {
-			withPorts(serviceWithAnnotations(annotations.Kind, "network"), corev1.ServicePort{Port: 8080}),
+			withPorts(serviceWithAnnotations(annotations.Kind, "network", annotations.HealthCheck, "tcp"),
+				corev1.ServicePort{Port: 8080}, corev1.ServicePort{Port: 8081, NodePort: 30081}),
 			func(lb *api.LoadBalancerCreate) {
 				lb.Kind, lb.Algorithm = new(api.KindNetwork), new(api.AlgorithmFlowHash)
-				lb.Listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 8080}}
+				lb.Listeners = api.Listeners{
+					{Protocol: "tcp", Port: 8080, TargetPort: 8080}, {Protocol: "tcp", Port: 8081, TargetPort: 8081},
+				}
+				check(healthCheck("tcp", 30081, "", 5, 2, 2, 2))(lb)
 			},
 		},
 		"source ranges": {
 			withSourceRanges(service(), "192.0.2.7/24", "10.0.0.0/8 ", "192.0.2.0/24"),
 			ranges("10.0.0.0/8", "192.0.2.0/24"),
 		},
-		"a range of IPv6":            {withSourceRanges(service(), "2001:db8::/32"), ranges("2001:db8::/32")},
-		"a range of everyone":        {withSourceRanges(service(), "10.0.0.0/8", "0.0.0.0/0"), nil},
-		"everyone of one family":     {withSourceRanges(dual(), "0.0.0.0/0"), ranges("0.0.0.0/0")},
-		"everyone of both families":  {withSourceRanges(dual(), "0.0.0.0/0", "::/0"), nil},
-		"both families, without any": {dual(), nil},
+		"a range of everyone":       {withSourceRanges(service(), "10.0.0.0/8", "0.0.0.0/0"), nil},
+		"everyone of one family":    {withSourceRanges(dual(), "0.0.0.0/0"), ranges("0.0.0.0/0")},
+		"everyone of both families": {withSourceRanges(dual(), "0.0.0.0/0", "::/0"), nil},
 		"source ranges of both families": {
 			withSourceRanges(dual(), "2001:db8::1/32", "10.0.0.0/8"), ranges("10.0.0.0/8", "2001:db8::/32"),
 		},
@@ -124,7 +126,6 @@ func TestDesiredLoadBalancer(t *testing.T) {
 		"health by HTTP, often": {serviceWithAnnotations(
 			annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s",
 		), check(healthCheck("http", 10256, "/", 1, 1, 2, 2))},
-		"local policy": {withLocalPolicy(service()), check(healthCheck("http", 31000, "/healthz", 1, 1, 1, 2))},
 		"local policy, patiently": {withLocalPolicy(serviceWithAnnotations(
 			annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s",
 		)), check(healthCheck("http", 31000, "/healthz", 3, 1, 1, 5))},
@@ -163,32 +164,27 @@ func TestTagKeysFitIntoOneTag(t *testing.T) {
 	assert.Empty(t, tagKeys(nil))
 }
 
-// The configuration's annotations count for a Service that does not have them and can have them.
+// The configuration's annotations count for a Service that does not have them and can have them. Its node selector
+// chooses the targets of an invalid Service, too, whose error is not about them.
 func TestDefaultAnnotations(t *testing.T) {
-	for name, tc := range map[string]struct {
-		svc   *corev1.Service
-		check api.HealthCheckProtocol
-	}{
-		"it says nothing":                {service(), api.HealthCheckNone},
-		"it says otherwise":              {serviceWithAnnotations(annotations.HealthCheck, "tcp"), api.HealthCheckTCP},
-		"where kube-proxy must be asked": {withLocalPolicy(service()), api.HealthCheckHTTP},
-	} {
-		l := newFakeBalancers().loadBalancers()
-		l.defaults = map[string]string{annotations.HealthCheck: "none", annotations.Drain: "30s"}
-		before := tc.svc.DeepCopy()
-		spec, err := l.desiredSpec(tc.svc, nil)
-		require.NoError(t, err, name)
-		assert.Equal(t, tc.check, spec.HealthCheck.Protocol, name)
-		assert.Equal(t, 30, *spec.DrainSeconds, name)
-		assert.Equal(t, before, tc.svc, name)
-	}
-}
-
-// The default node selector chooses the targets of an invalid Service, too. Its error is not about the defaults.
-func TestDefaultAnnotationsOfAnInvalidService(t *testing.T) {
 	l := newFakeBalancers().loadBalancers()
-	l.defaults = map[string]string{annotations.NodeSelector: "pool=web", annotations.HealthCheck: "none"}
-	spec, err := l.desiredSpec(withLocalPolicy(serviceWithAnnotations(annotations.Scheme, "x")), nodes("fakecloud://i-1"))
+	l.defaults = map[string]string{
+		annotations.HealthCheck: "none", annotations.Drain: "30s", annotations.NodeSelector: "pool=web",
+	}
+	for want, svc := range map[api.HealthCheckProtocol]*corev1.Service{
+		api.HealthCheckNone: service(),
+		api.HealthCheckTCP:  serviceWithAnnotations(annotations.HealthCheck, "tcp"),
+		api.HealthCheckHTTP: withLocalPolicy(service()), // where kube-proxy must be asked
+	} {
+		before := svc.DeepCopy()
+		spec, err := l.desiredSpec(svc, nil)
+		require.NoError(t, err, want)
+		assert.Equal(t, want, spec.HealthCheck.Protocol)
+		assert.Equal(t, 30, *spec.DrainSeconds, want)
+		assert.Equal(t, before, svc, want)
+	}
+	invalid := withLocalPolicy(serviceWithAnnotations(annotations.Scheme, "x"))
+	spec, err := l.desiredSpec(invalid, nodes("fakecloud://i-1"))
 	require.ErrorContains(t, err, `scheme is "x"`)
 	assert.NotContains(t, err.Error(), annotations.HealthCheck)
 	assert.Empty(t, *spec.Targets)

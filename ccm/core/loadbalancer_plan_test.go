@@ -72,16 +72,11 @@ func TestPlanStep(t *testing.T) {
 			change: hasCheck(new(healthCheck("tcp", 22, "", 5, 0, 0, 0)), "http"),
 			update: "health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to " + kubeProxy,
 		},
-		"our tag removed": {
-			change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }, update: "tags",
-		},
-
 		"a check taken away": {change: hasCheck(nil, "http"), update: "health check none to " + kubeProxy},
 		"a check that was not asked for": {
 			change: hasCheck(nil, "none"), update: "health check none to " + kubeProxy + "; tags",
 		},
 		"older, with a check":         {change: hasCheck(&askKubeProxy, ""), update: "tags"},
-		"older, without a check":      {change: hasCheck(nil, "")},
 		"older, with a check of none": {change: hasCheck(&noCheck, "")},
 		"older, none is asked for now": {
 			svc: annotated(annotations.HealthCheck, "none"), change: hasCheck(nil, ""), update: "tags",
@@ -102,10 +97,6 @@ func TestPlanStep(t *testing.T) {
 		"IPv6 no longer chosen":             {svc: serviceWithFamilies("SingleStack", "IPv4"), change: hasIPv6},
 		"IPv6 preferred":                    {svc: serviceWithFamilies("PreferDualStack", "IPv4", "IPv6")},
 		"IPv6 there":                        {svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), change: hasIPv6},
-		"another address": {
-			svc: serviceWithLoadBalancerIP("127.30.64.9"), replace: "address 127.30.64.1 to 127.30.64.9",
-		},
-		"another, by name": {svc: annotated(annotations.Address, "web"), replace: "address 127.30.64.1 to web"},
 		"another, by another name": {
 			svc: annotated(annotations.Address, "web"), change: reservedAs("api"), replace: "address 127.30.64.1 to web",
 		},

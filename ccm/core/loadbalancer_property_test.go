@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -201,79 +202,22 @@ func (p *propertyCloud) drawNodes(t *rapid.T) []*corev1.Node {
 	return nodes(rapid.SliceOfNDistinct(rapid.SampledFrom(p.instances), 0, 3, rapid.ID).Draw(t, "nodes")...)
 }
 
+// drawService draws a Service with a few options of each kind. Many annotations hardly ever go together.
 func (p *propertyCloud) drawService(t *rapid.T) *corev1.Service {
 	svc := service()
-	type key struct {
-		port     int32
-		protocol corev1.Protocol
-	}
-	keys := rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) key {
-		return key{rapid.Int32Range(80, 83).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{"TCP", "UDP"}).
-			Draw(t, "protocol")}
-	}), 1, 4, rapid.ID).Draw(t, "ports")
-	svc.Spec.Ports = nil
-	for _, k := range keys {
-		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
-			Name: fmt.Sprint(k.port, k.protocol), Port: k.port, Protocol: k.protocol,
-			NodePort: rapid.Int32Range(30000, 30003).Draw(t, "node port"),
-		})
-	}
-	svc.Spec.LoadBalancerSourceRanges = rapid.SliceOfNDistinct(
-		rapid.SampledFrom([]string{"10.0.0.0/8", "192.0.2.7/24", "2001:db8::1/32", "0.0.0.0/0", "::/0"}), 0, 3,
-		rapid.ID,
-	).Draw(t, "ranges")
-	if rapid.Bool().Draw(t, "affinity") {
-		seconds := rapid.Int32Range(1, 86400).Draw(t, "timeout")
-		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
-			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
-		}
-	}
-	if rapid.Bool().Draw(t, "local") {
-		svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
+	options := removableOptions()
+	names := slices.Sorted(maps.Keys(options))
+	for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(names), 0, 4, rapid.ID).Draw(t, "options") {
+		options[name](svc)
 	}
 	policy := rapid.SampledFrom([]corev1.IPFamilyPolicy{"SingleStack", "PreferDualStack", "RequireDualStack"}).
 		Draw(t, "policy")
-	svc.Spec.IPFamilyPolicy = &policy
 	families := rapid.SampledFrom([][]corev1.IPFamily{{"IPv4", "IPv6"}, {"IPv6", "IPv4"}}).Draw(t, "families")
 	if policy != corev1.IPFamilyPolicyRequireDualStack && rapid.Bool().Draw(t, "one family") {
 		families = families[:1]
 	}
-	svc.Spec.IPFamilies = families
+	svc.Spec.IPFamilyPolicy, svc.Spec.IPFamilies = &policy, families
 	ips := []string{"", "", p.addresses[0].IP, p.addresses[1].IP}
 	svc.Spec.LoadBalancerIP = rapid.SampledFrom(ips).Draw(t, "address") //nolint:staticcheck // Deprecated, and used.
-	svc.Annotations = p.drawAnnotations(t)
 	return svc
-}
-
-// drawAnnotations draws annotations that are each valid by itself.
-func (p *propertyCloud) drawAnnotations(t *rapid.T) map[string]string {
-	other := map[string]string{
-		annotations.Scheme: "public", annotations.Address: p.addresses[1].ID, annotations.ConnectionLimit: "80=5",
-		annotations.ProxyProtocol: "v1",
-		annotations.HealthCheck:   "http", annotations.Tags: "team=red", annotations.HealthCheckTimeout: "1s",
-		annotations.Drain: "0", annotations.IPMode: "Proxy",
-	}
-	all := map[string]string{}
-	// Few at a time, or hardly any go together.
-	for _, d := range rapid.SliceOfNDistinct(rapid.IntRange(0, len(annotations.Definitions)-1), 0, 3, rapid.ID).
-		Draw(t, "annotations") {
-		d := annotations.Definitions[d]
-		value := d.Example
-		if d.Name == annotations.Address {
-			value = "one"
-		}
-		if d.Name == annotations.NodeSelector {
-			value = "!absent"
-		}
-		if v, has := other[d.Name]; has && rapid.Bool().Draw(t, "another value") {
-			value = v
-		}
-		all[annotations.Prefix+d.Name] = value
-		if slices.Contains([]string{annotations.HealthCheckPath, annotations.HealthCheckCodes}, d.Name) &&
-			rapid.Bool().Draw(t, "http") {
-			all[annotations.Prefix+annotations.HealthCheck] = "http"
-		}
-	}
-	return all
 }

@@ -24,21 +24,19 @@ func withRangesAnnotation(ranges string) *corev1.Service {
 	return svc
 }
 
-// invalidService asks for what cannot be.
 type invalidService struct {
 	svc  *corev1.Service
-	errs []string // what its error says
+	errs []string
 }
 
+// invalidServices ask for what cannot be. With each is what its error says.
 func invalidServices() map[string]invalidService {
 	fields := serviceWithAnnotations(annotations.ProxyProtocol, "v3")
 	fields.Spec.Ports[0].Protocol, fields.Spec.Ports[1].NodePort = corev1.ProtocolSCTP, 0
 	fields.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0"}
 	fields.Spec.LoadBalancerIP = "2001:db8::1" //nolint:staticcheck // Deprecated, and used.
-	chosen := serviceWithAnnotations(annotations.Address, "web")
+	chosen := serviceWithAnnotations(annotations.Address, "web", annotations.Scheme, "internal")
 	chosen.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // As above.
-	internal := serviceWithAnnotations(annotations.Scheme, "internal")
-	internal.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // As above.
 	network := serviceWithAnnotations(annotations.Kind, "network")
 	network.Spec.IPFamilies = []corev1.IPFamily{"IPv6"}
 	udp := corev1.ServicePort{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}
@@ -49,10 +47,10 @@ func invalidServices() map[string]invalidService {
 		}},
 		"of a later release":         {serviceWithAnnotations("of-a-later-version", "x"), []string{"of-a-later-version"}},
 		"IPv6 of a network balancer": {network, []string{"IPv6 with the annotation"}},
-		"two addresses":              {chosen, []string{`loadBalancerIP "127.30.64.9" too`}},
-		"internal and chosen":        {internal, []string{"takes no reserved address"}},
-		"a cut range":                {withRangesAnnotation("192.0.2.0/24,"), []string{"is not valid"}},
-		"no range":                   {withRangesAnnotation("here"), []string{"is not valid"}},
+		"two addresses, and internal": {
+			chosen, []string{`loadBalancerIP "127.30.64.9" too`, "takes no reserved address"},
+		},
+		"a cut range": {withRangesAnnotation("192.0.2.0/24,"), []string{"is not valid"}},
 		"local policy and a health check": {withLocalPolicy(serviceWithAnnotations(
 			annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22",
 		)), []string{
@@ -126,35 +124,33 @@ func followingTargets(t *testing.T, have *api.LoadBalancer) (f *fakeAPI, sent *[
 
 // The cloud refuses a Service that looks well: its targets follow all the same.
 func TestServiceThatTheCloudRefusesFollowsItsNodes(t *testing.T) {
-	svc := serviceWithLoadBalancerIP("127.30.64.9")
-	svc.Status = serviceWithAddress().Status
-	f, sent := followingTargets(t, built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-	f.addresses = func() ([]api.ReservedAddress, error) { return nil, nil }
-	_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-2"))
-	assert.Equal(t, contract.ReasonAddressNotAvailable, CauseOf(err).Reason)
-	assert.Equal(t, []api.Targets{{{InstanceID: "i-2"}}}, *sent)
-
-	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
-	have.Listeners[0].TargetPort++
-	f, sent = followingTargets(t, have)
-	follow := f.update
-	f.update = func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-		if u.Listeners != nil {
-			return nil, problem(400, api.InvalidRequest)
+	addressed := serviceWithLoadBalancerIP("127.30.64.9")
+	addressed.Status = serviceWithAddress().Status
+	for reason, svc := range map[string]*corev1.Service{
+		contract.ReasonAddressNotAvailable: addressed, contract.ReasonInvalidService: serviceWithAddress(),
+	} {
+		have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
+		have.Listeners[0].TargetPort++
+		f, sent := followingTargets(t, have)
+		f.addresses = func() ([]api.ReservedAddress, error) { return nil, nil }
+		follow := f.update
+		f.update = func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+			if u.Listeners != nil {
+				return nil, problem(400, api.InvalidRequest)
+			}
+			return follow(id, u)
 		}
-		return follow(id, u)
+		_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nodes("fakecloud://i-2"))
+		assert.Equal(t, reason, CauseOf(err).Reason)
+		assert.Equal(t, []api.Targets{{{InstanceID: "i-2"}}}, *sent)
 	}
-	_, err = f.loadBalancers().
-		EnsureLoadBalancer(t.Context(), clusterName, serviceWithAddress(), nodes("fakecloud://i-2"))
-	assert.Equal(t, contract.ReasonInvalidService, CauseOf(err).Reason)
-	assert.Equal(t, []api.Targets{{{InstanceID: "i-2"}}}, *sent)
 }
 
 // What keeps the targets of a refused Service from following is tried again, and reported.
 func TestTargetsOfRefusedServiceThatCannotFollow(t *testing.T) {
 	svc := serviceWithAnnotations(annotations.Scheme, "x")
 	svc.Status = serviceWithAddress().Status
-	f := &fakeAPI{listBalancers: listReturns(*built(t, api.LoadBalancerUpdating))}
+	f := newFakeBalancers(*built(t, api.LoadBalancerUpdating))
 	f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		return nil, problem(409, api.WrongState)
 	}

@@ -54,17 +54,13 @@ func TestSecondLook(t *testing.T) {
 		answers []error            // to each change
 		text    string             // of the error
 	}{
-		"update":                      {updates, once, []error{nil}, ""},
 		"update, changed meanwhile":   {updates, twice, []error{changed, nil}, ""},
 		"update, gone meanwhile":      {updates, twice, []error{gone, nil}, ""},
-		"update, busy":                {updates, twice, []error{busy, nil}, ""},
 		"update, busy for long":       {updates, twice, []error{busy, busy}, "changed meanwhile"},
 		"update, the cloud is down":   {updates, once, []error{down}, "unavailable"},
 		"update, deleting":            {updates, []api.LoadBalancer{deleting, deleting}, nil, "still being deleted"},
-		"deletion":                    {deletes, once, []error{nil}, ""},
 		"deletion, changed meanwhile": {deletes, twice, []error{changed, nil}, ""},
 		"deletion, gone meanwhile":    {deletes, []api.LoadBalancer{live, deleting}, []error{gone}, ""},
-		"deletion, another by now":    {deletes, twice, []error{gone, nil}, ""},
 		"deletion, begun already":     {deletes, []api.LoadBalancer{deleting}, nil, ""},
 		"deletion, the cloud is down": {deletes, once, []error{down}, "unavailable"},
 	} {
@@ -162,13 +158,4 @@ func TestProtectedBalancerThatIsGone(t *testing.T) {
 	}
 	svc := serviceWithAnnotations(annotations.OnDelete, "delete")
 	assert.NoError(t, f.loadBalancers().EnsureLoadBalancerDeleted(t.Context(), clusterName, svc))
-}
-
-// A TCP check without a port is made of the first port that has a node port.
-func TestHealthCheckOfAPortWithANodePort(t *testing.T) {
-	svc := serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.Kind, "network")
-	svc.Spec.Ports[0].NodePort = 0
-	want, err := newBalancerSpec(testCluster(""), svc, nil)
-	require.NoError(t, err)
-	assert.Equal(t, 30080, want.HealthCheck.Port)
 }

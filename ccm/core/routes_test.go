@@ -1,11 +1,14 @@
 package core
 
 import (
-	"context"
 	"errors"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -56,53 +59,33 @@ func wanted() *cloudprovider.Route {
 	return &cloudprovider.Route{Name: "node-1-10.244.1.0-24", TargetNode: "node-1", DestinationCIDR: "10.244.1.0/24"}
 }
 
-func hasRoutes(r ...api.Route) func(client.RouteFilter) ([]api.Route, error) {
-	return func(client.RouteFilter) ([]api.Route, error) { return r, nil }
-}
-
 func TestListRoutes(t *testing.T) {
-	blackhole := func(r *api.Route) { r.State = api.RouteBlackhole }
 	outdated := wanted()
 	outdated.EnableNodeAddresses = true
 	outdated.TargetNodeAddresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: "i-1"}}
-	elsewhere := wanted()
-	elsewhere.TargetNode = "node-9"
+	gone := wanted()
+	gone.TargetNode = "node-9"
+	blackhole := route(func(r *api.Route) { r.State = api.RouteBlackhole })
 	for name, tc := range map[string]struct {
-		have []api.Route
+		have api.Route
 		err  error
 		node string
 		want []*cloudprovider.Route
-		fail string
 	}{
-		"none": {},
-		"one": {
-			have: []api.Route{route()}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()},
-		},
-		"its instance is stopped": {
-			have: []api.Route{route(blackhole)}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()},
-		},
-		"its node is another instance": {
-			have: []api.Route{route(blackhole)}, node: "fakecloud://i-2", want: []*cloudprovider.Route{outdated},
-		},
-		"its node is new": {have: []api.Route{route()}, want: []*cloudprovider.Route{wanted()}},
-		"its node is gone": {
-			have: []api.Route{route(tagged(contract.TagNode, "node-9"))}, want: []*cloudprovider.Route{elsewhere},
-		},
-		"one of a person":               {have: []api.Route{route(untagged(contract.TagNode))}},
-		"the filter was not understood": {have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))}},
-		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
+		"its instance is stopped":       {blackhole, nil, byID, []*cloudprovider.Route{wanted()}},
+		"its node is another instance":  {blackhole, nil, "fakecloud://i-2", []*cloudprovider.Route{outdated}},
+		"its node is new":               {route(), nil, "", []*cloudprovider.Route{wanted()}},
+		"its node is gone":              {route(tagged(contract.TagNode, "node-9")), nil, "", []*cloudprovider.Route{gone}},
+		"one of a person":               {route(untagged(contract.TagNode)), nil, "", nil},
+		"the filter was not understood": {route(tagged(contract.TagClusterUID, "uid-other")), nil, "", nil},
+		"no part of a list that failed": {route(), errors.New("refused"), byID, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := newRoutes(t, &fakeAPI{listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
 				assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + clusterUID}}, f)
-				return tc.have, tc.err
+				return []api.Route{tc.have}, tc.err
 			}}, node(tc.node)).ListRoutes(t.Context(), clusterName)
-			if tc.fail != "" {
-				require.ErrorContains(t, err, tc.fail)
-				assert.Nil(t, list, "no part of a list that failed")
-				return
-			}
-			require.NoError(t, err)
+			require.ErrorIs(t, err, tc.err)
 			assert.Equal(t, tc.want, list)
 		})
 	}
@@ -121,15 +104,14 @@ func TestCreateRoute(t *testing.T) {
 		have    []api.Route
 		fail    string
 	}{
-		"the way is free":          {},
-		"it is there":              {refusal: api.RouteConflict, have: []api.Route{route()}},
-		"it is there, by its name": {refusal: api.NameTaken, have: []api.Route{route()}},
+		"the way is free": {},
+		"it is there":     {refusal: api.RouteConflict, have: []api.Route{route()}},
 		"it leads to the node's old instance": {
 			refusal: api.RouteConflict, have: []api.Route{route(leadsTo("i-0"))},
 			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0), which belongs to " +
 				"this cluster's node node-1 and is deleted first",
 		},
-		"it leads to another node": {
+		"it is another node's": {
 			refusal: api.RouteConflict, have: []api.Route{route(tagged(contract.TagNode, "node-9"))},
 			fail: "this cluster's node node-9 and is deleted first",
 		},
@@ -184,21 +166,24 @@ func TestCreateRoute(t *testing.T) {
 // A route of an older release gets the cluster's UID when it is in the way of itself. It serves also if that fails.
 func TestAdoptedRoutes(t *testing.T) {
 	for _, failure := range []error{nil, problem(412, api.PreconditionFailed)} {
-		f := &fakeAPI{getInstance: inState(api.InstanceRunning)}
-		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
-			return nil, problem(409, api.RouteConflict)
-		}
-		f.listRoutes = hasRoutes(route(untagged(contract.TagClusterUID)))
-		updates := 0
-		f.updateRoute = func(id string, u api.ResourceUpdate) (*api.Route, error) {
-			updates++
-			want := route()
-			assert.Equal(t, want.ID, id)
-			assert.Equal(t, api.ResourceUpdate{Tags: &want.Tags}, u)
-			return &want, failure
+		var sent []api.ResourceUpdate
+		f := refusesRoutes(func(client.RouteFilter) ([]api.Route, error) {
+			return []api.Route{route(untagged(contract.TagClusterUID))}, nil
+		})
+		f.updateRoute = func(_ string, u api.ResourceUpdate) (*api.Route, error) {
+			sent = append(sent, u)
+			return nil, failure
 		}
 		require.NoError(t, newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "", wanted()))
-		assert.Equal(t, 1, updates)
+		assert.Equal(t, []api.ResourceUpdate{{Tags: new(route().Tags)}}, sent)
+	}
+}
+
+// refusesRoutes is a cloud that says of each new route that another is in its way, and lists others.
+func refusesRoutes(list func(client.RouteFilter) ([]api.Route, error)) *fakeAPI {
+	return &fakeAPI{
+		getInstance: inState(api.InstanceRunning), listRoutes: list,
+		createRoute: func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, api.RouteConflict) },
 	}
 }
 
@@ -227,7 +212,9 @@ func TestRoutesWithoutUID(t *testing.T) {
 func TestIgnoredNodes(t *testing.T) {
 	bare := node("")
 	bare.Spec.Taints = nil
-	r := newRoutes(t, &fakeAPI{listRoutes: hasRoutes(route())})
+	r := newRoutes(t, &fakeAPI{listRoutes: func(client.RouteFilter) ([]api.Route, error) {
+		return []api.Route{route()}, nil
+	}})
 	assert.True(t, r.IgnoresNode(bare))
 	_, err := r.ListRoutes(t.Context(), clusterName)
 	require.NoError(t, err)
@@ -251,38 +238,35 @@ func TestRouteNames(t *testing.T) {
 }
 
 func TestDeleteRoute(t *testing.T) {
+	others := []api.Route{
+		route(untagged(contract.TagNode)), route(tagged(contract.TagClusterUID, "uid-blue")),
+		route(func(r *api.Route) { r.Destination = "10.244.9.0/24" }), route(func(r *api.Route) { r.Name = "x" }),
+	}
 	for name, tc := range map[string]struct {
-		have   []api.Route
-		list   error
-		remove error
-		want   []string
-		fail   string
+		have         []api.Route
+		list, remove error
+		tries        int
+		fail         string
 	}{
-		"there":     {have: []api.Route{route()}, want: []string{"r-1"}},
-		"not there": {},
-		"gone meanwhile": {
-			have: []api.Route{route()}, remove: problem(404, api.NotFound), want: []string{"r-1"},
-		},
+		"there":          {have: append(others, route()), tries: 1},
+		"gone meanwhile": {have: []api.Route{route()}, remove: problem(404, api.NotFound), tries: 1},
 		"refused": {
-			have: []api.Route{route()}, remove: errors.New("boom"), want: []string{"r-1"},
+			have: []api.Route{route()}, remove: errors.New("boom"), tries: 1,
 			fail: "deleting route node-1-10.244.1.0-24 (r-1): boom",
 		},
 		"the list fails": {list: errors.New("boom"), fail: "boom"},
-		"a person's, another cluster's, another range, another name": {have: []api.Route{
-			route(untagged(contract.TagNode)), route(tagged(contract.TagClusterUID, "uid-blue")),
-			route(func(r *api.Route) { r.Destination = "10.244.9.0/24" }), route(func(r *api.Route) { r.Name = "x" }),
-		}},
+		"a person's, another cluster's, another range, another name": {have: others},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
-				assert.Equal(t, client.RouteFilter{Tags: []string{contract.TagClusterUID + "=" + clusterUID}}, f)
-				return tc.have, tc.list
-			}}
-			var deleted []string
-			f.deleteRoute = func(id string) error { deleted = append(deleted, id); return tc.remove }
-			err := newRoutes(t, f).DeleteRoute(t.Context(), clusterName, wanted())
-			assertError(t, err, tc.fail)
-			assert.Equal(t, tc.want, deleted)
+			tries := 0
+			f := &fakeAPI{listRoutes: func(client.RouteFilter) ([]api.Route, error) { return tc.have, tc.list }}
+			f.deleteRoute = func(id string) error {
+				tries++
+				assert.Equal(t, "r-1", id)
+				return tc.remove
+			}
+			assertError(t, newRoutes(t, f).DeleteRoute(t.Context(), clusterName, wanted()), tc.fail)
+			assert.Equal(t, tc.tries, tries)
 		})
 	}
 }
@@ -299,10 +283,39 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 	assert.Equal(t, contract.ReasonRouteNotSupported, CauseOf(err).Reason)
 
 	n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, "10.244.1.0/24")
-	told := noticesOf(t, func(ctx context.Context) {
-		require.NoError(t, newRoutes(t, &fakeAPI{}, n).CreateRoute(ctx, clusterName, "", ipv6))
+	ctx, noticed := notices(t.Context())
+	require.NoError(t, newRoutes(t, &fakeAPI{}, n).CreateRoute(ctx, clusterName, "", ipv6))
+	assert.Equal(t, []string{contract.ReasonRouteNotSupported}, noticed())
+}
+
+// One wrong list has upstream create every route again: that they are all there
+// is seen at one look, and a second later at another.
+func TestManyRefusalsOneLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lists, have, listErr := 0, []api.Route{route()}, errors.New("boom")
+		r := newRoutes(t, refusesRoutes(func(client.RouteFilter) ([]api.Route, error) {
+			lists++ // One at a time.
+			return have, listErr
+		}), node(byID))
+		createMany := func() [2]int { // failures and lists
+			lists = 0
+			var failed atomic.Int32
+			var creates sync.WaitGroup
+			for range 100 {
+				creates.Go(func() {
+					if r.CreateRoute(t.Context(), clusterName, "", wanted()) != nil {
+						failed.Add(1)
+					}
+				})
+			}
+			creates.Wait()
+			time.Sleep(time.Second)
+			return [2]int{int(failed.Load()), lists}
+		}
+		assert.Equal(t, [2]int{100, 1}, createMany())
+		listErr = nil
+		assert.Equal(t, [2]int{0, 1}, createMany())
+		have = nil
+		assert.Equal(t, [2]int{100, 1}, createMany(), "what is not there is not taken to be there for ever")
 	})
-	require.Len(t, told, 1)
-	assert.Equal(t, contract.ReasonRouteNotSupported, told[0].Reason)
-	assert.Equal(t, "Route fd00:10:244:1::/64 is missing: the cloud routes IPv4 only", told[0].Message)
 }
