@@ -4,11 +4,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -286,36 +282,4 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 	ctx, noticed := notices(t.Context())
 	require.NoError(t, newRoutes(t, &fakeAPI{}, n).CreateRoute(ctx, clusterName, "", ipv6))
 	assert.Equal(t, []string{contract.ReasonRouteNotSupported}, noticed())
-}
-
-// One wrong list has upstream create every route again: that they are all there
-// is seen at one look, and a second later at another.
-func TestManyRefusalsOneLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lists, have, listErr := 0, []api.Route{route()}, errors.New("boom")
-		r := newRoutes(t, refusesRoutes(func(client.RouteFilter) ([]api.Route, error) {
-			lists++ // One at a time.
-			return have, listErr
-		}), node(byID))
-		createMany := func() [2]int { // failures and lists
-			lists = 0
-			var failed atomic.Int32
-			var creates sync.WaitGroup
-			for range 100 {
-				creates.Go(func() {
-					if r.CreateRoute(t.Context(), clusterName, "", wanted()) != nil {
-						failed.Add(1)
-					}
-				})
-			}
-			creates.Wait()
-			time.Sleep(time.Second)
-			return [2]int{int(failed.Load()), lists}
-		}
-		assert.Equal(t, [2]int{100, 1}, createMany())
-		listErr = nil
-		assert.Equal(t, [2]int{0, 1}, createMany())
-		have = nil
-		assert.Equal(t, [2]int{100, 1}, createMany(), "what is not there is not taken to be there for ever")
-	})
 }
