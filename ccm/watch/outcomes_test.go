@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ccmlab/ccmlab/ccm/ring"
 
@@ -62,6 +63,7 @@ func TestOneCallAtATimeForAService(t *testing.T) {
 				assert.EqualValues(t, 1, running.Add(1))
 				call("EnsureLoadBalancer", another, func() {})
 				call("GetLoadBalancer", one, func() {})
+				time.Sleep(time.Millisecond) // The others have their chance to come in between.
 				running.Add(-1)
 			})
 		})

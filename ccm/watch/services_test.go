@@ -75,13 +75,13 @@ func TestServiceWatchRepairs(t *testing.T) {
 			w, delay := newWorld(t, serviceWithAddress(), node("fakecloud://i-1")), outOfBandDelay
 			w.instances.mayDelete = mayDelete("", nil)
 			w.memory.set(good)
-			change := cache.Change{LoadBalancer: &good}
-			switch {
-			case len(tc.changed) == 0:
-				change.Kind = cache.Deleted
-			case name == "never seen as it should be":
+			if name == "never seen as it should be" {
 				w.memory.set(bent)
 				delay = overdueDelay - time.Second // since it was seen first
+			}
+			change := cache.Change{LoadBalancer: &good, Kind: cache.Deleted}
+			if len(tc.changed) > 0 {
+				change = cache.Change{LoadBalancer: &tc.changed[0]}
 			}
 			w.run()
 			w.memory.set(tc.changed...)
@@ -108,7 +108,9 @@ func TestServiceWatchRepairs(t *testing.T) {
 			svc := w.getService()
 			assert.Equal(t, tc.ensured.Address, svc.Status.LoadBalancer.Ingress[0].IP)
 			assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
-			if writes := w.takeWrites(); assert.Equal(t, tc.ensured.Address != good.Address, len(writes) == 1) && len(writes) > 0 {
+			writes := w.takeWrites()
+			require.Equal(t, tc.ensured.Address != good.Address, len(writes) == 1)
+			if len(writes) > 0 {
 				assert.Contains(t, string(writes[0].(k8stesting.PatchAction).GetPatch()),
 					`{"metadata":{"uid":"01234567-89ab"},`, "nothing of the user's, and no other Service of that name")
 			}
