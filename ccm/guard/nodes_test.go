@@ -66,7 +66,8 @@ func TestInstanceExists(t *testing.T) {
 		{node: node("u1"), err: errors.New("503"), want: "whether the instance of node node-1 exists: 503"},
 		{node: node("u1"), goneReason: "it ended", allowed: true},
 		{node: node("u1")},
-		{node: node("u1"), goneReason: "it ended", want: "kept until"},
+		{node: node("u1"), goneReason: "it ended", want: "Nodes were reported gone, too (trip 1 of the mass-deletion guard): " +
+			"this Node is kept until"},
 		{node: node("u1"), goneReason: "it ended", want: "kept until"}, // of which the cloud is not asked
 		{node: deleted, goneReason: "it ended"},
 		{node: tainted, goneReason: "it ended"},
