@@ -135,9 +135,6 @@ func TestCreateRoute(t *testing.T) {
 		"nothing is in sight": {
 			refusal: api.RouteConflict, have: []api.Route{route(elsewhere)}, fail: "route-conflict",
 		},
-		"the instance has ended": {
-			refusal: api.UnknownInstance, fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance",
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{getInstance: inState(api.InstanceRunning)}
