@@ -1,6 +1,7 @@
 package annotations
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -25,8 +26,7 @@ func TestEveryExampleParses(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	v, err := Parse(map[string]string{
-		Prefix + Scheme: "internal", Prefix + Algorithm: "source-hash", Prefix + IdleTimeout: "90s",
-		Prefix + Drain:           "0",
+		Prefix + Scheme: "internal", Prefix + Algorithm: "source-hash", Prefix + IdleTimeout: "90s", Prefix + Drain: "0",
 		Prefix + ConnectionLimit: "1000, 53=20,53/udp=50", Prefix + Tags: "a=b, c=d=e,f=",
 		Prefix + HealthCheck: "http", Prefix + HealthCheckPort: "10256", Prefix + HealthCheckPath: "/live?full=1",
 		Prefix + HealthCheckCodes: "204,300-399", Prefix + HealthCheckInterval: "1m", Prefix + HealthCheckTimeout: "1s",
@@ -79,35 +79,35 @@ func TestRefusedValues(t *testing.T) {
 	}
 }
 
-func TestAllErrorsAtOnce(t *testing.T) {
-	_, err := Parse(map[string]string{
-		Prefix + "sheme": "internal", Prefix + "proxyprotocol": "v2", Prefix + Scheme: "internal",
-		Prefix + Address:         "web",
-		Prefix + HealthCheck:     "tcp",
-		Prefix + HealthCheckPath: "/", Prefix + Drain: "soon",
-	})
-	for _, want := range []string{
-		"sheme is unknown; did you mean " + Prefix + "scheme?",
-		"proxyprotocol is unknown; did you mean " + Prefix + "proxy-protocol?",
-		"an internal load balancer takes no reserved address", HealthCheckPath + ` is "/"; it is for HTTP`,
-		`drain is "soon"; want a duration`,
+// All that is wrong is told at once.
+func TestWhatExcludesEachOther(t *testing.T) {
+	for _, tc := range []struct {
+		given map[string]string
+		want  []string
+	}{
+		{map[string]string{
+			"sheme": "internal", "proxyprotocol": "v2", Scheme: "internal", Address: "web", HealthCheck: "tcp",
+			HealthCheckPath: "/", Drain: "soon",
+		}, []string{
+			"sheme is unknown; did you mean " + Prefix + "scheme?",
+			"proxyprotocol is unknown; did you mean " + Prefix + "proxy-protocol?",
+			Address + ` is "web"; an internal load balancer takes no reserved address`,
+			HealthCheckPath + ` is "/"; it is for HTTP`, Drain + ` is "soon"; want a duration`,
+		}},
+		{map[string]string{Kind: "network", IdleTimeout: "5m", Algorithm: "round-robin", IPMode: "Proxy"}, []string{
+			IdleTimeout + ` is "5m"; the load balancer only passes`,
+			Algorithm + ` is "round-robin"; the load balancer spreads`, IPMode + ` is "Proxy"; kube-proxy must take`,
+		}},
+		{map[string]string{Algorithm: "flow-hash"}, []string{Algorithm + ` is "flow-hash"; a proxy does not have it, as `}},
 	} {
-		assert.ErrorContains(t, err, want)
-	}
-}
-
-func TestAnnotationsOfTheOtherKind(t *testing.T) {
-	for want, all := range map[string]map[string]string{
-		IdleTimeout + ` is "5m"; the load balancer only passes`:      {Kind: "network", IdleTimeout: "5m"},
-		Algorithm + ` is "round-robin"; the load balancer spreads`:   {Kind: "network", Algorithm: "round-robin"},
-		IPMode + ` is "Proxy"; kube-proxy must take`:                 {Kind: "network", IPMode: "Proxy"},
-		Algorithm + ` is "flow-hash"; a proxy does not have it, as `: {Algorithm: "flow-hash"},
-	} {
-		given := map[string]string{}
-		for name, value := range all {
-			given[Prefix+name] = value
+		all := map[string]string{}
+		for name, value := range tc.given {
+			all[Prefix+name] = value
 		}
-		_, err := Parse(given)
-		assert.ErrorContains(t, err, Prefix+want)
+		_, err := Parse(all)
+		for _, want := range tc.want {
+			assert.ErrorContains(t, err, Prefix+want)
+		}
+		assert.Len(t, strings.Split(err.Error(), "\n"), len(tc.want))
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -77,6 +79,8 @@ type Cloud struct {
 	instances *kind[api.Instance]
 	balancers *kind[api.LoadBalancer]
 	routes    *kind[api.Route]
+
+	everyRoute singleflight.Group
 }
 
 var _ core.Cloud = (*Cloud)(nil)
@@ -284,8 +288,13 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBal
 	return noteAnswer(c.balancers, id, func() (*api.LoadBalancer, error) { return c.Source.DeleteLoadBalancer(ctx, id) })
 }
 
-// ListRoutes answers a question for the cluster's routes.
+// ListRoutes answers a question for the cluster's routes. Those who ask for every route at a time share an answer:
+// after one wrong list upstream creates all of them again, and each refusal asks for the route in the way.
 func (c *Cloud) ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error) {
+	if reflect.DeepEqual(f, client.RouteFilter{}) {
+		all, err, _ := c.everyRoute.Do("", func() (any, error) { return c.Source.ListRoutes(ctx, f) })
+		return all.([]api.Route), err
+	}
 	if f.Name != "" || len(f.Tags) != 1 || !slices.Contains(c.opts.ClusterFilters(), f.Tags[0]) {
 		return c.Source.ListRoutes(ctx, f)
 	}

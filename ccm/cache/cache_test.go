@@ -378,6 +378,11 @@ func TestRoutes(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []string{"list []"}, r.cloud.takeCalls(), "of all clusters")
 		r.cloud.listRoutes = func() ([]api.Route, error) { time.Sleep(time.Second); return nil, nil }
+		for range 100 {
+			go func() { _, _ = r.ListRoutes(r.t.Context(), client.RouteFilter{}) }()
+		}
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, []string{"list []"}, r.cloud.takeCalls(), "one for all who ask at the time")
 		r.RelistCluster()
 		time.Sleep(time.Millisecond)
 		r.RelistCluster() // during the list

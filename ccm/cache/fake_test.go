@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"go.uber.org/goleak"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/core"
@@ -20,10 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
 const (
-	ourProject = "p-ours"
 	clusterTag = "cluster=lab"
 	serviceTag = "service"
 )
@@ -40,7 +36,7 @@ type fakeCloud struct {
 	getInstance   func(id string) (*api.Instance, error)
 	getBalancer   func(id string) (*api.LoadBalancer, error)
 	listInstances func() ([]api.Instance, error)
-	listBalancers func(tag string) ([]api.LoadBalancer, error)
+	listBalancers func() ([]api.LoadBalancer, error)
 	listRoutes    func() ([]api.Route, error)
 	change        error // of every change of a balancer
 }
@@ -60,13 +56,6 @@ func (f *fakeCloud) takeCalls() []string {
 	defer f.mu.Unlock()
 	defer func() { f.calls = nil }()
 	return f.calls
-}
-
-// set changes what the cloud answers.
-func (f *fakeCloud) set(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
 }
 
 func (f *fakeCloud) GetInstance(_ context.Context, id string) (*api.Instance, error) {
@@ -89,7 +78,7 @@ func (f *fakeCloud) GetLoadBalancer(_ context.Context, id string) (*api.LoadBala
 
 func (f *fakeCloud) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	f.called("list %s", filter.Tags[0])
-	return f.listBalancers(filter.Tags[0])
+	return f.listBalancers()
 }
 
 func (f *fakeCloud) DeleteLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
@@ -160,10 +149,7 @@ func (f *fakeCloud) sendEvent(kind api.EventType, resource any) {
 }
 
 func problem(status int, code api.ProblemCode) error {
-	project := ourProject
-	return &client.Error{
-		Status: status, Problem: api.Problem{Status: status, Code: code, Detail: string(code), Project: &project},
-	}
+	return &client.Error{Status: status, Problem: api.Problem{Code: code, Project: new("p-ours")}}
 }
 
 func notFound() error { return problem(http.StatusNotFound, api.NotFound) }
@@ -173,38 +159,38 @@ func (f *fakeCloud) setInstances(instances ...api.Instance) { f.setInstancesAfte
 
 // setInstancesAfter is setInstances for a cloud that takes so long for a list.
 func (f *fakeCloud) setInstancesAfter(delay time.Duration, instances ...api.Instance) {
-	f.set(func() {
-		f.listInstances = func() ([]api.Instance, error) { time.Sleep(delay); return slices.Clone(instances), nil }
-		f.getInstance = func(string) (*api.Instance, error) { return nil, notFound() }
-	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listInstances = func() ([]api.Instance, error) { time.Sleep(delay); return slices.Clone(instances), nil }
+	f.getInstance = func(string) (*api.Instance, error) { return nil, notFound() }
 }
 
 // failLists has the cloud fail all lists of instances and balancers.
 func (f *fakeCloud) failLists(err error) {
-	f.set(func() {
-		f.listInstances = func() ([]api.Instance, error) { return nil, err }
-		f.listBalancers = func(string) ([]api.LoadBalancer, error) { return nil, err }
-	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listInstances = func() ([]api.Instance, error) { return nil, err }
+	f.listBalancers = func() ([]api.LoadBalancer, error) { return nil, err }
 }
 
 // setBalancers has the cloud list these balancers.
 func (f *fakeCloud) setBalancers(balancers ...api.LoadBalancer) {
-	f.set(func() { f.listBalancers = func(string) ([]api.LoadBalancer, error) { return balancers, nil } })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listBalancers = func() ([]api.LoadBalancer, error) { return balancers, nil }
 }
 
 func instance(id string, version int64, state api.InstanceState) api.Instance {
-	return api.Instance{ID: id, Name: "node-" + id, Project: ourProject, Version: version, State: state}
+	return api.Instance{ID: id, Name: "node-" + id, Version: version, State: state}
 }
 
 func balancer(id, service string, version int64) api.LoadBalancer {
-	return api.LoadBalancer{
-		ID: id, Project: ourProject, Version: version, State: api.LoadBalancerActive,
-		Tags: api.Tags{"cluster": "lab", serviceTag: service},
-	}
+	tags := api.Tags{"cluster": "lab", serviceTag: service}
+	return api.LoadBalancer{ID: id, Version: version, State: api.LoadBalancerActive, Tags: tags}
 }
 
 func route(id string, version int64) api.Route {
-	return api.Route{ID: id, Project: ourProject, Version: version, Tags: api.Tags{"cluster": "lab"}}
+	return api.Route{ID: id, Version: version, Tags: api.Tags{"cluster": "lab"}}
 }
 
 // harness is a cache of a fake cloud, in a synctest bubble.
@@ -233,9 +219,7 @@ func inBubble(t *testing.T, test func(r *harness)) {
 }
 
 func newHarness(t *testing.T) *harness {
-	r := &harness{t: t, asked: map[string]int{}, cloud: &fakeCloud{
-		t: t, stream: make(chan streamStep),
-	}}
+	r := &harness{t: t, asked: map[string]int{}, cloud: &fakeCloud{t: t, stream: make(chan streamStep)}}
 	r.cloud.setInstances()
 	r.Cloud = cache.New(r.cloud, cache.Options{
 		ClusterFilters: func() []string { return []string{clusterTag} },
@@ -291,22 +275,19 @@ func (r *harness) haveInstances(instances ...api.Instance) {
 }
 
 func (r *harness) named(name string) []api.Instance {
-	r.t.Helper()
-	found, err := r.ListInstances(r.t.Context(), client.InstanceFilter{Name: name})
-	assert.NoError(r.t, err)
-	return found
+	return listed(r, r.ListInstances, client.InstanceFilter{Name: name})
 }
 
 func (r *harness) balancersOf(uid string) []api.LoadBalancer {
-	r.t.Helper()
-	found, err := r.ListLoadBalancers(r.t.Context(), client.LoadBalancerFilter{Tags: []string{serviceTag + "=" + uid}})
-	assert.NoError(r.t, err)
-	return found
+	return listed(r, r.ListLoadBalancers, client.LoadBalancerFilter{Tags: []string{serviceTag + "=" + uid}})
 }
 
 func (r *harness) routes() []api.Route {
-	r.t.Helper()
-	found, err := r.ListRoutes(r.t.Context(), client.RouteFilter{Tags: []string{clusterTag}})
+	return listed(r, r.ListRoutes, client.RouteFilter{Tags: []string{clusterTag}})
+}
+
+func listed[T, Filter any](r *harness, list func(context.Context, Filter) ([]T, error), filter Filter) []T {
+	found, err := list(r.t.Context(), filter)
 	assert.NoError(r.t, err)
 	return found
 }

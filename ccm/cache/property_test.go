@@ -53,19 +53,11 @@ func (w *world) change(id string, state api.InstanceState) {
 	w.untold = append(w.untold, api.Event{Type: kind, Instance: &i})
 }
 
-// getInstance shows the truth.
-func (w *world) getInstance(id string) (*api.Instance, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if i, exists := w.now[id]; exists {
-		return &i, nil
-	}
-	return nil, notFound()
-}
-
-// list returns a function that lists in some way.
-func (w *world) list(mode string, delay time.Duration) func() ([]api.Instance, error) {
-	return func() ([]api.Instance, error) {
+// setLists has the cloud list in some way from now on.
+func (w *world) setLists(mode string, delay time.Duration) {
+	w.cloud.mu.Lock()
+	defer w.cloud.mu.Unlock()
+	w.cloud.listInstances = func() ([]api.Instance, error) {
 		w.mu.Lock()
 		shown := slices.Collect(maps.Values(w.now))
 		switch {
@@ -107,14 +99,14 @@ func (w *world) tell() {
 // ask asks for the first instances by their IDs and names.
 func (w *world) ask(t *rapid.T, count int) {
 	for n := range count {
-		before := w.answers.before()
+		saw := w.answers.begin(t)
 		if found, err := w.GetInstance(w.t.Context(), instanceID(n)); err == nil {
-			w.answers.saw(t, before, found)
+			saw(found)
 		}
-		before = w.answers.before()
+		saw = w.answers.begin(t)
 		named, _ := w.ListInstances(w.t.Context(), client.InstanceFilter{Name: "node-" + instanceID(n)})
 		for _, found := range named {
-			w.answers.saw(t, before, &found)
+			saw(&found)
 		}
 	}
 }
@@ -127,20 +119,19 @@ type versionWatcher struct {
 	seen map[string]int64
 }
 
-// before is what had been seen when something began.
-func (v *versionWatcher) before() map[string]int64 {
+// begin returns what checks an instance by what had been seen when the question for it began.
+func (v *versionWatcher) begin(t *rapid.T) (saw func(i *api.Instance)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return maps.Clone(v.seen)
-}
-
-func (v *versionWatcher) saw(t *rapid.T, before map[string]int64, i *api.Instance) {
-	if i.Version < before[i.ID] {
-		t.Errorf("%s was seen at version %d, and then at %d", i.ID, before[i.ID], i.Version)
+	before := maps.Clone(v.seen)
+	return func(i *api.Instance) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if i.Version < before[i.ID] {
+			t.Errorf("%s was seen at version %d, and then at %d", i.ID, before[i.ID], i.Version)
+		}
+		v.seen[i.ID] = max(v.seen[i.ID], i.Version)
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.seen[i.ID] = max(v.seen[i.ID], i.Version)
 }
 
 func TestVersionsNeverGoBack(t *testing.T) {
@@ -161,10 +152,18 @@ func checkWorld(t *rapid.T, r *harness) {
 	changes := versionWatcher{seen: map[string]int64{}}
 	w.Subscribe(func(c cache.Change) {
 		if c.Instance != nil {
-			changes.saw(t, changes.before(), c.Instance)
+			changes.begin(t)(c.Instance)
 		}
 	})
-	w.cloud.set(func() { w.cloud.getInstance, w.cloud.listInstances = w.getInstance, w.list("", 0) })
+	w.setLists("", 0)
+	w.cloud.getInstance = func(id string) (*api.Instance, error) { // the truth
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if i, exists := w.now[id]; exists {
+			return &i, nil
+		}
+		return nil, notFound()
+	}
 	changeOne := func(t *rapid.T, states ...api.InstanceState) {
 		if len(w.now) > 0 {
 			id := rapid.SampledFrom(slices.Sorted(maps.Keys(w.now))).Draw(t, "id")
@@ -183,7 +182,7 @@ func checkWorld(t *rapid.T, r *harness) {
 		"lists": func(t *rapid.T) {
 			mode := rapid.SampledFrom([]string{"", "stale", "partial", "empty", "error"}).Draw(t, "mode")
 			delay := time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second
-			w.cloud.set(func() { w.cloud.listInstances = w.list(mode, delay) })
+			w.setLists(mode, delay)
 		},
 		"wait": func(t *rapid.T) {
 			time.Sleep(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
@@ -193,7 +192,7 @@ func checkWorld(t *rapid.T, r *harness) {
 	})
 	asking.Wait()
 
-	w.cloud.set(func() { w.cloud.listInstances = w.list("", 0) })
+	w.setLists("", 0)
 	if !w.isOpen {
 		w.toggleStream()
 	}

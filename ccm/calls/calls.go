@@ -11,6 +11,7 @@ import (
 	"k8s.io/cloud-provider/names"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 // Controllers of ours to which calls are charged, beside upstream's.
@@ -38,7 +39,7 @@ func Controller(ctx context.Context) string {
 }
 
 // callerOf is upstream's controller that makes such a call. It does not name itself in the contexts that it passes.
-func callerOf(call core.Call) string {
+func callerOf(call ring.Call) string {
 	switch call.Object.(type) {
 	case *corev1.Service:
 		return names.ServiceLBController
@@ -54,7 +55,7 @@ func callerOf(call core.Call) string {
 // Charge has the provider's calls to the cloud charged to the controllers that make them. The cloud watch calls the
 // same methods, in a context that is charged.
 func Charge(p core.Provider) core.Provider {
-	return core.Wrap(p, func(ctx context.Context, call core.Call, next func(context.Context) error) error {
+	return ring.Wrap(p, func(ctx context.Context, call ring.Call, next func(context.Context) error) error {
 		return next(For(ctx, callerOf(call)))
 	})
 }

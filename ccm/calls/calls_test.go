@@ -10,13 +10,14 @@ import (
 	"k8s.io/cloud-provider/names"
 
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 // Each call is charged to the controller of upstream that makes it. What the cloud watch calls is charged to it.
 func TestCharge(t *testing.T) {
 	var charged string
 	inner := core.Provider{Instances: struct{ core.Instances }{}} // Its methods are looked up, and not called.
-	p := Charge(core.Wrap(inner, func(ctx context.Context, _ core.Call, _ func(context.Context) error) error {
+	p := Charge(ring.Wrap(inner, func(ctx context.Context, _ ring.Call, _ func(context.Context) error) error {
 		charged = Controller(ctx)
 		return nil
 	}))

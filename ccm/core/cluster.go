@@ -74,11 +74,11 @@ func (c *Cluster) ownershipOf(tags api.Tags) ownership {
 	return ownedByOther
 }
 
-// MayOwn tells whether nothing in a resource's tags says that it is another cluster's.
+// MayOwn tells whether a resource's tags say that this cluster owns it. It is false when that cannot be told yet.
 func (c *Cluster) MayOwn(tags api.Tags) bool { return c.ownershipOf(tags) == ownedByThis }
 
-// TagFilters are filters of the cloud's lists. Each resource of the cluster matches one of
-// them, but for those of another name as long as the UID is not known.
+// TagFilters are filters of the cloud's lists. Each resource of the cluster matches at least one. Until the UID is
+// known, they miss resources that carry an earlier name of the cluster.
 func (c *Cluster) TagFilters() []string {
 	filters := []string{contract.TagCluster + "=" + c.name}
 	if uid := c.UID(); uid != "" {

@@ -91,7 +91,7 @@ func (e *delayedRetryError) Unwrap() []error {
 	return []error{e.err, cloudproviderapi.NewRetryError(e.err.Error(), e.after)}
 }
 
-// honorRetryAfter retries the call after the cloud's Retry-After, if it sent one.
+// honorRetryAfter has upstream's controller wait as long as the cloud's Retry-After says, if it sent one.
 func honorRetryAfter(err error) error {
 	var refused *client.Error
 	if errors.As(err, &refused) && refused.RetryAfter > 0 {
@@ -105,8 +105,8 @@ func pendingError(format string, args ...any) error {
 	return cloudproviderapi.NewRetryError(fmt.Sprintf(format, args...), provisioningRetry)
 }
 
-// IsPending tells whether an error of a provider means that nothing is wrong, but the work is not done yet. An
-// error that also says what is wrong holds an api.RetryError, too, but is none.
+// IsPending tells whether an error of a provider means that nothing is wrong, but the work is not done yet: a bare
+// api.RetryError does. An error that wraps one also says what is wrong.
 func IsPending(err error) bool {
 	_, bare := err.(*cloudproviderapi.RetryError) //nolint:errorlint // See above.
 	return bare

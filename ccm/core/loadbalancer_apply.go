@@ -95,8 +95,8 @@ func endedTargets(err error, targets api.Targets) []string {
 	return ended
 }
 
-// explainRefusal returns what an error of applyStep means for the Service: an
-// api.RetryError where a retry will help, else the error with its reason.
+// explainRefusal returns what an error of applyStep means for the Service: an api.RetryError where an early retry
+// will help, else the error with its reason.
 func (l *loadBalancers) explainRefusal(ctx context.Context, want balancerSpec, err error) error {
 	switch {
 	case client.HasCode(err, api.NameTaken):
@@ -175,15 +175,9 @@ func (l *loadBalancers) deleteBalancer(ctx context.Context, svc *corev1.Service,
 	case onDelete == annotations.Refuse:
 		return newReasonError(contract.ReasonLoadBalancerProtected,
 			"load balancer %s is protected by the Service's annotation %s%s", lb.ID, annotations.Prefix, annotations.OnDelete)
-	case onDelete == annotations.Delete && lb.DeletionProtection:
-		lb, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID,
-			api.LoadBalancerUpdate{DeletionProtection: new(false)})
-		if err != nil {
-			return fmt.Errorf("removing the deletion protection of the load balancer: %w", err)
-		}
 	}
 	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
-	_, err = l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
+	_, err = deleteSeen(ctx, l.api, lb, onDelete == annotations.Delete && lb.DeletionProtection)
 	switch {
 	case err == nil:
 		return nil
@@ -193,8 +187,21 @@ func (l *loadBalancers) deleteBalancer(ctx context.Context, svc *corev1.Service,
 	return fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
 }
 
-// onDeletionOf is what becomes of the balancer when its Service is deleted. The Service or the
-// configuration decides; the balancer's tag does if the Service is gone already, and has no type.
+// deleteSeen deletes the balancer in the version that was seen. With unprotect it removes the protection before.
+func deleteSeen(ctx context.Context, cloud Cloud, lb *api.LoadBalancer, unprotect bool) (*api.LoadBalancer, error) {
+	if unprotect {
+		unprotected, err := cloud.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID,
+			api.LoadBalancerUpdate{DeletionProtection: new(false)})
+		if err != nil {
+			return nil, fmt.Errorf("removing its deletion protection: %w", err)
+		}
+		lb = unprotected
+	}
+	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
+}
+
+// onDeletionOf is what becomes of the balancer when its Service is deleted. The Service or the configuration decides.
+// A Service without a type stands for one that no longer exists: the balancer's tag decides.
 func (l *loadBalancers) onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
 	asked, _ := annotations.Parse(svc.Annotations) // Only what it says of the deletion counts.
 	tagged := annotations.OnDeletion(lb.Tags[contract.TagOnDelete])

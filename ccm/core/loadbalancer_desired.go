@@ -40,7 +40,7 @@ type balancerSpec struct {
 	targetsOnly bool
 }
 
-// ipv6Need is whether the balancer has an IPv6 address beside its IPv4 address.
+// ipv6Need is whether the Service needs an IPv6 address beside the IPv4 address.
 type ipv6Need int
 
 const (
@@ -86,9 +86,9 @@ func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
 }
 
 // desiredSpec is the balancer that the Service asks for, with the configuration's annotations that it does not
-// have itself. One that cannot be for this Service, such as a health check by TCP where kube-proxy must be asked,
-// is left out. The ID of its reserved address is still to be looked up. If the Service itself is invalid, the spec is
-// as much as follows from the Nodes.
+// have itself. An annotation of the configuration that this Service cannot have, such as a health check by TCP where
+// kube-proxy must be asked, is left out. The ID of the reserved address is still to be looked up. If the Service
+// itself is invalid, the spec holds only the targets.
 func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
 	names := slices.Sorted(maps.Keys(l.defaults))
 	spec, err := newBalancerSpec(l.cluster, l.withDefaults(svc, names...), nodes)
@@ -165,7 +165,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	return spec, nil
 }
 
-// balancerName is "<service>-<start of its UID>", at most 63 characters.
+// balancerName is "<service>-<start of its UID>", at most 59 characters.
 func balancerName(svc *corev1.Service) string {
 	uid := string(svc.UID)
 	name := svc.Name[:min(len(svc.Name), 50)]
@@ -321,7 +321,8 @@ const (
 // healthCheckOf is how the balancer checks nodes: without an annotation, by asking kube-proxy. Defaults
 // are filled in as the cloud would, so that the two can be compared.
 func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthCheck, error) {
-	check, err := asked.HealthCheck, error(nil)
+	check := asked.HealthCheck
+	var err error
 	path, port := helpers.GetServiceHealthCheckPathPort(svc)
 	switch {
 	case port != 0:

@@ -85,3 +85,28 @@ func TestOnDelete(t *testing.T) {
 		})
 	}
 }
+
+// A balancer that its Service does not protect any more can be replaced; one that a person protects cannot.
+func TestReplaceProtected(t *testing.T) {
+	for name, tagged := range map[string]annotations.OnDeletion{"by its Service": annotations.Refuse, "by a person": ""} {
+		t.Run(name, func(t *testing.T) {
+			have := built(t, api.LoadBalancerActive)
+			have.AddressID, have.DeletionProtection, have.Tags[contract.TagOnDelete] = new("a-1"), true, string(tagged)
+			cloud := newFakeBalancers(*have)
+			cloud.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+				have.DeletionProtection = *u.DeletionProtection
+				return have, nil
+			}
+			cloud.remove = func(string) (*api.LoadBalancer, error) {
+				if have.DeletionProtection {
+					return nil, problem(409, api.Protected)
+				}
+				return built(t, api.LoadBalancerDeleting), nil
+			}
+			svc := serviceWithAnnotations(annotations.Scheme, "internal") // Its reserved address cannot stay.
+			_, err := cloud.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+			assert.Equal(t, tagged == annotations.Refuse, IsPending(err), "%v", err)
+			assert.Equal(t, tagged == "", CauseOf(err).Reason == contract.ReasonLoadBalancerProtected, "%v", err)
+		})
+	}
+}

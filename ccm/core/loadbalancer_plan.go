@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -76,7 +78,7 @@ type step struct {
 }
 
 // planCreate gives no idempotency key: a key that stands for the Service would make the cloud answer with a balancer
-// that was deleted since. A second balancer is prevented by the name, which contains the Service's UID.
+// that was deleted since. A second balancer is prevented by the name, which contains the start of the Service's UID.
 func planCreate(want balancerSpec) *step {
 	lb := want.LoadBalancerCreate
 	lb.IPFamilies = &api.IPFamilies{api.IPv4} // Each balancer has an IPv4 address.
@@ -104,8 +106,9 @@ func planCreate(want balancerSpec) *step {
 func planReplace(have *api.LoadBalancer, want balancerSpec, differences []string) *step {
 	text := fmt.Sprintf("delete load balancer %s, to create %s anew: %s",
 		have.ID, want.Name, strings.Join(differences, "; "))
+	unprotect := have.DeletionProtection && !ptr.Deref(wantedProtection(have, want), true)
 	return &step{text: text, replaces: true, apply: func(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
-		return cloud.DeleteLoadBalancer(client.IfMatch(ctx, have.Version), have.ID)
+		return deleteSeen(ctx, cloud, have, unprotect)
 	}}
 }
 
@@ -150,8 +153,8 @@ func (u *update) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	}
 }
 
-// keepsNoHealthCheck tells whether the balancer has no health check because the release that made it gave none,
-// unlike one that lost it: such a balancer has a tag.
+// keepsNoHealthCheck tells whether the balancer was made without a health check, by a release that gave none. One
+// that lost its health check has the tag TagHealthCheck.
 func keepsNoHealthCheck(have *api.LoadBalancer, want balancerSpec) bool {
 	hasNone := have.HealthCheck == nil || have.HealthCheck.Protocol == api.HealthCheckNone
 	return want.keepsNoHealthCheck && hasNone && have.Tags[contract.TagHealthCheck] == ""
@@ -175,19 +178,23 @@ func (u *update) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 	compareOption(u, "idle timeout %d s to %d s",
 		have.IdleTimeoutSeconds, want.IdleTimeoutSeconds, &u.request.IdleTimeoutSeconds)
 	compareOption(u, "drain %d s to %d s", have.DrainSeconds, want.DrainSeconds, &u.request.DrainSeconds)
-	protection := want.DeletionProtection
-	if protection == nil && have.Tags[contract.TagOnDelete] == string(annotations.Refuse) {
-		protection = new(false) // The Service asked for it before.
-	}
-	if protection != nil && have.DeletionProtection != *protection {
-		u.request.DeletionProtection = protection
-		u.addChange("deletion protection to %t", *protection)
+	if wanted := wantedProtection(have, want); wanted != nil && have.DeletionProtection != *wanted {
+		u.request.DeletionProtection = wanted
+		u.addChange("deletion protection to %t", *wanted)
 	}
 	tags := maps.Clone(*want.Tags)
 	if keepsNoHealthCheck(have, want) {
 		delete(tags, contract.TagHealthCheck)
 	}
 	u.compareTags(have.Tags, tags)
+}
+
+// wantedProtection is whether the balancer is to be protected from deletion; nil for whatever it is.
+func wantedProtection(have *api.LoadBalancer, want balancerSpec) *bool {
+	if want.DeletionProtection == nil && have.Tags[contract.TagOnDelete] == string(annotations.Refuse) {
+		return new(false) // The Service asked for it before.
+	}
+	return want.DeletionProtection
 }
 
 // compareTags keeps other people's tags on our balancer. It removes tags that the Service no longer asks for.

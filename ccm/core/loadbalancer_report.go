@@ -63,7 +63,7 @@ func notifyOfActive(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalan
 
 // statusOf names the balancer's addresses of the families that the Service asks for, or the host name that stands for
 // them. Traffic from inside the cluster must go through a proxy, too (KEP-1860), unless the Service says otherwise.
-// What a network balancer passes on is for its own address, which kube-proxy must take for the Service's.
+// A network balancer leaves its own address as the packets' destination, which kube-proxy must take for the Service's.
 func statusOf(want balancerSpec, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	if hostname := want.asked.Hostname; hostname != "" {
 		return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: hostname}}}
@@ -94,8 +94,9 @@ type Comparison struct {
 	Difference string
 	// TargetsOnly is true if the Service is invalid, or has several balancers. Then only their targets were compared.
 	TargetsOnly bool
-	// Ingress is what the Service's status is to name, and HasAddress whether it does; for one balancer only.
-	Ingress    []corev1.LoadBalancerIngress
+	// Ingress is what the Service's status is to name. It is set for exactly one balancer.
+	Ingress []corev1.LoadBalancerIngress
+	// HasAddress is false only if there is one balancer, the Service is valid, and its status does not name Ingress.
 	HasAddress bool
 }
 

@@ -4,9 +4,8 @@ package core
 // route that no Node wants, and creates each that is missing. A route names its Node in its tags, so the list takes
 // one call, and no doubt about instances can cost a route.
 //
-// A route is the cluster's by the cluster's UID in its tags, as a balancer is: clusters may share
-// a name. A route without that tag, of an older release, is adopted when it conflicts with the same
-// route with it. All other routes are ignored.
+// A route is the cluster's by the cluster's UID in its tags: clusters may share a name. A route without that tag, of
+// an older release, is adopted when it conflicts with the same route with it. All other routes are ignored.
 
 import (
 	"context"
@@ -16,9 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,7 +38,6 @@ type routes struct {
 	nodes     corelisters.NodeLister // set before the controllers start
 	// routedNodes are the names of the Nodes that have routes, by the last list.
 	routedNodes atomic.Pointer[sets.Set[string]]
-	all         sharedRouteList
 }
 
 // Follow sets where Nodes are looked up.
@@ -107,7 +103,7 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 		return err
 	}
 	if _, err := r.cluster.routeFilter(); err != nil {
-		return err // ListRoutes says so, too, and so is tried again.
+		return err // Upstream tries again: ListRoutes fails with the same error.
 	}
 	if utilnet.IsIPv6CIDRString(route.DestinationCIDR) {
 		if slices.ContainsFunc(node.Spec.PodCIDRs, utilnet.IsIPv4CIDRString) {
@@ -121,7 +117,7 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 	return r.createRoute(ctx, node, route)
 }
 
-// errOnlyIPv4 is final: a retry is useless.
+// errOnlyIPv4 lasts: a retry does not help.
 var errOnlyIPv4 = newReasonError(contract.ReasonRouteNotSupported, "the cloud routes IPv4 only")
 
 // createRoute makes a route. One that is already as it should be will do: the list that lacked it may have been stale.
@@ -151,7 +147,7 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 // resolveConflict names the conflicting route. If the cloud already has the wanted route, it adopts
 // that one if it is untagged.
 func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) error {
-	all, err := r.all.list(ctx, r.api)
+	all, err := r.api.ListRoutes(ctx, client.RouteFilter{})
 	if err != nil {
 		return fmt.Errorf("%w; looking for the conflicting route: %w", refusal, err)
 	}
@@ -170,27 +166,6 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 		}
 	}
 	return refusal
-}
-
-// sharedRouteList is every route of the project, listed once for all whose routes are refused at the time: after one
-// wrong list upstream creates all of them again.
-type sharedRouteList struct {
-	mu     sync.Mutex
-	at     time.Time
-	routes []api.Route
-	err    error
-}
-
-// list lists every route, unless somebody did so within the last second. Callers that come meanwhile wait for it and
-// share its result. An error is shared too: they must not try one after the other.
-func (l *sharedRouteList) list(ctx context.Context, cloud Cloud) ([]api.Route, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.at) >= time.Second {
-		l.routes, l.err = cloud.ListRoutes(ctx, client.RouteFilter{})
-		l.at = time.Now()
-	}
-	return l.routes, l.err
 }
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.

@@ -1,7 +1,6 @@
 package doubt_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -20,62 +19,63 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// source answers about project "p-" + its project, whose name is that of its token. Calls that it does not
-// have panic.
+// source answers about the project of its token, whose ID is "p-" and its name. Calls that it does not have panic.
 type source struct {
 	doubt.Source
-	mu      sync.Mutex
-	token   string
-	project string // "nobody's" for a cloud that does not answer
-	asked   int    // how often somebody asked for the project
+	mu             sync.Mutex
+	token, project string // no project for a cloud that does not answer
+	asked          int    // how often somebody asked for the project
 
-	whileAsked func()
-	instance   func(id string) (*api.Instance, error)
-	instances  func() ([]api.Instance, error)
+	whileAsked func(*source)
+	found      []api.Instance
+	refusal    error
 	follow     func(ctx context.Context, fn func(api.Event) error, onBreak func(error)) error
 }
 
+// newSource has a token of project lab.
 func newSource() (*source, *doubt.Cloud) {
-	s := &source{token: "a", project: "lab"}
-	return s, doubt.Reject(s, "lab", s.currentToken)
+	s := &source{token: "a", project: "lab", whileAsked: nothing}
+	return s, doubt.Reject(s, "lab", func() string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.token
+	})
 }
 
-func (s *source) currentToken() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.token
-}
-
-// use swaps the token, and with it the project.
 func (s *source) use(token, project string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.token, s.project = token, project
 }
 
+func nothing(*source)                 {}
+func useOthers(s *source)             { s.use("b", "other") }
+func useAnother(s *source)            { s.use("b", "lab") }
+func useNobodys(s *source)            { s.use("b", "") }
+func inProject(p string) api.Instance { return api.Instance{ID: "i-1", Project: p} }
+
 func (s *source) Project(context.Context) (*api.Project, error) {
 	s.mu.Lock()
 	s.asked++
-	name, meanwhile := s.project, s.whileAsked
+	name := s.project
 	s.mu.Unlock()
-	if meanwhile != nil {
-		meanwhile()
-	}
-	if name == "nobody's" {
+	s.whileAsked(s)
+	if name == "" {
 		return nil, errors.New("no answer")
 	}
 	return &api.Project{ID: "p-" + name, Name: name}, nil
 }
 
-func (s *source) GetInstance(_ context.Context, id string) (*api.Instance, error) {
-	return s.instance(id)
+func (s *source) GetInstance(context.Context, string) (*api.Instance, error) {
+	return &s.found[0], s.refusal
 }
 
 func (s *source) ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error) {
-	return s.instances()
+	s.whileAsked(s)
+	return s.found, s.refusal
 }
 
-func (s *source) DeleteRoute(context.Context, string) error { return notFoundIn("p-other") }
+func (s *source) DeleteRoute(context.Context, string) error { return s.refusal }
 
 func (s *source) Follow(
 	ctx context.Context, _ int64, fn func(api.Event) error, onBreak func(error), _ ...client.EventFilter,
@@ -89,61 +89,59 @@ func notFoundIn(project string) error {
 
 func TestOneResource(t *testing.T) {
 	for name, tc := range map[string]struct {
-		answer   *api.Instance
-		refusal  error
-		project  string // "lab" unless it is set
-		want     string // the error; "" for none
-		notFound bool
+		found   api.Instance
+		refusal error
+		token   func(*source) // in use; nil for ours
+		want    string        // the error; "" for none
 	}{
-		"it is there":                         {answer: &api.Instance{ID: "i-1", Project: "p-lab"}},
-		"not found":                           {refusal: notFoundIn("p-lab"), want: "not-found", notFound: true},
+		"it is there":                         {found: inProject("p-lab")},
+		"not found":                           {refusal: notFoundIn("p-lab"), want: "not-found"},
 		"not found in another project":        {refusal: notFoundIn("p-other"), want: `project "p-other" is not ours`},
-		"not found, by another's token":       {refusal: notFoundIn("p-lab"), project: "other", want: "belongs to project other"},
-		"not found, and nobody knows whose":   {refusal: notFoundIn("p-lab"), project: "nobody's", want: "no answer"},
+		"not found, by another's token":       {refusal: notFoundIn("p-lab"), token: useOthers, want: "to project other"},
+		"not found, and nobody knows whose":   {refusal: notFoundIn("p-lab"), token: useNobodys, want: "no answer"},
 		"another refusal":                     {refusal: errors.New("boom"), want: "boom"},
-		"another instance":                    {answer: &api.Instance{ID: "i-2", Project: "p-lab"}, want: `instance i-1 and answered with "i-2"`},
-		"that instance, of another project":   {answer: &api.Instance{ID: "i-1", Project: "p-other"}, want: `i-1 belongs to project "p-other"`},
-		"that instance, and by another token": {answer: &api.Instance{ID: "i-1", Project: "p-lab"}, project: "other", want: "belongs to project other"},
+		"another instance":                    {found: api.Instance{ID: "i-2", Project: "p-lab"}, want: `i-1 and answered with "i-2"`},
+		"that instance, of another project":   {found: inProject("p-other"), want: `i-1 belongs to project "p-other"`},
+		"that instance, and by another token": {found: inProject("p-lab"), token: useOthers, want: "to project other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, c := newSource()
-			s.project = cmp.Or(tc.project, s.project)
-			s.instance = func(string) (*api.Instance, error) { return tc.answer, tc.refusal }
+			s.found, s.refusal = []api.Instance{tc.found}, tc.refusal
+			if tc.token != nil {
+				tc.token(s)
+			}
 			_, err := c.GetInstance(t.Context(), "i-1")
-			assert.Equal(t, tc.notFound, client.IsNotFound(err))
+			assert.Equal(t, tc.want == "not-found", client.IsNotFound(err))
 			if tc.want == "" {
 				require.NoError(t, err)
-			} else {
-				require.ErrorContains(t, err, tc.want)
+				return
+			}
+			require.ErrorContains(t, err, tc.want)
+			if tc.refusal != nil {
+				err = c.DeleteRoute(t.Context(), "r-1")
+				require.ErrorContains(t, err, tc.want, "nor is a deletion believed")
+				assert.Equal(t, tc.want == "not-found", client.IsNotFound(err))
 			}
 		})
 	}
 }
 
-func TestDeletionsAreOfOurProject(t *testing.T) {
-	_, c := newSource()
-	err := c.DeleteRoute(t.Context(), "r-1")
-	assert.Equal(t, contract.ReasonWrongProject, core.CauseOf(err).Reason)
-	assert.False(t, client.IsNotFound(err))
-}
-
 func TestLists(t *testing.T) {
-	const ours, theirs = "p-lab", "p-other"
-	swap := func(s *source) { s.use("b", "other") }
+	ours, theirs := inProject("p-lab"), inProject("p-other")
 	for name, tc := range map[string]struct {
-		shows         []string // projects
-		before, while func(*source)
+		found         []api.Instance
 		refusal       error
+		before, while func(*source)
 		want          string
 	}{
-		"ours":                                    {shows: []string{ours, ours}},
+		"ours":                                    {found: []api.Instance{ours, ours}},
 		"none of ours":                            {},
-		"one of another project":                  {shows: []string{ours, theirs}, want: `project "p-other", which is not ours`},
-		"not found":                               {refusal: notFoundIn(ours), want: "a list was asked for"},
-		"not found in another project":            {refusal: notFoundIn(theirs), want: "is not ours"},
-		"none, and the token is another's":        {before: swap, want: "belongs to project other"},
-		"none, and the token was swapped":         {while: swap, want: "belongs to project other"},
-		"none, and the token was swapped by ours": {while: func(s *source) { s.use("b", "lab") }, want: "token has changed"},
+		"one of another project":                  {found: []api.Instance{ours, theirs}, want: `"p-other", which is not ours`},
+		"not found":                               {refusal: notFoundIn("p-lab"), want: "a list was asked for"},
+		"not found in another project":            {refusal: notFoundIn("p-other"), want: "is not ours"},
+		"none, and the token is another's":        {before: useOthers, want: "to project other"},
+		"none, and the token was swapped":         {while: useOthers, want: "to project other"},
+		"none, and the token was swapped by ours": {while: useAnother, want: "token has changed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, c := newSource()
@@ -151,19 +149,14 @@ func TestLists(t *testing.T) {
 			if tc.before != nil {
 				tc.before(s)
 			}
-			s.instances = func() (found []api.Instance, err error) {
-				if tc.while != nil {
-					tc.while(s)
-				}
-				for _, project := range tc.shows {
-					found = append(found, api.Instance{Project: project})
-				}
-				return found, tc.refusal
+			s.found, s.refusal = tc.found, tc.refusal
+			if tc.while != nil {
+				s.whileAsked = tc.while
 			}
 			found, err := c.ListInstances(t.Context(), client.InstanceFilter{})
 			if tc.want == "" {
 				require.NoError(t, err)
-				assert.Len(t, found, len(tc.shows))
+				assert.Equal(t, tc.found, found)
 				return
 			}
 			require.ErrorContains(t, err, tc.want)
@@ -175,51 +168,47 @@ func TestLists(t *testing.T) {
 
 func TestTheProjectIsAskedForOncePerToken(t *testing.T) {
 	s, c := newSource()
-	for _, token := range []string{"a", "b"} {
-		s.use(token, "lab")
+	check := func(want string, asked int) {
+		t.Helper()
 		for range 3 {
-			require.NoError(t, c.CheckToken(t.Context()))
+			if err := c.CheckToken(t.Context()); want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, want)
+			}
 		}
+		require.Equal(t, asked, s.asked)
 	}
-	assert.Equal(t, 2, s.asked)
+	check("", 1)
+	useAnother(s)
+	check("", 2)
 	s.use("c", "other")
-	for range 3 {
-		require.ErrorContains(t, c.CheckToken(t.Context()),
-			`the cloud token belongs to project other (p-other), but this CCM is configured for "lab"`)
-	}
-	assert.Equal(t, 5, s.asked, "again and again, for as long as it is not ours")
+	const theirs = `the cloud token belongs to project other (p-other), but this CCM is configured for "lab"`
+	check(theirs, 5) // again and again, for as long as it is not ours
+	assert.Equal(t, contract.ReasonWrongProject, core.CauseOf(c.CheckToken(t.Context())).Reason)
 	s.use("c", "lab")
-	require.NoError(t, c.CheckToken(t.Context()))
-}
-
-// The answer may be about either token.
-func TestTokenSwappedWhileTheProjectIsAskedFor(t *testing.T) {
-	s, c := newSource()
-	s.whileAsked = func() { s.use("b", "lab") }
-	require.ErrorContains(t, c.CheckToken(t.Context()), "token has changed")
-	require.NoError(t, c.CheckToken(t.Context()))
-	assert.Equal(t, 2, s.asked)
+	check("", 7)
+	s.use("d", "lab")
+	s.whileAsked = func(s *source) { s.use(s.token+"d", "lab") }
+	check("token has changed", 10) // The answer may be about either token.
 }
 
 // All workers notice a new token at once, and the cloud is asked once.
 func TestOneQuestionForAllWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := newSource()
-		answer := make(chan struct{})
-		s.whileAsked = func() { <-answer }
+		s.whileAsked = func(*source) { time.Sleep(time.Second) }
+		var workers sync.WaitGroup
 		for range 30 {
-			go func() { assert.NoError(t, c.CheckToken(t.Context())) }()
+			workers.Go(func() { assert.NoError(t, c.CheckToken(t.Context())) })
 		}
-		synctest.Wait()
-		close(answer)
-		synctest.Wait()
+		workers.Wait()
 		assert.Equal(t, 1, s.asked)
 	})
 }
 
 func TestStreams(t *testing.T) {
-	swap := func(s *source) { s.use("b", "other") }
-	ours := api.Event{Instance: &api.Instance{ID: "i-1", Project: "p-lab"}}
+	ours := api.Event{Instance: &api.Instance{Project: "p-lab"}}
 	theirs := api.Event{LoadBalancer: &api.LoadBalancer{ID: "lb-1", Project: "p-other"}}
 	for name, tc := range map[string]struct {
 		before, later func(*source) // before the stream opens, and a minute later
@@ -227,26 +216,20 @@ func TestStreams(t *testing.T) {
 		want          string // why it ends
 		applied       int
 	}{
-		"of ours":                       {event: ours, want: "the test ended it", applied: 1},
-		"an event without a resource":   {want: "the test ended it", applied: 1},
-		"an event of another project":   {event: theirs, want: `lb-1 belongs to project "p-other"`},
-		"opened with another's token":   {before: swap, want: "belongs to project other"},
-		"its token is not in use later": {later: swap, event: ours, want: "token has changed"},
+		"of ours":                       {nothing, nothing, ours, "the test ended it", 1},
+		"an event without a resource":   {nothing, nothing, api.Event{}, "the test ended it", 1},
+		"an event of another project":   {nothing, nothing, theirs, `lb-1 belongs to project "p-other"`, 0},
+		"opened with another's token":   {useOthers, nothing, ours, "belongs to project other", 0},
+		"its token is not in use later": {nothing, useOthers, ours, "token has changed", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, c := newSource()
-				require.NoError(t, c.CheckToken(t.Context()))
 				s.follow = func(ctx context.Context, fn func(api.Event) error, onBreak func(error)) error {
-					if tc.before != nil {
-						tc.before(s)
-					}
+					tc.before(s)
 					onBreak(nil)
+					tc.later(s)
 					time.Sleep(time.Minute)
-					if tc.later != nil {
-						tc.later(s)
-						time.Sleep(time.Minute)
-					}
 					if ctx.Err() != nil {
 						return ctx.Err()
 					}
@@ -263,7 +246,7 @@ func TestStreams(t *testing.T) {
 				})
 				require.ErrorContains(t, err, tc.want)
 				assert.Equal(t, tc.applied, applied)
-				assert.Equal(t, tc.before == nil, opened == 1)
+				assert.Equal(t, name != "opened with another's token", opened == 1)
 			})
 		})
 	}

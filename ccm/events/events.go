@@ -22,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 // nextSteps say what a person can do about each reason, or that nothing need be done. A reason has none if its messages
@@ -148,14 +149,14 @@ func (e *Explainer) SetRecorder(r record.EventRecorder) {
 // Follow has what was reported of a Node or a Service forgotten with it. Call it before the informers start.
 func (e *Explainer) Follow(shared informers.SharedInformerFactory) {
 	e.nodes = shared.Core().V1().Nodes().Lister()
-	core.OnDeletion(shared, e.forget)
+	ring.OnDeletion(shared, e.forget)
 }
 
 // Explain has the provider's errors and notices explained.
-func (e *Explainer) Explain(p core.Provider) core.Provider { return core.Wrap(p, e.explainCall) }
+func (e *Explainer) Explain(p core.Provider) core.Provider { return ring.Wrap(p, e.explainCall) }
 
 // explainCall makes a call, and writes Events about what is wrong with its object.
-func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(context.Context) error) error {
+func (e *Explainer) explainCall(ctx context.Context, call ring.Call, next func(context.Context) error) error {
 	about, known := explained[call.Method]
 	obj := e.objectOf(call)
 	if !known || obj == nil {
@@ -192,7 +193,7 @@ func (e *Explainer) explainCall(ctx context.Context, call core.Call, next func(c
 }
 
 // objectOf is what the Events about a call are about; nil for nothing.
-func (e *Explainer) objectOf(call core.Call) core.Object {
+func (e *Explainer) objectOf(call ring.Call) ring.Object {
 	if call.Object != nil || call.Route == nil || e.nodes == nil {
 		return call.Object
 	}
@@ -205,7 +206,7 @@ func (e *Explainer) objectOf(call core.Call) core.Object {
 
 // slowDownRetry grows the delay of a retry while work is not done yet, to a quarter of the time waited so far, because
 // upstream writes two Events at each. The time is measured by our own clock, not the cloud's.
-func (e *Explainer) slowDownRetry(obj core.Object, err error) error {
+func (e *Explainer) slowDownRetry(obj ring.Object, err error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var retry *cloudproviderapi.RetryError
@@ -224,7 +225,7 @@ func (e *Explainer) slowDownRetry(obj core.Object, err error) error {
 
 // explainError writes one Event about an error, by its cause: what is wrong, why, and what to do. Of an initialised
 // Node, whose addresses the controller reads every few minutes, only a --node-ip that contradicts them is worth one.
-func (e *Explainer) explainError(obj core.Object, topic, summary string, err error) {
+func (e *Explainer) explainError(obj ring.Object, topic, summary string, err error) {
 	cause := core.CauseOf(err)
 	if node, isNode := obj.(*corev1.Node); isNode && topic == topicInitialization && !core.IsUninitialized(node) {
 		if cause.Reason != contract.ReasonProvidedNodeIP {
@@ -239,7 +240,7 @@ func (e *Explainer) explainError(obj core.Object, topic, summary string, err err
 
 // WarnOnce writes a Warning about a cause, unless it did so since the topic was last resolved. Reason and detail tell
 // causes apart. The message ends with what to do.
-func (e *Explainer) WarnOnce(obj core.Object, topic, reason, detail, message string) {
+func (e *Explainer) WarnOnce(obj ring.Object, topic, reason, detail, message string) {
 	cause := core.Cause{Reason: reason, Detail: detail}
 	if step := nextSteps[cause.Reason]; step != "" {
 		message += "; " + step
@@ -259,7 +260,7 @@ func (e *Explainer) WarnOnce(obj core.Object, topic, reason, detail, message str
 }
 
 // Note writes a Normal Event about something that happened, one for each call.
-func (e *Explainer) Note(obj core.Object, reason, message string) {
+func (e *Explainer) Note(obj ring.Object, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.recorder != nil {
@@ -268,7 +269,7 @@ func (e *Explainer) Note(obj core.Object, reason, message string) {
 }
 
 // Resolve records that all is well: a cause that comes again has an Event again.
-func (e *Explainer) Resolve(obj core.Object, topic string) {
+func (e *Explainer) Resolve(obj ring.Object, topic string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.reported, objectTopic{obj.GetUID(), topic})

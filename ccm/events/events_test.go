@@ -12,14 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ccmlab/ccmlab/ccm/ring"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
@@ -44,9 +44,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// call is a call of the provider that ends with that error.
-func (w *world) call(call core.Call, err error) error {
-	return w.explainCall(w.t.Context(), call, func(context.Context) error { return err })
+// call makes a call of the provider that gives those notices and ends with that error.
+func (w *world) call(call ring.Call, err error, notices ...core.Cause) error {
+	return w.explainCall(w.t.Context(), call, func(ctx context.Context) error {
+		for _, cause := range notices {
+			core.Notify(ctx, core.Notice{Cause: cause, Message: "It is so"})
+		}
+		return err
+	})
 }
 
 // requireEvents requires that there were so many Events since it was called last, which begin with these texts.
@@ -77,150 +82,167 @@ func throttled(requestID int) error {
 	}}
 }
 
-func node() *corev1.Node {
+func newNode(taints ...corev1.Taint) *corev1.Node {
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}, Spec: corev1.NodeSpec{ProviderID: "fakecloud://i-1"},
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"},
+		Spec:       corev1.NodeSpec{ProviderID: "fakecloud://i-1", Taints: taints},
 	}
 }
 
-func waitingNode() *corev1.Node {
-	n := node()
-	n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
-	return n
+var (
+	node     = newNode()
+	waiting  = newNode(corev1.Taint{Key: cloudproviderapi.TaintExternalCloudProvider})
+	service  = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "s1"}}
+	ensure   = ring.Call{Method: "EnsureLoadBalancer", Object: service}
+	exists   = ring.Call{Method: "InstanceExists", Object: node}
+	metadata = ring.Call{Method: "InstanceMetadata", Object: node}
+)
+
+func route(method, cidr string) ring.Call {
+	return ring.Call{Method: method, Route: &cloudprovider.Route{TargetNode: "node-1", DestinationCIDR: cidr}}
 }
 
-func service() *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "s1"}}
-}
-
-var ensure = core.Call{Method: "EnsureLoadBalancer", Object: service()}
-
-func createRoute(node, cidr string) core.Call {
-	return core.Call{
-		Method: "CreateRoute", Route: &cloudprovider.Route{TargetNode: types.NodeName(node), DestinationCIDR: cidr},
-	}
-}
-
-// withNodes has Nodes looked up among these.
-func (w *world) withNodes(nodes ...*corev1.Node) *world {
-	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	for _, n := range nodes {
-		require.NoError(w.t, indexer.Add(n))
-	}
-	w.nodes = corelisters.NewNodeLister(indexer)
-	return w
+// follow has Nodes and Services looked up in a cluster that has one of each.
+func (w *world) follow() *fake.Clientset {
+	kube := fake.NewClientset(node, service)
+	shared := informers.NewSharedInformerFactory(kube, 0)
+	w.Follow(shared)
+	ctx, stop := context.WithCancel(context.Background())
+	w.t.Cleanup(func() { stop(); shared.Shutdown() })
+	shared.StartWithContext(ctx)
+	shared.WaitForCacheSyncWithContext(ctx)
+	return kube
 }
 
 // Each call that fails has one Event, however often it is retried with another request ID, until it succeeds.
 func TestOneEventPerCause(t *testing.T) {
-	const notAsAsked, notDeleted = "The load balancer does not match the Service", "The load balancer is not deleted"
-	for name, tc := range map[string]struct {
-		method string
-		object core.Object // nil for a route
-		// summary begins the Event's message; "" if there is none.
-		summary string
-		// resolves is whether the call, when it succeeds, means that all is well.
-		resolves bool
+	for _, tc := range []struct {
+		call    ring.Call
+		summary string // begins the Event's message; "" if there is none
 	}{
-		"a Node that waits":     {"InstanceMetadata", waitingNode(), "Node stays uninitialized", true},
-		"an initialised Node":   {"InstanceMetadata", node(), "", true},
-		"a Node that may go":    {"InstanceExists", waitingNode(), "", true},
-		"a balancer":            {"EnsureLoadBalancer", service(), notAsAsked, true},
-		"targets":               {"UpdateLoadBalancer", service(), notAsAsked, true},
-		"a deletion":            {"EnsureLoadBalancerDeleted", service(), notDeleted, true},
-		"what is to be deleted": {"GetLoadBalancer", service(), notDeleted, false},
-		"a route":               {"CreateRoute", nil, "Route 10.0.1.0/24 is missing", true},
-		"a route that is to go": {"DeleteRoute", nil, "", true},
+		{ring.Call{Method: "InstanceMetadata", Object: waiting}, "Node stays uninitialized"},
+		{metadata, ""},
+		{ring.Call{Method: "InstanceExists", Object: waiting}, ""},
+		{ensure, doesNotMatch},
+		{ring.Call{Method: "UpdateLoadBalancer", Object: service}, doesNotMatch},
+		{ring.Call{Method: "EnsureLoadBalancerDeleted", Object: service}, notDeleted},
+		{ring.Call{Method: "GetLoadBalancer", Object: service}, notDeleted},
+		{ring.Call{Method: "ListRoutes"}, ""},
+		{route("CreateRoute", "10.0.1.0/24"), "Route 10.0.1.0/24 is missing"},
+		{route("DeleteRoute", "10.0.1.0/24"), ""},
+		{ring.Call{Method: "CreateRoute", Route: &cloudprovider.Route{TargetNode: "unknown"}}, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w, call := newWorld(t).withNodes(node()), core.Call{Method: tc.method, Object: tc.object}
-			if tc.object == nil {
-				call.Route = createRoute("node-1", "10.0.1.0/24").Route
-			}
-			for _, isNews := range []bool{true, tc.resolves} {
+		t.Run(tc.call.Method+" "+tc.summary, func(t *testing.T) {
+			w := newWorld(t)
+			require.Error(t, w.call(route("CreateRoute", "10.0.1.0/24"), throttled(0)), "nobody knows Nodes yet")
+			w.follow()
+			for _, resolves := range []bool{false, tc.call.Method == "GetLoadBalancer"} { // which deletes nothing yet
 				for n := range 3 {
-					require.Equal(t, throttled(n), w.call(call, throttled(n)))
+					require.Equal(t, throttled(n), w.call(tc.call, throttled(n)))
 				}
-				if tc.summary == "" || !isNews {
+				require.Equal(t, cloudprovider.ImplementedElsewhere, w.call(tc.call, cloudprovider.ImplementedElsewhere))
+				if tc.summary == "" || resolves {
 					w.requireEvents()
 				} else {
 					w.requireEvents("Warning CloudThrottled " + tc.summary + ": too many calls (rate-limited, request 0); " +
 						nextSteps[contract.ReasonCloudThrottled])
 				}
-				require.NoError(t, w.call(call, nil))
+				require.NoError(t, w.call(tc.call, nil))
 			}
 		})
 	}
 }
 
-// Of what others do, what is not done yet, and what is about no object there is nothing to tell.
-func TestErrorsWithoutAnEvent(t *testing.T) {
-	w := newWorld(t)
-	for _, method := range []string{"EnsureLoadBalancer", "UpdateLoadBalancer", "EnsureLoadBalancerDeleted"} {
-		call := core.Call{Method: method, Object: service()}
-		require.Equal(t, cloudprovider.ImplementedElsewhere, w.call(call, cloudprovider.ImplementedElsewhere))
-		require.True(t, core.IsPending(w.call(call, errPending)))
+// Each step is made five times, and has its Events once.
+func TestTopics(t *testing.T) {
+	type causes = []core.Cause
+	type step struct {
+		call    ring.Call
+		errs    []error // in turn; nil for none
+		notices causes
+		want    []string
 	}
-	require.Error(t, w.call(createRoute("node-1", "10.0.1.0/24"), throttled(1)), "nobody knows Nodes yet")
-	w.withNodes()
-	require.Error(t, w.call(createRoute("node-1", "10.0.1.0/24"), throttled(1)))
-	require.Error(t, w.call(core.Call{Method: "ListRoutes"}, throttled(1)))
-	w.requireEvents()
-}
-
-// A storm, in which each retry fails in another way, is one Event for each way. They are news again when all was well
-// in between, not when the work was merely going on.
-func TestCausesThatTakeTurns(t *testing.T) {
-	w := newWorld(t)
+	of := func(reasons ...string) (all causes) {
+		for _, reason := range reasons {
+			all = append(all, core.Cause{Reason: reason})
+		}
+		return all
+	}
+	const (
+		stopped  = "Warning InstanceStopped It is so; start it"
+		skipped  = "Warning NodeLabelSkipped It is so; change the tag"
+		degraded = "Warning LoadBalancerDegraded It is so"
+		kept     = "Normal LoadBalancerKept It is so"
+		held     = "Warning MassDeletionHeld It is so"
+		noIPv6   = "Warning RouteNotSupported It is so; give the cluster"
+	)
 	storm := []error{throttled(1), errors.New("down"), causedError{"Why", "a"}, causedError{"Why", "b"}, errPending}
-	for range 2 {
-		for range 5 {
-			for _, err := range storm {
-				require.Error(t, w.call(ensure, err))
+	stormTold := []string{"Warning CloudThrottled", "Warning CloudUnavailable", "Warning Why", "Warning Why"}
+	mismatch := []error{causedError{Reason: contract.ReasonProvidedNodeIP}, context.DeadlineExceeded}
+	full := []error{causedError{Reason: contract.ReasonQuotaExceeded}}
+	first, second := route("CreateRoute", "10.0.1.0/24"), route("CreateRoute", "fd00::/64")
+	deletion := ring.Call{Method: "EnsureLoadBalancerDeleted", Object: service}
+	trip := func(n string) causes { return causes{{Reason: contract.ReasonMassDeletionHeld, Detail: n}} }
+	for name, steps := range map[string][]step{
+		"a storm, in which each retry fails in another way": {
+			{ensure, []error{errPending}, nil, nil},
+			{ensure, storm, nil, stormTold},
+			{ensure, []error{errPending}, nil, nil},
+			{ensure, storm, nil, nil},
+			{ensure, nil, nil, nil},
+			{ensure, storm, nil, stormTold},
+		},
+		"a wrong --node-ip, also while the cloud cannot be asked": {
+			{metadata, mismatch, nil, []string{"Warning ProvidedNodeIPMismatch Node's addresses are not updated: boom; start"}},
+			{metadata, nil, nil, nil},
+			{metadata, mismatch, nil, []string{"Warning ProvidedNodeIPMismatch Node's addresses are not updated: boom; start"}},
+		},
+		"a Node of two ranges has two routes": {
+			{first, full, nil, []string{"Warning QuotaExceeded Route 10.0.1.0/24"}},
+			{second, full, nil, []string{"Warning QuotaExceeded Route fd00::/64"}},
+			{first, nil, nil, nil},
+			{second, full, nil, nil},
+			{first, full, nil, []string{"Warning QuotaExceeded Route 10.0.1.0/24"}},
+			{second, nil, of(contract.ReasonRouteNotSupported), []string{noIPv6}},
+			{second, nil, nil, nil},
+			{second, nil, of(contract.ReasonRouteNotSupported), []string{noIPv6}},
+		},
+		"notices, until a call about their topic finds nothing wrong": {
+			{exists, nil, of("InstanceStopped"), []string{stopped}},
+			{metadata, nil, of("InstanceStopped", "NodeLabelSkipped"), []string{skipped}},
+			{exists, nil, nil, nil},
+			{metadata, nil, of("InstanceStopped", "NodeLabelSkipped"), []string{stopped}},
+			{metadata, nil, of("InstanceInError"), []string{"Warning InstanceInError It is so; repair or replace"}},
+			{metadata, nil, of("NodeLabelSkipped"), []string{skipped}},
+		},
+		"what was done is told each time": {
+			{ensure, nil, of("LoadBalancerDegraded", "NoTargets"), []string{degraded, "Warning NoTargets It is so; check"}},
+			{ensure, nil, nil, nil},
+			{ensure, nil, of("LoadBalancerDegraded"), []string{degraded}},
+			{deletion, nil, of("LoadBalancerKept"), []string{kept, kept, kept, kept, kept}},
+			{ensure, nil, of("LoadBalancerDegraded"), []string{degraded}},
+		},
+		"the guard holds a Node, once for each trip, until its instance exists after all": {
+			{exists, []error{errPending}, trip("1"), []string{held}},
+			{exists, []error{errPending}, trip("2"), []string{held}},
+			{exists, []error{errPending}, trip("1"), nil},
+			{exists, nil, nil, nil},
+			{exists, []error{errPending}, trip("1"), []string{held}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.follow()
+			for _, s := range steps {
+				for range 5 {
+					for _, err := range append(s.errs, make([]error, max(0, 1-len(s.errs)))...) {
+						require.Equal(t, err == nil, w.call(s.call, err, s.notices...) == nil)
+					}
+				}
+				w.requireEvents(s.want...)
 			}
-		}
-		w.requireEvents("Warning CloudThrottled", "Warning CloudUnavailable", "Warning Why", "Warning Why")
-		require.NoError(t, w.call(ensure, nil))
+		})
 	}
-}
-
-// What is remembered of a topic has an end, whatever the causes are.
-func TestManyCauses(t *testing.T) {
-	w := newWorld(t)
-	for n := range 500 {
-		w.WarnOnce(node(), "topic", "Why", fmt.Sprint(n), "it is not so")
-	}
-	assert.Len(t, w.reported[objectTopic{"u1", "topic"}], maxReportedCauses)
-}
-
-// Of an initialised Node, a --node-ip that is wrong is told once, however often the cloud cannot be asked meanwhile.
-func TestNodeIPMismatch(t *testing.T) {
-	w := newWorld(t)
-	metadata := core.Call{Method: "InstanceMetadata", Object: node()}
-	for range 2 {
-		for range 3 {
-			require.Error(t, w.call(metadata, causedError{Reason: contract.ReasonProvidedNodeIP}))
-			require.Error(t, w.call(metadata, context.DeadlineExceeded))
-		}
-		w.requireEvents("Warning ProvidedNodeIPMismatch Node's addresses are not updated: boom; start the kubelet")
-		require.NoError(t, w.call(metadata, nil))
-	}
-}
-
-// A Node of two ranges has two routes, and is told of each.
-func TestRoutesByDestination(t *testing.T) {
-	w, full := newWorld(t).withNodes(node()), causedError{Reason: contract.ReasonQuotaExceeded}
-	first, second := createRoute("node-1", "10.0.1.0/24"), createRoute("node-1", "10.0.2.0/24")
-	failBoth := func() {
-		require.Error(t, w.call(first, full))
-		require.Error(t, w.call(second, full))
-	}
-	failBoth()
-	failBoth()
-	w.requireEvents("Warning QuotaExceeded Route 10.0.1.0/24", "Warning QuotaExceeded Route 10.0.2.0/24")
-	require.NoError(t, w.call(first, nil))
-	failBoth()
-	w.requireEvents("Warning QuotaExceeded Route 10.0.1.0/24")
 }
 
 // The longer a Service waits, the longer is the pause until the next retry, as upstream writes two Events at each.
@@ -247,131 +269,52 @@ func TestPendingCallsSlowDown(t *testing.T) {
 	})
 }
 
-// A notice is told once, until a call about its topic finds nothing wrong. What was done is told each time.
-func TestNotices(t *testing.T) {
-	w := newWorld(t).withNodes(node())
-	about := func(method string, obj core.Object) core.Call { return core.Call{Method: method, Object: obj} }
-	exists, metadata := about("InstanceExists", node()), about("InstanceMetadata", node())
-	deletion, route := about("EnsureLoadBalancerDeleted", service()), createRoute("node-1", "fd00::/64")
-	const (
-		stopped  = "Warning InstanceStopped It is so; start it"
-		skipped  = "Warning NodeLabelSkipped It is so; change the tag"
-		degraded = "Warning LoadBalancerDegraded It is so"
-		ofRoute  = "Warning RouteNotSupported It is so; give the cluster"
-	)
-	for _, step := range []struct {
-		call    core.Call
-		reasons string
-		want    []string
-	}{
-		{exists, "InstanceStopped", []string{stopped}},
-		{metadata, "InstanceStopped NodeLabelSkipped", []string{skipped}},
-		{exists, "", nil},
-		{metadata, "InstanceStopped NodeLabelSkipped", []string{stopped}},
-		{metadata, "InstanceInError", []string{"Warning InstanceInError It is so; repair or replace"}},
-		{metadata, "NodeLabelSkipped", []string{skipped}},
-		{ensure, "LoadBalancerDegraded NoTargets", []string{degraded, "Warning NoTargets It is so; check the Events"}},
-		{ensure, "", nil},
-		{ensure, "LoadBalancerDegraded", []string{degraded}},
-		{deletion, "LoadBalancerKept", []string{"Normal LoadBalancerKept It is so", "Normal LoadBalancerKept It is so"}},
-		{ensure, "LoadBalancerDegraded", []string{degraded}},
-		{route, "RouteNotSupported", []string{ofRoute}},
-		{route, "", nil},
-		{route, "RouteNotSupported", []string{ofRoute}},
-	} {
-		for range 2 {
-			require.NoError(t, w.explainCall(t.Context(), step.call, func(ctx context.Context) error {
-				for _, reason := range strings.Fields(step.reasons) {
-					core.Notify(ctx, core.Notice{Cause: core.Cause{Reason: reason}, Message: "It is so"})
-				}
-				return nil
-			}))
-		}
-		w.requireEvents(step.want...)
-	}
-}
-
-// That the guard holds a Node is told once for each trip, until its instance exists after all.
-func TestNoticesOfTheGuard(t *testing.T) {
-	w := newWorld(t)
-	exists := core.Call{Method: "InstanceExists", Object: node()}
-	for _, trip := range []string{"1", "2", "1"} {
-		for range 2 {
-			require.Error(t, w.explainCall(t.Context(), exists, func(ctx context.Context) error {
-				core.Notify(ctx, core.Notice{
-					Cause: core.Cause{Reason: contract.ReasonMassDeletionHeld, Detail: trip}, Message: "kept, trip " + trip,
-				})
-				return errPending
-			}))
-		}
-		w.requireEvents("Warning MassDeletionHeld kept, trip " + trip)
-		if trip == "2" {
-			require.NoError(t, w.call(exists, nil))
-		}
-	}
-}
-
-// Other rings have topics of their own, and objects that no call is about.
+// Other rings have topics of their own, and objects that no call is about. Before there is a recorder nothing is told,
+// nor taken for told.
 func TestEventsOfOtherRings(t *testing.T) {
-	w := newWorld(t)
-	record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}
-	ignore := func() { w.WarnOnce(node(), "ignored", contract.ReasonForeignProviderID, "x", "Node is ignored") }
-	const ignored = "Warning ForeignProviderID Node is ignored; the CCM ignores Nodes of other clouds"
-	for range 2 {
-		w.WarnOnce(record, "stopped", contract.ReasonMassDeletionStopped, "1", "Trip 1")
-		w.WarnOnce(record, "stopped", contract.ReasonMassDeletionStopped, "2", "Trip 2")
-		ignore()
-	}
-	w.requireEvents("Warning MassDeletionStopped Trip 1", "Warning MassDeletionStopped Trip 2", ignored)
-	w.Resolve(node(), "stopped")
-	w.Resolve(record, "ignored")
-	ignore()
-	w.requireEvents()
-	w.Resolve(node(), "ignored")
-	ignore()
-	w.Note(node(), contract.ReasonNodeRemoved, "Node is removed: 100%")
-	w.requireEvents(ignored, "Normal NodeRemoved Node is removed: 100%")
-}
-
-// Before there is a recorder nothing is told, nor taken for told.
-func TestNoRecorderYet(t *testing.T) {
 	w := &world{New(), t, record.NewFakeRecorder(9)}
-	for _, want := range [][]string{nil, {"Warning Why", "Normal Done"}} {
-		w.WarnOnce(node(), "topic", "Why", "", "it is not so")
-		w.Note(node(), "Done", "it is so")
-		w.requireEvents(want...)
-		w.SetRecorder(w.recorder)
+	record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}
+	tell := func() {
+		w.WarnOnce(record, "stopped", contract.ReasonMassDeletionStopped, "1", "Trip 1")
+		w.WarnOnce(node, "ignored", contract.ReasonForeignProviderID, "x", "Node is ignored")
+		w.Note(node, contract.ReasonNodeRemoved, "Node is removed: 100%")
 	}
+	tell()
+	w.SetRecorder(w.recorder)
+	const ignored = "Warning ForeignProviderID Node is ignored; the CCM ignores Nodes of other clouds"
+	const removed = "Normal NodeRemoved Node is removed: 100%"
+	tell()
+	w.requireEvents("Warning MassDeletionStopped Trip 1", ignored, removed)
+	w.Resolve(node, "stopped")
+	w.Resolve(record, "ignored")
+	tell()
+	w.requireEvents(removed)
+	w.Resolve(node, "ignored")
+	tell()
+	w.requireEvents(ignored, removed)
 }
 
-// What is remembered of an object goes with it.
-func TestFollow(t *testing.T) {
+// What is remembered of an object goes with it, and is little before.
+func TestMemoryHasAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, kube := newWorld(t), fake.NewClientset(node(), service())
-		shared := informers.NewSharedInformerFactory(kube, 0)
-		w.Follow(shared)
-		ctx, stop := context.WithCancel(t.Context())
-		defer shared.Shutdown()
-		defer stop()
-		shared.Start(ctx.Done())
-		synctest.Wait()
-		require.Error(t, w.call(createRoute("node-1", "10.0.1.0/24"), throttled(1)))
+		w := newWorld(t)
+		kube := w.follow()
+		for n := range 500 {
+			w.WarnOnce(node, "topic", "Why", fmt.Sprint(n), "it is not so")
+		}
+		assert.Len(t, w.reported[objectTopic{"u1", "topic"}], maxReportedCauses)
 		require.Error(t, w.call(ensure, throttled(1)))
 		require.Error(t, w.call(ensure, errPending))
-		w.requireEvents("Warning CloudThrottled Route", "Warning CloudThrottled The load balancer")
 		require.Len(t, w.pendingSince, 1)
-
-		require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, "node-1", metav1.DeleteOptions{}))
-		require.NoError(t, kube.CoreV1().Services("default").Delete(ctx, "web", metav1.DeleteOptions{}))
+		require.NoError(t, kube.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
+		synctest.Wait()
+		assert.Len(t, w.reported, 1)
+		require.NoError(t, kube.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		synctest.Wait()
 		assert.Empty(t, w.reported)
 		assert.Empty(t, w.pendingSince)
-
-		w.WarnOnce(node(), "topic", "Why", "", "it is not so")
-		uid, ok := core.DeletedUID(cache.DeletedFinalStateUnknown{Key: "node-1", Obj: node()})
-		require.True(t, ok)
-		w.forget(uid)
-		assert.Empty(t, w.reported)
+		uid, _ := ring.DeletedUID(cache.DeletedFinalStateUnknown{Key: "node-1", Obj: node})
+		assert.Equal(t, node.UID, uid)
 	})
 }
 
@@ -399,7 +342,7 @@ func TestEachReasonHasANextStep(t *testing.T) {
 		if step != "" {
 			want += "; " + step
 		}
-		w.WarnOnce(node(), "topic", reason, "", "It is not so")
+		w.WarnOnce(node, "topic", reason, "", "It is not so")
 		assert.Equal(t, want, <-w.recorder.Events)
 	}
 }

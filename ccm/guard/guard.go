@@ -25,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 const (
@@ -64,7 +65,7 @@ type Budget struct {
 	kind       Kind
 	limits     config.MassDeletion
 	clock      clock.PassiveClock
-	events     core.Events
+	events     ring.Events
 	configMaps typedcorev1.ConfigMapInterface
 	// list returns the UIDs of all objects.
 	list   func() sets.Set[types.UID]
@@ -78,7 +79,7 @@ type Budget struct {
 }
 
 // New makes a budget. Call Start and Watch before the controllers start.
-func New(kind Kind, limits config.MassDeletion, events core.Events) *Budget {
+func New(kind Kind, limits config.MassDeletion, events ring.Events) *Budget {
 	b := &Budget{
 		kind: kind, limits: limits, clock: clock.RealClock{}, events: events,
 		allowed: sets.New[types.UID](), held: map[types.UID]time.Time{},

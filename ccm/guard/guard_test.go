@@ -19,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
-	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/testutil"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 // memoryConfigMaps has the one ConfigMap of the guard, and refuses to write an older version, as the API server does
@@ -87,12 +87,12 @@ func (m *memoryConfigMaps) confirm(number string) {
 
 // told are the Events on the ConfigMap, and the notices about candidates.
 type told struct {
-	core.Events
+	ring.Events
 	events []string
 }
 
-func (e *told) WarnOnce(_ core.Object, _, reason, _, message string) { e.Note(nil, reason, message) }
-func (e *told) Note(_ core.Object, reason, message string) {
+func (e *told) WarnOnce(_ ring.Object, _, reason, _, message string) { e.Note(nil, reason, message) }
+func (e *told) Note(_ ring.Object, reason, message string) {
 	e.events = append(e.events, reason+": "+message)
 }
 
@@ -185,10 +185,17 @@ func (h *herd) roundsFor(d time.Duration) (went int) {
 
 func (h *herd) wait(d time.Duration) { h.clock.SetTime(h.clock.Now().Add(d)) }
 
+// requireStopped requires so of the budget, and of what the metrics say, though nobody asks the guard.
 func (h *herd) requireStopped(stopped bool, held int) {
 	h.b.refresh(context.Background())
 	require.Equal(h.t, stopped, h.b.isHolding())
 	require.Len(h.t, h.b.held, held, "held")
+	gauge, err := testutil.GetGaugeMetricValue(holds.WithLabelValues("Node"))
+	require.NoError(h.t, err)
+	require.EqualValues(h.t, held, gauge)
+	gauge, err = testutil.GetGaugeMetricValue(active.WithLabelValues("Node"))
+	require.NoError(h.t, err)
+	require.Equal(h.t, stopped, gauge == 1)
 }
 
 func TestShare(t *testing.T) {
@@ -202,6 +209,7 @@ func TestShare(t *testing.T) {
 		"all of five":       {5, 5, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
+			trips.Reset()
 			h := newHerd(t, tc.size)
 			h.end(0, tc.ended, true)
 			assert.Equal(t, tc.went, h.round())
@@ -217,6 +225,12 @@ func TestShare(t *testing.T) {
 			assert.Contains(t, h.told.events[1], "MassDeletionHeld: Node is not deleted: it is gone, but too many")
 			assert.Contains(t, h.told.events[1], "kubectl -n kube-system annotate --overwrite configmap "+
 				"fakecloud-mass-deletion-guard raise=1.")
+			stopped, err := testutil.GetCounterMetricValue(trips.WithLabelValues("Node"))
+			require.NoError(t, err)
+			assert.Equal(t, 1., stopped)
+			h.there.Clear()
+			h.wait(oneThird.Hold.Duration)
+			h.requireStopped(false, 0)
 		})
 	}
 }
@@ -302,22 +316,6 @@ func TestConfirmation(t *testing.T) {
 	assert.False(t, h.b.now.Strict, "as the one before was confirmed")
 }
 
-// What a predecessor spent counts, until the window is over.
-func TestRestarts(t *testing.T) {
-	for pause, want := range map[time.Duration]int{0: 2, time.Hour - time.Minute: 2, time.Hour: 8} {
-		h := newHerd(t, 30)
-		h.end(0, 8, true)
-		require.Equal(t, 8, h.round())
-		h.restart()
-		h.wait(pause)
-		h.end(8, 20, true)
-		assert.Equal(t, want, h.round(), "after %s", pause)
-		h.restart()
-		assert.Zero(t, h.round())
-		h.requireStopped(true, 12-want)
-	}
-}
-
 // Before a Node goes the record has it. While that cannot be read or written none goes.
 func TestNothingGoesThatCannotBeRecorded(t *testing.T) {
 	h := newHerd(t, 30)
@@ -356,41 +354,41 @@ func TestNothingGoesThatCannotBeRecorded(t *testing.T) {
 	assert.Equal(t, 9, h.round())
 }
 
-// A leader that was replaced and does not know it lets nothing go by what it remembers.
-func TestTwoLeaders(t *testing.T) {
-	h := newHerd(t, 30)
-	h.end(0, 1, true)
-	h.round()
-	former := h.b
-	h.restart()
-	h.end(1, 20, true)
-	require.Equal(t, 9, h.round())
-	var held *cloudproviderapi.RetryError
-	require.ErrorAs(t, former.Admit(t.Context(), Candidate{UID: "next", Why: "gone"}), &held)
-	assert.Equal(t, heldRetry, held.RetryAfter())
-	assert.True(t, former.now.Stopped)
+// What a predecessor spent counts, until the window is over. A leader that was replaced and does not know it lets
+// nothing go by what it remembers.
+func TestRestarts(t *testing.T) {
+	for pause, want := range map[time.Duration]int{0: 2, time.Hour - time.Minute: 2, time.Hour: 8} {
+		h := newHerd(t, 30)
+		h.end(0, 8, true)
+		require.Equal(t, 8, h.round())
+		former := h.b
+		h.restart()
+		h.wait(pause)
+		h.end(8, 20, true)
+		assert.Equal(t, want, h.round(), "after %s", pause)
+		var held *cloudproviderapi.RetryError
+		require.ErrorAs(t, former.Admit(t.Context(), Candidate{UID: "next", Why: "gone"}), &held)
+		assert.Equal(t, heldRetry, held.RetryAfter())
+		h.restart()
+		h.requireStopped(true, 0)
+		assert.Zero(t, h.round())
+		h.requireStopped(true, 12-want)
+	}
 }
 
-// What a person confirmed of a release that had other records is of none of ours.
-func TestRecordOfAnOlderRelease(t *testing.T) {
+// Two budgets share the ConfigMap. What a person confirmed of a release that had other records is of none of ours.
+func TestRecord(t *testing.T) {
 	h := newHerd(t, 30)
 	h.record.stored = corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "guard"}, Data: map[string]string{
 		"nodes": `{"savedAt":"2026-01-02T03:04:05Z","trip":3,"since":"2026-01-02T03:04:05Z","confirmed":true,` +
 			`"spent":[{"at":"2026-01-02T03:04:05Z","count":2}]}`,
 	}}
 	h.record.confirm("3")
-	h.end(0, 30, true)
-	assert.Equal(t, 10, h.round())
-	h.requireStopped(true, 20)
-	assert.Equal(t, 4, h.b.now.Number)
-}
-
-// Two budgets share the ConfigMap.
-func TestOtherBudget(t *testing.T) {
-	h := newHerd(t, 30)
 	require.NoError(t, h.newBudget("orphans").Admit(t.Context(), Candidate{UID: "lb-1"}))
 	h.end(0, 30, true)
 	assert.Equal(t, 10, h.round())
+	h.requireStopped(true, 20)
+	assert.Contains(t, h.record.stored.Data["nodes"], `{"trip":4,`)
 	assert.Contains(t, h.record.stored.Data["nodes"], `"deleted":10`)
 	assert.Contains(t, h.record.stored.Data["orphans"], `"deleted":1`)
 }
@@ -464,32 +462,4 @@ func TestBudgetProperties(t *testing.T) {
 		}
 		require.Empty(rt, h.there.Intersection(h.gone))
 	})
-}
-
-func TestMetrics(t *testing.T) {
-	trips.Reset()
-	requireMetrics := func(want ...float64) {
-		t.Helper()
-		stopped, err := testutil.GetCounterMetricValue(trips.WithLabelValues("Node"))
-		require.NoError(t, err)
-		got := []float64{stopped}
-		for _, gauge := range []*metrics.GaugeVec{active, holds} {
-			value, err := testutil.GetGaugeMetricValue(gauge.WithLabelValues("Node"))
-			require.NoError(t, err)
-			got = append(got, value)
-		}
-		require.Equal(t, want, got)
-	}
-	h := newHerd(t, 10)
-	h.end(0, 9, true)
-	h.round()
-	requireMetrics(1, 1, 5)
-	h.restart()
-	h.b.refresh(t.Context())
-	requireMetrics(1, 1, 0)
-	h.round()
-	h.there.Delete(sets.List(h.there)...)
-	h.wait(oneThird.Hold.Duration)
-	h.b.refresh(t.Context())
-	requireMetrics(1, 0, 0) // Though nobody calls the guard any more.
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 )
 
 // ofNodes are what a budget of Nodes is for.
@@ -37,7 +38,7 @@ type Instances struct {
 var _ core.Instances = (*Instances)(nil)
 
 // Limit puts the budget of Nodes around what finds their instances. Call Follow before the controllers start.
-func Limit(inner core.Instances, limits config.MassDeletion, events core.Events) *Instances {
+func Limit(inner core.Instances, limits config.MassDeletion, events ring.Events) *Instances {
 	return &Instances{Instances: inner, Budget: New(ofNodes, limits, events)}
 }
 

@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -37,87 +36,63 @@ func (f *finder) InstanceMetadata(context.Context, *corev1.Node) (*cloudprovider
 	return nil, f.err
 }
 
-const itEnded = "it ended"
-
-func limitNodes(t *testing.T, f *finder, there ...*corev1.Node) (*Instances, *told) {
-	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	for _, n := range there {
-		require.NoError(t, indexer.Add(n))
-	}
-	events := &told{}
-	i := Limit(f, oneThird, events)
+// limitNodes knows no Node yet, so that one may go.
+func limitNodes() (*Instances, *finder, cache.Indexer) {
+	f, indexer := &finder{}, cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	i := Limit(f, oneThird, &told{})
 	i.configMaps = &memoryConfigMaps{}
 	i.Follow(corelisters.NewNodeLister(indexer), func() bool { return true })
-	return i, events
+	return i, f, indexer
 }
 
 func node(uid types.UID) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: uid}}
 }
 
+// A Node that is back costs the budget anew. One that somebody removes, the autoscaler or a person, costs nothing.
 func TestInstanceExists(t *testing.T) {
-	f := &finder{}
-	i, _ := limitNodes(t, f)
-	there, err := i.InstanceExists(t.Context(), node("u1"))
-	require.NoError(t, err)
-	assert.True(t, there)
-	f.err = errors.New("503")
-	_, err = i.InstanceExists(t.Context(), node("u1"))
-	require.ErrorContains(t, err, "whether the instance of node node-1 exists: 503")
-	for _, f.goneReason = range []string{itEnded, ""} {
-		f.err = nil
-		there, err = i.InstanceExists(t.Context(), node("u1"))
-		require.NoError(t, err)
-		assert.Equal(t, f.goneReason == "", there)
-		assert.Equal(t, f.goneReason != "", i.allowed.Has("u1"), "one that is back costs the budget anew")
-	}
-}
-
-// A Node that somebody removes, the autoscaler or a person, costs no budget and is not held.
-func TestNodesThatAreBeingRemovedGo(t *testing.T) {
-	for name, remove := range map[string]func(n *corev1.Node){
-		"deleted":    func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
-		"autoscaler": func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: servicecontroller.ToBeDeletedTaint}} },
+	deleted, tainted := node("u2"), node("u3")
+	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	tainted.Spec.Taints = []corev1.Taint{{Key: servicecontroller.ToBeDeletedTaint}}
+	i, f, _ := limitNodes()
+	for _, tc := range []struct {
+		node       *corev1.Node
+		goneReason string
+		err        error
+		want       string // the error; "" for none
+		allowed    bool
+	}{
+		{node: node("u1")},
+		{node: node("u1"), err: errors.New("503"), want: "whether the instance of node node-1 exists: 503"},
+		{node: node("u1"), goneReason: "it ended", allowed: true},
+		{node: node("u1")},
+		{node: node("u1"), goneReason: "it ended", want: "kept until"},
+		{node: node("u1"), goneReason: "it ended", want: "kept until"}, // of which the cloud is not asked
+		{node: deleted, goneReason: "it ended"},
+		{node: tainted, goneReason: "it ended"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			i, _ := limitNodes(t, &finder{goneReason: itEnded})
-			for _, uid := range []types.UID{"u1", "u2"} {
-				n := node(uid)
-				remove(n)
-				there, err := i.InstanceExists(t.Context(), n)
-				require.NoError(t, err)
-				assert.False(t, there)
-			}
-		})
+		f.goneReason, f.err = tc.goneReason, tc.err
+		there, err := i.InstanceExists(t.Context(), tc.node)
+		if tc.want != "" {
+			require.ErrorContains(t, err, tc.want)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, tc.goneReason == "", there)
+		assert.Equal(t, tc.allowed, i.allowed.Has("u1"))
 	}
+	assert.Equal(t, 7, f.asked)
+	require.Error(t, i.CheckHeld("u1"))
+	_, err := i.InstanceMetadata(t.Context(), node("u1"))
+	require.NoError(t, err)
+	require.NoError(t, i.CheckHeld("u1"), "it exists after all")
 }
 
 // A Node that has registered anew does not go because the one before it may.
 func TestReplacedNodeStays(t *testing.T) {
-	i, _ := limitNodes(t, &finder{goneReason: itEnded}, node("another"))
+	i, f, indexer := limitNodes()
+	f.goneReason = "it ended"
+	require.NoError(t, indexer.Add(node("another")))
 	_, err := i.InstanceExists(t.Context(), node("u1"))
 	require.ErrorContains(t, err, "node node-1 has registered again since")
-}
-
-// While a Node is held the cloud is not asked about it, and Events say what holds it. It is let go when its
-// instance turns out to exist.
-func TestHeldNode(t *testing.T) {
-	f := &finder{goneReason: itEnded}
-	i, events := limitNodes(t, f)
-	for n, want := range []string{"", "kept until", "kept until", "kept until"} {
-		_, err := i.InstanceExists(events.context(), node(types.UID(fmt.Sprint("u", min(n, 1)))))
-		if want == "" {
-			require.NoError(t, err)
-		} else {
-			require.ErrorContains(t, err, want)
-		}
-	}
-	assert.Equal(t, 2, f.asked, "one that goes, and one that is asked about thrice")
-	require.Len(t, events.events, 2)
-	assert.Contains(t, events.events[0], "MassDeletionStopped: Mass deletion stopped (trip 1): more than 1 of 1 Nodes")
-	assert.Contains(t, events.events[1], "MassDeletionHeld: Node is not deleted: it ended")
-	f.err = nil
-	_, err := i.InstanceMetadata(t.Context(), node("u1"))
-	require.NoError(t, err)
-	require.NoError(t, i.CheckHeld("u1"))
 }

@@ -21,75 +21,51 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/core"
 )
 
-// failingKubeSystem is an API server that gives these errors for namespace kube-system, one
-// each time, before it shows it. asked counts the questions.
-func failingKubeSystem(failures ...error) (kube *fake.Clientset, asked *int) {
-	kube = fake.NewClientset(&corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "cluster-uid"},
-	})
-	asked = new(int)
-	kube.PrependReactor("get", "namespaces", func(k8stesting.Action) (bool, runtime.Object, error) {
-		if *asked++; *asked <= len(failures) {
-			return true, nil, failures[*asked-1]
-		}
-		return false, nil, nil
-	})
-	return kube, asked
-}
-
-func advanceTime(d time.Duration) {
-	time.Sleep(d) // Of the bubble's clock.
-	synctest.Wait()
-}
-
-// The UID is read until it is known, however long that takes.
+// The UID is read until it is known, however long that takes, and not once more. A CCM that ends reads no more.
 func TestClusterUIDIsReadUntilKnown(t *testing.T) {
-	forbidden := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
-	refused := errors.New("connection refused")
+	forbidden, refused := apierrors.NewForbidden(schema.GroupResource{}, "", nil), errors.New("connection refused")
+	const never = 365 * 24 * time.Hour
 	for name, tc := range map[string]struct {
-		failures          []error
-		unknownFor, known time.Duration
+		failures           []error       // one each time, before the API server shows the namespace
+		unknownFor, within time.Duration // when it is known, at the earliest and the latest
+		asked              int
 	}{
-		"at once": {},
-		"the API server comes up": {
-			failures: []error{apierrors.NewServiceUnavailable("x"), refused}, known: 2 * time.Second,
-		},
-		"the API server is off for long": {
-			failures: slices.Repeat([]error{refused}, 20), unknownFor: 5 * time.Minute, known: 10 * time.Minute,
-		},
-		"the permission comes late": {
-			failures: []error{forbidden, forbidden}, unknownFor: 2*time.Minute - time.Second, known: 3 * time.Minute,
-		},
-		"down, then forbidden, then down": {
-			failures: []error{refused, forbidden, refused}, unknownFor: time.Minute, known: 90 * time.Second,
-		},
+		"at once":                        {asked: 1},
+		"the API server comes up":        {[]error{apierrors.NewServiceUnavailable("x"), refused}, 0, 2 * time.Second, 3},
+		"the API server is off for long": {slices.Repeat([]error{refused}, 20), 5 * time.Minute, 10 * time.Minute, 21},
+		"the permission comes late":      {[]error{forbidden, forbidden}, 2*time.Minute - time.Second, 3 * time.Minute, 3},
+		"down, forbidden, down":          {[]error{refused, forbidden, refused}, time.Minute, 90 * time.Second, 4},
+		"the CCM ends":                   {slices.Repeat([]error{refused}, 99), never, never, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				kube, asked := failingKubeSystem(tc.failures...)
+				kube := fake.NewClientset(&corev1.Namespace{
+					ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "cluster-uid"},
+				})
+				asked := 0
+				kube.PrependReactor("get", "namespaces", func(k8stesting.Action) (bool, runtime.Object, error) {
+					if asked++; asked <= len(tc.failures) {
+						return true, nil, tc.failures[asked-1]
+					}
+					return false, nil, nil
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
 				cluster := core.NewCluster("lab")
-				Read(cluster).Start(t.Context(), kube)
+				Read(cluster).Start(ctx, kube)
+				if tc.unknownFor == never {
+					cancel()
+				}
 				if len(tc.failures) > 0 {
-					advanceTime(tc.unknownFor)
+					time.Sleep(tc.unknownFor)
 					require.Empty(t, cluster.UID())
 				}
-				advanceTime(tc.known - tc.unknownFor)
-				require.Equal(t, "cluster-uid", cluster.UID())
-				assert.Equal(t, len(tc.failures)+1, *asked)
-				advanceTime(time.Hour)
-				assert.Equal(t, len(tc.failures)+1, *asked, "it never changes")
+				time.Sleep(tc.within - tc.unknownFor)
+				synctest.Wait()
+				assert.Equal(t, tc.within != never, cluster.UID() == "cluster-uid")
+				time.Sleep(time.Hour)
+				assert.Equal(t, tc.asked, asked)
 			})
 		})
 	}
-}
-
-func TestClusterUIDReadEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kube, asked := failingKubeSystem(slices.Repeat([]error{errors.New("connection refused")}, 100)...)
-		ctx, cancel := context.WithCancel(t.Context())
-		Read(core.NewCluster("lab")).Start(ctx, kube)
-		cancel()
-		advanceTime(time.Hour)
-		assert.Equal(t, 1, *asked)
-	})
 }

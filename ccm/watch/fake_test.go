@@ -26,6 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/guard"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -94,6 +95,13 @@ func (b *builder) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreat
 		ID: "lb-1", Name: lb.Name, Address: "127.30.64.1", State: api.LoadBalancerActive, Listeners: lb.Listeners,
 		Targets: *lb.Targets, Tags: *lb.Tags, SourceRanges: *lb.SourceRanges, HealthCheck: lb.HealthCheck,
 	}
+	return b.made, nil
+}
+
+func (b *builder) UpdateLoadBalancer(
+	_ context.Context, _ string, u api.LoadBalancerUpdate,
+) (*api.LoadBalancer, error) {
+	b.made.IdleTimeoutSeconds = *u.IdleTimeoutSeconds
 	return b.made, nil
 }
 
@@ -254,11 +262,11 @@ func (e *eventLog) add(event string) {
 	e.told = append(e.told, event)
 }
 
-func (e *eventLog) Note(_ core.Object, reason, message string) { e.add(reason + ": " + message) }
-func (e *eventLog) WarnOnce(_ core.Object, _, reason, _, message string) {
+func (e *eventLog) Note(_ ring.Object, reason, message string) { e.add(reason + ": " + message) }
+func (e *eventLog) WarnOnce(_ ring.Object, _, reason, _, message string) {
 	e.add("Warning " + reason + ": " + message)
 }
-func (e *eventLog) Resolve(core.Object, string) {}
+func (e *eventLog) Resolve(ring.Object, string) {}
 
 // world has the jobs of the cloud watch between a cluster and a provider that a test writes.
 type world struct {
@@ -349,7 +357,7 @@ func (w *world) reportChange(c cache.Change) {
 }
 
 // setOutcome has the last call for the object have failed for that reason.
-func (w *world) setOutcome(obj core.Object, reason string) {
+func (w *world) setOutcome(obj ring.Object, reason string) {
 	w.recordOutcome(obj.GetUID(), because(reason), "")
 }
 

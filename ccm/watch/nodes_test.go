@@ -3,7 +3,7 @@ package watch
 import (
 	"encoding/json"
 	"errors"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +19,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -37,118 +36,77 @@ func found(err error) func() (*api.Instance, error) {
 	return func() (*api.Instance, error) { return &api.Instance{ID: "i-1", Name: "node-1"}, err }
 }
 
-// Which Nodes the watch removes, and of which it does not even ask.
-func TestNodeWatchDeletesNodes(t *testing.T) {
-	ours, leaving := node("fakecloud://i-1"), node("fakecloud://i-1")
-	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"x"}
+// Which Nodes are deleted and which are prompted: those that were tried, failed, and would succeed. Of which others it
+// is not even asked, and who is told why nobody initializes a Node.
+func TestNodeWatch(t *testing.T) {
+	ours, foreign, tainted := node("fakecloud://i-1"), node("aws:///i-1"), node("")
+	leaving, foreignTainted, bare, waiting := ours.DeepCopy(), tainted.DeepCopy(), tainted.DeepCopy(), tainted.DeepCopy()
+	leaving.DeletionTimestamp, leaving.Finalizers = new(metav1.Now()), []string{"x"}
+	foreignTainted.Spec.ProviderID, bare.Spec.Taints = foreign.Spec.ProviderID, nil
+	waiting.Spec.ProviderID = ours.Spec.ProviderID
+	unavailable := errors.New("503")
 	for name, tc := range map[string]struct {
-		node    *corev1.Node
-		asked   func() (string, error) // nil if it is not
-		answer  error                  // of the API server
-		event   string
-		wantErr string
+		node      *corev1.Node
+		mayDelete func() (string, error)        // nil if it is not asked
+		find      func() (*api.Instance, error) // nil if it is not looked for
+		untried   bool
+		answer    error // of the API server
+		done      bool
+		event     string
+		err       error
 	}{
-		"its instance has ended": {
-			node: ours, asked: mayDelete("the cloud has no instance i-1", nil),
-			event: "NodeRemoved: Node is removed: the cloud has no instance i-1",
+		"ended": {
+			node: ours, mayDelete: mayDelete("ended", nil), done: true, event: "NodeRemoved: Node is removed: ended",
 		},
-		"there":                  {node: ours, asked: mayDelete("", nil)},
-		"nothing can be told":    {node: ours, asked: mayDelete("", errors.New("503")), wantErr: "503"},
-		"gone meanwhile":         {node: ours, asked: mayDelete("ended", nil), answer: errNodeGone},
-		"replaced meanwhile":     {node: ours, asked: mayDelete("ended", nil), answer: errNodeReplaced},
-		"the API server refuses": {node: ours, asked: mayDelete("ended", nil), answer: errors.New("no"), wantErr: "no"},
-		"of another cloud":       {node: node("aws:///i-1")},
-		"without a provider ID":  {node: node("")},
-		"being deleted already":  {node: leaving},
+		"there":               {node: ours, mayDelete: mayDelete("", nil)},
+		"nothing can be told": {node: ours, mayDelete: mayDelete("", unavailable), err: unavailable},
+		"deleted meanwhile":   {node: ours, mayDelete: mayDelete("ended", nil), answer: errNodeGone},
+		"replaced meanwhile":  {node: ours, mayDelete: mayDelete("ended", nil), answer: errNodeReplaced},
+		"not to be deleted":   {node: ours, mayDelete: mayDelete("ended", nil), answer: unavailable, err: unavailable},
+		"of another cloud":    {node: foreign, event: "Node is ignored: "},
+		"being deleted":       {node: leaving},
+		"its instance came":   {node: tainted, find: found(nil), done: true, err: errCheckAgain},
+		"by provider ID": {
+			node: waiting, mayDelete: mayDelete("", nil), find: found(nil), done: true, err: errCheckAgain,
+		},
+		"still no instance":             {node: tainted, find: found(cloudprovider.InstanceNotFound), err: errCheckAgain},
+		"waiting, deleted meanwhile":    {node: tainted, find: found(nil), answer: errNodeGone, err: errCheckAgain},
+		"waiting, replaced meanwhile":   {node: tainted, find: found(nil), answer: errNodeReplaced, err: errCheckAgain},
+		"waiting, not to be prompted":   {node: tainted, find: found(nil), answer: unavailable, err: unavailable},
+		"not tried yet":                 {node: tainted, untried: true, err: errCheckAgain},
+		"waiting, of another cloud":     {node: foreignTainted},
+		"neither provider ID nor taint": {node: bare, event: "Warning ProviderIDMissing: Node is ignored: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, tc.node)
-			w.instances.mayDelete = tc.asked
-			w.setOutcome(tc.node, contract.ReasonInstanceNotFound)
-			w.refuse("delete", "nodes", tc.answer)
-			removed := countIncrements(t, nodesRemoved, func() {
-				err := w.remover.sync(t.Context(), "node-1")
-				assert.Equal(t, tc.wantErr == "", err == nil)
-				if tc.wantErr != "" {
-					assert.ErrorContains(t, err, tc.wantErr)
-				}
-			})
-			writes := w.takeWrites()
-			if tc.event == "" {
-				assert.Equal(t, tc.answer != nil, len(writes) == 1)
-				assert.Empty(t, w.takeEvents())
-				assert.Zero(t, removed)
-				return
-			}
-			assert.Equal(t, []string{tc.event}, w.takeEvents())
-			assert.Equal(t, 1, removed)
-			require.Len(t, writes, 1)
-			deletion, ok := writes[0].(k8stesting.DeleteActionImpl)
-			require.True(t, ok, "%+v", writes[0])
-			require.NotNil(t, deletion.DeleteOptions.Preconditions)
-			assert.EqualValues(t, "u1", *deletion.DeleteOptions.Preconditions.UID, "no other Node of that name")
-		})
-	}
-}
-
-// Which Nodes are prompted: those that were tried, failed, and would succeed. A Node that nobody initializes is
-// explained.
-func TestNodeWatchPrompts(t *testing.T) {
-	byID, ofAnother, bare := node(""), node(""), node("")
-	byID.Spec.ProviderID, ofAnother.Spec.ProviderID, bare.Spec.Taints = "fakecloud://i-1", "aws:///x", nil
-	for name, tc := range map[string]struct {
-		node    *corev1.Node
-		untried bool
-		find    func() (*api.Instance, error) // nil if it is not looked for
-		answer  error                         // of the API server
-		want    bool
-		event   string
-	}{
-		"its instance came":             {node: node(""), find: found(nil), want: true},
-		"by provider ID":                {node: byID, find: found(nil), want: true},
-		"still no instance":             {node: node(""), find: found(cloudprovider.InstanceNotFound)},
-		"gone meanwhile":                {node: node(""), find: found(nil), answer: errNodeGone},
-		"replaced meanwhile":            {node: node(""), find: found(nil), answer: errNodeReplaced},
-		"upstream has not tried yet":    {node: node(""), untried: true},
-		"it is initialised by now":      {node: node("fakecloud://i-1")},
-		"its provider ID is of another": {node: ofAnother},
-		"without a provider ID or the taint": {
-			node: bare, event: "Warning ProviderIDMissing: Node is ignored: ",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, tc.node)
-			w.instances.find = tc.find
+			w.instances.mayDelete, w.instances.find = tc.mayDelete, tc.find
 			if !tc.untried {
 				w.setOutcome(tc.node, contract.ReasonInstanceNotFound)
 			}
-			w.refuse("patch", "nodes", tc.answer)
-			prompts := countIncrements(t, nodesPrompted, func() {
-				err := w.prompter.sync(t.Context(), "node-1")
-				assert.Equal(t, core.IsUninitialized(tc.node) && core.CheckOwnNode(tc.node) == nil, errors.Is(err, errCheckAgain))
+			w.refuse("*", "nodes", tc.answer)
+			var err error
+			done := countIncrements(t, nodesRemoved, func() { err = w.remover.sync(t.Context(), "node-1") })
+			done += countIncrements(t, nodesPrompted, func() {
+				err = errors.Join(err, w.prompter.sync(t.Context(), "node-1"))
 			})
-			if events := w.takeEvents(); tc.event == "" {
-				assert.Empty(t, events)
-			} else if assert.Len(t, events, 1) {
-				assert.Contains(t, events[0], tc.event)
-			}
-			writes := w.takeWrites()
-			if !tc.want {
-				assert.Equal(t, tc.answer != nil, len(writes) == 1)
-				assert.Zero(t, prompts)
+			assert.ErrorIs(t, err, tc.err)
+			assert.Equal(t, tc.done, done == 1)
+			events, writes := w.takeEvents(), w.takeWrites()
+			assert.Equal(t, tc.event != "", len(events) == 1)
+			assert.Contains(t, strings.Join(events, ""), tc.event)
+			require.Equal(t, tc.done || tc.answer != nil, len(writes) == 1)
+			if !tc.done {
 				return
 			}
-			assert.Equal(t, 1, prompts)
-			require.Len(t, writes, 1)
-			patch, ok := writes[0].(k8stesting.PatchAction)
-			require.True(t, ok, "%+v", writes[0])
-			assert.Equal(t, "node-1", patch.GetName())
-			assert.Empty(t, patch.GetSubresource())
-			var got struct{ Metadata metav1.ObjectMeta }
-			require.NoError(t, json.Unmarshal(patch.GetPatch(), &got))
-			assert.EqualValues(t, "u1", got.Metadata.UID, "no other Node of that name")
-			assert.Contains(t, got.Metadata.Annotations, contract.AnnotationPrompted)
-			assert.Len(t, got.Metadata.Annotations, 1)
+			var changed metav1.ObjectMeta
+			switch write := writes[0].(type) {
+			case k8stesting.DeleteActionImpl:
+				changed.UID = *write.DeleteOptions.Preconditions.UID
+			case k8stesting.PatchAction:
+				require.NoError(t, json.Unmarshal(write.GetPatch(), &struct{ Metadata *metav1.ObjectMeta }{&changed}))
+				assert.Contains(t, changed.Annotations, contract.AnnotationPrompted)
+			}
+			assert.EqualValues(t, "u1", changed.UID, "no other Node of that name")
 		})
 	}
 }
@@ -189,31 +147,33 @@ func TestNodeWatchLooksAtWaitingNodes(t *testing.T) {
 // An instance ends. Whether or not the cache reports that, the Node goes. A Node that has become one of this cloud is
 // looked at when it does.
 func TestNodeWatchFollowsInstances(t *testing.T) {
-	for name, within := range map[string]time.Duration{"reported": 0, "unreported": resyncPeriod} {
+	for name, change := range map[string]cache.Change{
+		"reported":   {Kind: cache.Deleted, Instance: &api.Instance{ID: "i-1"}},
+		"relisted":   {Kind: cache.Relisted},
+		"unreported": {},
+	} {
 		runInBubble(t, name, func(t *testing.T) {
 			ours, other := node("fakecloud://i-1"), node("")
 			ours.Name, other.Name, other.UID = "other-name", "late", "u2"
-			w := newWorld(t, ours, other)
-			var asked atomic.Int32
-			why := ""
-			w.instances.mayDelete = func() (string, error) { asked.Add(1); return why, nil }
+			w, asked, why := newWorld(t, ours, other), 0, ""
+			w.instances.mayDelete = func() (string, error) { asked++; return why, nil }
 			w.run()
-			asked.Store(0)
-			other.Spec = ours.Spec
-			_, err := w.api.CoreV1().Nodes().Update(t.Context(), other, metav1.UpdateOptions{})
-			require.NoError(t, err)
-			synctest.Wait()
-			assert.EqualValues(t, 1, asked.Load())
-			other.Labels = map[string]string{"changes": "often"}
-			_, err = w.api.CoreV1().Nodes().Update(t.Context(), other, metav1.UpdateOptions{})
-			require.NoError(t, err)
-			synctest.Wait()
-			assert.EqualValues(t, 1, asked.Load(), "what the kubelet writes does not concern the cloud")
-			why = "ended"
-			if within == 0 {
-				w.reportChange(cache.Change{Kind: cache.Deleted, Instance: &api.Instance{ID: "i-1"}})
+			asked = 0
+			update := func() {
+				_, err := w.api.CoreV1().Nodes().Update(t.Context(), other, metav1.UpdateOptions{})
+				require.NoError(t, err)
+				synctest.Wait()
+				assert.Equal(t, 1, asked)
 			}
-			advanceTime(within)
+			other.Spec = ours.Spec
+			update()
+			other.Labels = map[string]string{"changes": "often"} // That does not concern the cloud.
+			update()
+			why = "ended"
+			w.reportChange(change)
+			if synctest.Wait(); name == "unreported" {
+				advanceTime(resyncPeriod)
+			}
 			nodes, err := w.api.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
 			assert.Empty(t, nodes.Items)

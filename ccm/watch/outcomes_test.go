@@ -7,13 +7,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ccmlab/ccmlab/ccm/ring"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -22,7 +23,7 @@ import (
 func TestOutcomes(t *testing.T) {
 	w, svc := newWorld(t).Watch, serviceWithAddress()
 	call := func(method string, err error) string {
-		assert.Equal(t, err, w.observeCall(t.Context(), core.Call{Method: method, Object: svc}, func(context.Context) error {
+		assert.Equal(t, err, w.observeCall(t.Context(), ring.Call{Method: method, Object: svc}, func(context.Context) error {
 			return err
 		}))
 		return w.reasonOf(svc.UID)
@@ -47,58 +48,48 @@ func TestOutcomes(t *testing.T) {
 func TestOneCallAtATimeForAService(t *testing.T) {
 	w, one, another := newWorld(t).Watch, serviceWithAddress(), serviceWithAddress()
 	another.UID = "another"
-	call := func(method string, svc *corev1.Service, next func(context.Context) error) {
-		assert.NoError(t, w.observeCall(t.Context(), core.Call{Method: method, Object: svc}, next))
+	call := func(method string, svc *corev1.Service, next func()) {
+		_ = w.observeCall(t.Context(), ring.Call{Method: method, Object: svc}, func(context.Context) error {
+			next()
+			return nil
+		})
 	}
 	var running atomic.Int32
 	var calls sync.WaitGroup
-	done := func(context.Context) error { return nil }
 	for range 20 {
 		calls.Go(func() {
-			call("EnsureLoadBalancer", one, func(context.Context) error {
+			call("EnsureLoadBalancer", one, func() {
 				assert.EqualValues(t, 1, running.Add(1))
-				call("EnsureLoadBalancer", another, done)
-				call("GetLoadBalancer", one, done)
+				call("EnsureLoadBalancer", another, func() {})
+				call("GetLoadBalancer", one, func() {})
 				running.Add(-1)
-				return nil
 			})
 		})
 	}
 	calls.Wait()
 }
 
-// changer is a cloud that makes a balancer and changes it.
-type changer struct{ builder }
-
-func (c *changer) UpdateLoadBalancer(
-	_ context.Context, _ string, u api.LoadBalancerUpdate,
-) (*api.LoadBalancer, error) {
-	c.made.Version++
-	c.made.IdleTimeoutSeconds = *u.IdleTimeoutSeconds
-	return c.made, nil
-}
-
 // What this process writes, or finds right, is no change out of band; neither is a new state.
 func TestSettings(t *testing.T) {
 	w := newWorld(t).Watch
-	cloud := w.Note(&changer{})
+	cloud := w.Note(&builder{})
 	lb, err := cloud.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
 		Targets: &api.Targets{}, Tags: &api.Tags{}, SourceRanges: &api.SourceRanges{},
 	})
 	require.NoError(t, err)
+	isChanged := func(version int64, idleTimeout int, state api.LoadBalancerState) bool {
+		lb.Version, lb.IdleTimeoutSeconds, lb.State = version, idleTimeout, state
+		return w.isChangedOutOfBand(lb)
+	}
+	created := lb.IdleTimeoutSeconds
+	assert.False(t, isChanged(1, created, api.LoadBalancerError))
+	assert.True(t, isChanged(1, created+1, api.LoadBalancerActive))
+	w.recordSettings(lb)
+	assert.False(t, isChanged(2, created+1, api.LoadBalancerActive))
+	assert.False(t, isChanged(1, created, api.LoadBalancerActive), "what is late says nothing")
 	lb, err = cloud.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{IdleTimeoutSeconds: new(7)})
 	require.NoError(t, err)
-	later := *lb
-	later.Version, later.State = 2, api.LoadBalancerError
-	assert.False(t, w.isChangedOutOfBand(&later))
-	later.IdleTimeoutSeconds = 8
-	assert.True(t, w.isChangedOutOfBand(&later))
-	older := later
-	older.Version = 0
-	assert.False(t, w.isChangedOutOfBand(&older), "what is late says nothing")
-	w.recordSettings(&later)
-	assert.False(t, w.isChangedOutOfBand(&later))
+	assert.False(t, isChanged(3, 7, api.LoadBalancerActive))
 	w.settings.Delete(lb.ID)
-	later.Version, later.IdleTimeoutSeconds = 3, 9
-	assert.False(t, w.isChangedOutOfBand(&later), "nothing is known of it")
+	assert.False(t, isChanged(4, 9, api.LoadBalancerActive), "nothing is known of it")
 }

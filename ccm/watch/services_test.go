@@ -54,47 +54,40 @@ func TestServiceWatchRepairs(t *testing.T) {
 	const created = "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"
 	quota := errors.New("quota")
 	for name, tc := range map[string]struct {
-		seen, changed []api.LoadBalancer
-		ensured       api.LoadBalancer
-		failures      []error
-		delay         time.Duration
-		told          string // "" for nothing
+		changed  []api.LoadBalancer // none: it is deleted
+		ensured  api.LoadBalancer
+		failures []error
+		told     string // "" for nothing
 	}{
-		"deleted": {
-			seen: []api.LoadBalancer{good}, ensured: moved, failures: []error{errPending},
-			delay: outOfBandDelay, told: created,
-		},
+		"deleted": {ensured: moved, failures: []error{errPending}, told: created},
 		"tagged with another's UID": {
-			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{tagged}, ensured: made,
-			failures: []error{errPending}, delay: outOfBandDelay, told: created,
+			changed: []api.LoadBalancer{tagged}, ensured: made, failures: []error{errPending}, told: created,
 		},
 		"a listener bent": {
-			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{bent}, ensured: good,
-			failures: []error{quota, quota, quota}, delay: outOfBandDelay,
+			changed: []api.LoadBalancer{bent}, ensured: good, failures: []error{quota, quota, quota},
 			told: "update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]",
 		},
-		"it was there all the time": {seen: []api.LoadBalancer{good}, ensured: good, delay: outOfBandDelay},
-		"a target whose instance has ended": {
-			seen: []api.LoadBalancer{good}, changed: []api.LoadBalancer{without}, ensured: without, delay: outOfBandDelay,
-		},
-		"never seen as it should be": {
-			seen: []api.LoadBalancer{bent}, changed: []api.LoadBalancer{bent}, ensured: good,
-			delay: overdueDelay - time.Second, // since it was seen first
-		},
+		"it was there all the time":         {ensured: good},
+		"a target whose instance has ended": {changed: []api.LoadBalancer{without}, ensured: without},
+		"never seen as it should be":        {changed: []api.LoadBalancer{bent}, ensured: good},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
-			w := newWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
+			w, delay := newWorld(t, serviceWithAddress(), node("fakecloud://i-1")), outOfBandDelay
 			w.instances.mayDelete = mayDelete("", nil)
-			w.memory.set(tc.seen...)
+			w.memory.set(good)
+			change := cache.Change{LoadBalancer: &good}
+			switch {
+			case len(tc.changed) == 0:
+				change.Kind = cache.Deleted
+			case name == "never seen as it should be":
+				w.memory.set(bent)
+				delay = overdueDelay - time.Second // since it was seen first
+			}
 			w.run()
 			w.memory.set(tc.changed...)
-			change := cache.Change{LoadBalancer: &tc.seen[0], Kind: cache.Deleted}
-			if len(tc.changed) > 0 {
-				change = cache.Change{LoadBalancer: &tc.changed[0]}
-			}
 			repairs := countIncrements(t, balancerRepairs, func() {
 				w.reportChange(change)
-				advanceTime(tc.delay - time.Millisecond) // Nothing is called.
+				advanceTime(delay - time.Millisecond) // Nothing is called.
 				called := w.ensures(tc.ensured, tc.failures...)
 				advanceTime(overdueDelay - time.Second)
 				assert.Equal(t, len(tc.failures)+1, *called, "until it is active, and no more")
@@ -103,22 +96,19 @@ func TestServiceWatchRepairs(t *testing.T) {
 					assert.Equal(t, len(tc.failures)+1, *called)
 				}
 			})
-			events, writes := w.takeEvents(), w.takeWrites()
 			if tc.told == "" {
 				assert.Zero(t, repairs)
-				assert.Empty(t, events)
+				assert.Empty(t, w.takeEvents())
 				return
 			}
 			assert.Equal(t, 1, repairs)
 			assert.Equal(t, []string{
 				"LoadBalancerRepaired: The load balancer was changed or deleted out of band, and repaired: " + tc.told,
-			}, events)
+			}, w.takeEvents())
 			svc := w.getService()
 			assert.Equal(t, tc.ensured.Address, svc.Status.LoadBalancer.Ingress[0].IP)
 			assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
-			if tc.ensured.Address == good.Address {
-				assert.Empty(t, writes)
-			} else if assert.Len(t, writes, 1) {
+			if writes := w.takeWrites(); assert.Equal(t, tc.ensured.Address != good.Address, len(writes) == 1) && len(writes) > 0 {
 				assert.Contains(t, string(writes[0].(k8stesting.PatchAction).GetPatch()),
 					`{"metadata":{"uid":"01234567-89ab"},`, "nothing of the user's, and no other Service of that name")
 			}
@@ -126,38 +116,43 @@ func TestServiceWatchRepairs(t *testing.T) {
 	}
 }
 
-// What is not the watch's business. A call panics.
+// What is not the watch's business, though the Service's balancer is gone, or has changed. A call panics.
 func TestServiceWatchLeavesServicesAlone(t *testing.T) {
-	now := metav1.Now()
 	deleting := built(t)
 	deleting.State = api.LoadBalancerDeleting
+	// edited is the Service with a change.
+	edited := func(change func(svc *corev1.Service)) *corev1.Service {
+		svc := serviceWithAddress()
+		change(svc)
+		return svc
+	}
+	annotated := func(name, value string) *corev1.Service {
+		return edited(func(s *corev1.Service) { s.Annotations[annotations.Prefix+name] = value })
+	}
 	for name, tc := range map[string]struct {
-		svc    func(svc *corev1.Service)
-		change func(svc *corev1.Service) // as the informer has it
-		late   func(svc *corev1.Service) // as the API server has it
-		have   []api.LoadBalancer        // in the end
-		then   func(w *world)
+		svc  *corev1.Service // as the informer has it, if it is another
+		late *corev1.Service // as the API server has it
+		have []api.LoadBalancer
+		then func(w *world)
 	}{
-		"being deleted":                    {svc: func(s *corev1.Service) { s.DeletionTimestamp = &now }},
-		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }},
-		"that asks for what cannot be": {change: func(s *corev1.Service) {
-			s.Annotations[annotations.Prefix+annotations.ProxyProtocol] = "v9"
-		}},
+		"being deleted":                {svc: edited(func(s *corev1.Service) { s.DeletionTimestamp = new(metav1.Now()) })},
+		"that asks for what cannot be": {svc: annotated(annotations.ProxyProtocol, "v9")},
 		"that the user changed": {
-			change: func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[:1] }, have: []api.LoadBalancer{built(t)},
+			svc:  edited(func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[:1] }),
+			have: []api.LoadBalancer{built(t)},
 		},
-		"that the user gave a host name": {change: func(s *corev1.Service) {
-			s.Annotations[annotations.Prefix+annotations.Hostname] = "web.example.com"
-		}, have: []api.LoadBalancer{built(t)}},
+		"that the user gave a host name": {
+			svc: annotated(annotations.Hostname, "web.example.com"), have: []api.LoadBalancer{built(t)},
+		},
 		"that has more Nodes now": {
-			then: func(w *world) { w.inform(node("fakecloud://i-1")) }, have: []api.LoadBalancer{built(t)},
+			have: []api.LoadBalancer{built(t)}, then: func(w *world) { w.inform(node("fakecloud://i-1")) },
 		},
 		"whose balancer is on its way out": {have: []api.LoadBalancer{deleting}},
 		"with two balancers":               {have: []api.LoadBalancer{built(t), built(t)}},
 		"deleted a moment ago": {then: func(w *world) {
 			require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		}},
-		"made anew a moment ago": {late: func(s *corev1.Service) { s.UID = "another" }},
+		"made anew a moment ago": {late: edited(func(s *corev1.Service) { s.UID = "another" })},
 		"that upstream is at": {then: func(w *world) {
 			require.NoError(t, w.syncService())
 			advanceTime(outOfBandDelay / 2)
@@ -165,88 +160,79 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 		}},
 	} {
 		runInBubble(t, name, func(t *testing.T) {
-			svc := serviceWithAddress()
-			if tc.svc != nil {
-				tc.svc(svc)
-			}
-			w := newWorld(t, svc)
+			w := newWorld(t, serviceWithAddress())
 			w.memory.set(built(t))
 			require.NoError(t, w.syncService())
 			w.memory.set(tc.have...)
-			svc = svc.DeepCopy()
-			if tc.change != nil {
-				tc.change(svc)
-				w.inform(svc)
+			if tc.svc != nil {
+				w.inform(tc.svc)
+				w.setService(tc.svc)
 			}
 			if tc.late != nil {
-				late := svc.DeepCopy()
-				tc.late(late)
-				w.setService(late)
+				w.setService(tc.late)
 			}
 			if tc.then != nil {
 				tc.then(w)
 			}
+			w.takeWrites()
 			for range 3 {
 				require.NoError(t, w.syncService())
 				advanceTime(outOfBandDelay)
 			}
 			assert.Empty(t, w.takeEvents())
-			for _, write := range w.takeWrites() {
-				assert.NotEqual(t, "patch", write.GetVerb())
-			}
+			assert.Empty(t, w.takeWrites())
 		})
 	}
 }
 
 // The cache says nothing of what may be out of date. That is no reason to ask the cloud for each balancer. What is
-// known then is looked at though nobody tells of it.
+// known then is looked at, at once or though nobody tells of it.
 func TestServiceWatchBalancerNotInCache(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, serviceWithAddress())
-		w.memory.set(built(t))
-		w.run()
-		w.memory.set()
-		w.memory.setUnknown(true)
-		advanceTime(time.Hour) // A call panics.
-		w.memory.setUnknown(false)
-		called := w.ensures(built(t))
-		advanceTime(resyncPeriod + outOfBandDelay)
-		assert.Equal(t, 1, *called)
-	})
+	for kind, within := range map[cache.ChangeKind]time.Duration{cache.Relisted: 0, cache.Changed: resyncPeriod} {
+		runInBubble(t, fmt.Sprint(kind), func(t *testing.T) {
+			w := newWorld(t, serviceWithAddress())
+			w.memory.set(built(t))
+			w.run()
+			w.memory.set()
+			w.memory.setUnknown(true)
+			advanceTime(time.Hour) // A call panics.
+			w.memory.setUnknown(false)
+			called := w.ensures(built(t))
+			w.reportChange(cache.Change{Kind: kind})
+			advanceTime(within + outOfBandDelay)
+			assert.Equal(t, 1, *called)
+		})
+	}
 }
 
 // Nodes come one after the other, and upstream is slow: what it has written on its way to the newest node set was
 // changed by nobody else. What somebody else does meanwhile is found all the same.
 func TestServiceWatchWhileNodesJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, serviceWithAddress())
-		var ids []string
-		join := func(id string) {
-			n := node(id)
-			n.Name = "node-of-" + id
-			w.inform(n)
-			ids = append(ids, id)
-		}
-		syncFor := func(rounds int) {
-			for range rounds {
+		w := newWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
+		ids := []string{"fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"}
+		syncTimes := func(n int) {
+			for range n {
 				require.NoError(t, w.syncService())
 				advanceTime(outOfBandDelay)
 			}
 		}
-		join("fakecloud://i-1")
-		w.memory.set(built(t, ids...))
-		syncFor(1)
-		join("fakecloud://i-2")
-		upstreams := built(t, ids...)
-		join("fakecloud://i-3")
+		w.memory.set(built(t, ids[0]))
+		syncTimes(1)
+		for _, id := range ids[1:] {
+			joined := node(id)
+			joined.Name = id
+			w.inform(joined)
+		}
+		upstreams := built(t, ids[:2]...)
 		w.memory.set(upstreams)
 		w.recordSettings(&w.memory.LoadBalancers()[0])
-		syncFor(10) // A call panics.
+		syncTimes(10) // A call panics.
 		upstreams.Listeners = slices.Clone(upstreams.Listeners)
 		upstreams.Listeners[0].TargetPort++
 		w.memory.set(upstreams)
 		called := w.ensures(built(t, ids...))
-		syncFor(3)
+		syncTimes(3)
 		assert.Equal(t, 1, *called)
 		assert.Len(t, w.takeEvents(), 1)
 	})
@@ -314,35 +300,23 @@ func TestNodeSelector(t *testing.T) {
 // What somebody takes off a Service whose balancer is there comes back: the status by the same reconcile as ever, and
 // the finalizer, without which the Service could go and leave its balancer.
 func TestServiceWatchRestoresTheService(t *testing.T) {
-	for name, wipe := range map[string]func(svc *corev1.Service){
-		"another address": func(svc *corev1.Service) { svc.Status.LoadBalancer = *statusAt("192.0.2.9") },
-		"the finalizer":   func(svc *corev1.Service) { svc.Finalizers = nil },
-		"both":            func(svc *corev1.Service) { svc.Finalizers, svc.Status = nil, corev1.ServiceStatus{} },
-	} {
-		for _, known := range []bool{true, false} { // false: the CCM was started after it
-			runInBubble(t, fmt.Sprintf("%s, seen before: %t", name, known), func(t *testing.T) {
-				before, wiped := serviceWithAddress(), serviceWithAddress()
-				wipe(wiped)
-				first := wiped
-				if known {
-					first = before
-				}
-				w := newWorld(t, first)
-				w.memory.set(built(t))
-				w.balancers.ensure = func(*corev1.Service) (*corev1.LoadBalancerStatus, error) {
-					return &before.Status.LoadBalancer, nil
-				}
-				w.run()
-				w.setService(wiped)
-				advanceTime(10 * time.Second)
-				if !known { // It may be upstream's controller that is about to write.
-					advanceTime(overdueDelay)
-				}
-				assert.Equal(t, before, w.getService())
-				writes := len(w.takeWrites())
-				advanceTime(time.Hour)
-				assert.Empty(t, w.takeWrites(), "once it is there nothing is written; it took %d", writes)
-			})
-		}
+	wiped := serviceWithAddress()
+	wiped.Finalizers, wiped.Status = nil, corev1.ServiceStatus{}
+	for name, first := range map[string]*corev1.Service{"seen before": serviceWithAddress(), "never seen": wiped} {
+		runInBubble(t, name, func(t *testing.T) {
+			w := newWorld(t, first)
+			w.memory.set(built(t))
+			w.ensures(built(t))
+			w.run()
+			w.setService(wiped.DeepCopy())
+			advanceTime(10 * time.Second)
+			if first == wiped { // It may be upstream's controller that is about to write.
+				advanceTime(overdueDelay)
+			}
+			assert.Equal(t, serviceWithAddress(), w.getService())
+			w.takeWrites()
+			advanceTime(time.Hour)
+			assert.Empty(t, w.takeWrites(), "it is there")
+		})
 	}
 }

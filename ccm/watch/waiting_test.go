@@ -2,8 +2,6 @@ package watch
 
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,12 +22,9 @@ import (
 // crowd are Services that wait for their address.
 type crowd struct {
 	*world
-	tries atomic.Int32
-	room  atomic.Int32 // for how many tries there is room; the others fail
+	tries int
+	room  int // for how many tries there is room; the others fail
 }
-
-// wellAgain is room for all.
-const wellAgain = 1000
 
 // newCrowd has so many Services that wait for that reason.
 func newCrowd(t *testing.T, services int, reason string) *crowd {
@@ -42,9 +37,10 @@ func newCrowd(t *testing.T, services int, reason string) *crowd {
 	c := &crowd{world: newWorld(t, objects...)}
 	c.memory.setUnknown(true) // Nothing is missed of those that have one.
 	c.balancers.ensure = func(*corev1.Service) (*corev1.LoadBalancerStatus, error) {
-		if c.tries.Add(1); c.room.Add(-1) < 0 {
+		if c.tries++; c.room == 0 {
 			return nil, because(reason)
 		}
+		c.room--
 		return statusAt("127.30.64.1"), nil
 	}
 	for _, o := range objects {
@@ -54,34 +50,43 @@ func newCrowd(t *testing.T, services int, reason string) *crowd {
 	return c
 }
 
-// countAddresses counts the Services that have an address.
-func (c *crowd) countAddresses() (n int) {
+// report has room for so many tries, reports a change of that kind and lets time pass.
+func (c *crowd) report(room int, kind cache.ChangeKind, within time.Duration) {
+	c.room = room
+	c.reportChange(cache.Change{
+		Kind: kind, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
+	})
+	advanceTime(within)
+}
+
+// check tells how many Services have an address by now, after how many tries.
+func (c *crowd) check(addresses, tries int) {
+	c.t.Helper()
 	all, err := c.api.CoreV1().Services("default").List(c.t.Context(), metav1.ListOptions{})
 	require.NoError(c.t, err)
 	for _, svc := range all.Items {
-		n += len(svc.Status.LoadBalancer.Ingress)
+		addresses -= len(svc.Status.LoadBalancer.Ingress)
 	}
-	return n
+	assert.Zero(c.t, addresses, "they have no address")
+	assert.Equal(c.t, tries, c.tries)
 }
 
 // The cloud is down for longer than upstream's patience: it is tried ever more rarely. When it is well again all are
 // tried, though their pauses are long: at once if the cache can list it again, and else when one that is tried now and
 // then gets an answer.
 func TestWaitingServicesAfterOutage(t *testing.T) {
-	for name, within := range map[string]time.Duration{"reported": 0, "unreported": probePeriod + time.Second} {
-		runInBubble(t, name, func(t *testing.T) {
+	for kind, within := range map[cache.ChangeKind]time.Duration{
+		cache.Recovered: 0, cache.Changed: probePeriod + time.Second,
+	} {
+		runInBubble(t, fmt.Sprint(kind), func(t *testing.T) {
 			c := newCrowd(t, 50, contract.ReasonCloudUnavailable)
 			advanceTime(10 * time.Minute)
-			assert.LessOrEqual(t, c.tries.Load(), int32(50*11), "it was 50*40")
-			c.room.Store(wellAgain)
-			if within == 0 {
-				c.reportChange(cache.Change{Kind: cache.Recovered})
-			}
-			advanceTime(within)
-			assert.Equal(t, 50, c.countAddresses())
-			before := c.tries.Load()
+			before := c.tries
+			assert.LessOrEqual(t, before, 50*11, "it was 50*40")
+			c.report(50, kind, within)
+			c.check(50, before+50)
 			advanceTime(time.Hour)
-			assert.Equal(t, before, c.tries.Load(), "they have their addresses")
+			c.check(50, before+50)
 		})
 	}
 }
@@ -89,26 +94,17 @@ func TestWaitingServicesAfterOutage(t *testing.T) {
 // What is over its quota is not tried again and again. When something is freed the Services are tried, one after the
 // other, as long as there is room.
 func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
-	deleted := cache.Change{
-		Kind: cache.Deleted, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
-	}
 	for _, reason := range scarcityReasons {
 		runInBubble(t, reason, func(t *testing.T) {
 			c := newCrowd(t, 50, reason)
 			advanceTime(time.Hour)
-			assert.Zero(t, c.tries.Load(), "it was 50*240")
-			c.room.Store(1)
-			c.reportChange(deleted)
-			advanceTime(outOfBandDelay)
-			assert.Equal(t, 1, c.countAddresses())
-			assert.EqualValues(t, 2, c.tries.Load(), "the next one finds no room")
-			c.room.Store(20)
-			c.reportChange(cache.Change{Kind: cache.Freed}) // A quota was raised.
-			advanceTime(outOfBandDelay)
-			assert.Equal(t, 21, c.countAddresses())
-			assert.EqualValues(t, 23, c.tries.Load())
+			c.check(0, 0)
+			c.report(1, cache.Deleted, outOfBandDelay)
+			c.check(1, 2) // The next one finds no room.
+			c.report(20, cache.Freed, outOfBandDelay)
+			c.check(21, 23)
 			advanceTime(time.Hour)
-			assert.EqualValues(t, 23, c.tries.Load())
+			c.check(21, 23)
 		})
 	}
 }
@@ -121,17 +117,14 @@ func TestServicesWaitForWhatIsTaken(t *testing.T) {
 			runInBubble(t, fmt.Sprint(reason, " ", kind), func(t *testing.T) {
 				c := newCrowd(t, 3, reason)
 				advanceTime(time.Hour)
-				assert.Zero(t, c.tries.Load())
+				c.check(0, 0)
 				for range 10 {
-					c.reportChange(cache.Change{Kind: kind})
-					synctest.Wait()
+					c.report(0, kind, 0)
 				}
 				advanceTime(time.Hour)
-				assert.EqualValues(t, 3, c.tries.Load())
-				c.room.Store(wellAgain)
-				c.reportChange(cache.Change{Kind: kind})
-				advanceTime(outOfBandDelay)
-				assert.Equal(t, 3, c.countAddresses())
+				c.check(0, 3)
+				c.report(3, kind, outOfBandDelay)
+				c.check(3, 6)
 			})
 		}
 	}
@@ -140,16 +133,13 @@ func TestServicesWaitForWhatIsTaken(t *testing.T) {
 // A cloud that can be listed, and answers few Services, is not asked by all of them for each of its answers.
 func TestFewAnswersWakeFewServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const waiting = 50
-		c := newCrowd(t, waiting, contract.ReasonCloudThrottled)
+		c := newCrowd(t, 50, contract.ReasonCloudThrottled)
 		advanceTime(time.Hour)
-		for n := int32(1); n <= 5; n++ {
-			before := c.tries.Load()
-			c.room.Store(1)
-			c.reportChange(cache.Change{Kind: cache.Recovered})
-			synctest.Wait()
-			assert.EqualValues(t, n, c.countAddresses())
-			assert.LessOrEqual(t, c.tries.Load()-before, int32(2*probesPerAnswer), "of %d that wait", waiting)
+		for n := 1; n <= 5; n++ {
+			before := c.tries
+			c.report(1, cache.Recovered, 0)
+			assert.LessOrEqual(t, c.tries-before, 2*probesPerAnswer)
+			c.check(n, c.tries)
 		}
 	})
 }
@@ -158,53 +148,39 @@ func TestFewAnswersWakeFewServices(t *testing.T) {
 func TestRetriedServiceIsFollowedWhileItsBalancerIsBuilt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, 50, contract.ReasonCloudUnavailable)
-		var mu sync.Mutex
+		c.tries = 0
 		tries := map[types.UID]int{}
 		c.balancers.ensure = func(svc *corev1.Service) (*corev1.LoadBalancerStatus, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			c.tries.Add(1)
+			c.tries++
 			if tries[svc.UID]++; tries[svc.UID] < 4 {
 				return nil, errPending
 			}
 			return statusAt("127.30.64.1"), nil
 		}
-		c.tries.Store(0)
-		c.reportChange(cache.Change{Kind: cache.Recovered})
-		synctest.Wait()
-		assert.LessOrEqual(t, c.tries.Load(), int32(2*50),
-			"who is tried meanwhile is tried once more, and not again and again")
+		c.report(0, cache.Recovered, 0)
+		assert.LessOrEqual(t, c.tries, 2*50, "who is tried meanwhile is tried once more, and not again and again")
 		advanceTime(10 * errPending.RetryAfter())
-		assert.Equal(t, 50, c.countAddresses())
-		assert.EqualValues(t, 4*50, c.tries.Load(), "each as often as it takes")
+		c.check(50, 4*50) // Each as often as it takes.
 	})
 }
 
 // The end of a Service waits for the cloud too: for its answer, or for a protection to be lifted.
 func TestDeletionWaitsForTheCloud(t *testing.T) {
-	now, lb := metav1.Now(), built(t)
-	for name, tc := range map[string]struct {
-		reason string
+	lb, deleting, retyped := built(t), serviceWithAddress(), serviceWithAddress()
+	deleting.DeletionTimestamp, retyped.Spec.Type = new(metav1.Now()), corev1.ServiceTypeClusterIP
+	for reason, tc := range map[string]struct {
 		change cache.Change
-		svc    func(svc *corev1.Service)
+		svc    *corev1.Service
 	}{
-		"the protection is lifted": {
-			reason: contract.ReasonLoadBalancerProtected, change: cache.Change{LoadBalancer: &lb},
-			svc: func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
-		},
-		"of another type": {
-			reason: contract.ReasonCloudUnavailable, change: cache.Change{Kind: cache.Recovered},
-			svc: func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeClusterIP },
-		},
+		contract.ReasonLoadBalancerProtected: {cache.Change{LoadBalancer: &lb}, deleting},
+		contract.ReasonCloudUnavailable:      {cache.Change{Kind: cache.Recovered}, retyped},
 	} {
-		runInBubble(t, name, func(t *testing.T) {
-			svc := serviceWithAddress()
-			svc.Finalizers = append(svc.Finalizers, "example.com/other") // It stays for that.
-			tc.svc(svc)
-			w, deleted := newWorld(t, svc), 0
+		runInBubble(t, reason, func(t *testing.T) {
+			tc.svc.Finalizers = append(tc.svc.Finalizers, "example.com/other") // It stays for that.
+			w, deleted := newWorld(t, tc.svc), 0
 			w.balancers.delete = func(*corev1.Service) error { deleted++; return nil }
 			w.run()
-			w.setOutcome(svc, tc.reason)
+			w.setOutcome(tc.svc, reason)
 			w.reportChange(tc.change)
 			synctest.Wait()
 			assert.Equal(t, 1, deleted, "the clock has not moved")
@@ -217,40 +193,25 @@ func TestDeletionWaitsForTheCloud(t *testing.T) {
 
 // Whose address is upstream's to get, or nobody's. A call panics.
 func TestWaitingServicesLeftAlone(t *testing.T) {
+	const unavailable = contract.ReasonCloudUnavailable
+	unfinalized, anew, plain := serviceWithoutAddress(), serviceWithoutAddress(), serviceWithoutAddress()
+	unfinalized.Finalizers, anew.UID, plain.Spec.Type = nil, "another", corev1.ServiceTypeClusterIP
 	for name, tc := range map[string]struct {
-		reason string
-		change func(svc *corev1.Service)
-		late   func(svc *corev1.Service) // what the informer has not seen
+		reason         string
+		informed, late *corev1.Service // as the informer and the API server have it
 	}{
-		"no trouble told":     {},
-		"the Service's fault": {reason: contract.ReasonInvalidService},
-		"without a finalizer": {
-			reason: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Finalizers = nil },
-		},
-		"made anew since": {
-			reason: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" },
-		},
-		"made to stay": {
-			reason: contract.ReasonCloudUnavailable,
-			change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP },
-			late:   func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer },
-		},
+		"no trouble told":     {"", serviceWithoutAddress(), serviceWithoutAddress()},
+		"the Service's fault": {contract.ReasonInvalidService, serviceWithoutAddress(), serviceWithoutAddress()},
+		"without a finalizer": {unavailable, unfinalized, unfinalized},
+		"made anew since":     {unavailable, serviceWithoutAddress(), anew},
+		"made to stay":        {unavailable, plain, serviceWithoutAddress()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			svc := serviceWithoutAddress()
-			if tc.change != nil {
-				tc.change(svc)
-			}
-			w := newWorld(t, svc)
-			if tc.late != nil {
-				late := svc.DeepCopy()
-				tc.late(late)
-				w.setService(late)
-			}
+			w := newWorld(t, tc.late)
+			w.inform(tc.informed)
 			if tc.reason != "" {
-				w.setOutcome(svc, tc.reason)
+				w.setOutcome(serviceWithoutAddress(), tc.reason)
 			}
-			w.takeWrites()
 			require.NoError(t, w.syncService())
 			assert.Empty(t, w.takeWrites())
 		})
@@ -272,21 +233,18 @@ func TestTargetsOfAnInvalidServiceAreRepaired(t *testing.T) {
 			w.memory.set(lb)
 			return nil, because(contract.ReasonInvalidService)
 		}
-		syncTwice := func() {
-			for range 2 {
+		syncAfter := func(waits ...time.Duration) {
+			for _, wait := range waits {
+				advanceTime(wait)
 				require.NoError(t, w.syncService())
-				advanceTime(overdueDelay + time.Second)
 			}
 		}
-		require.NoError(t, w.syncService())
-		advanceTime(overdueDelay - time.Second)
-		require.NoError(t, w.syncService())
+		syncAfter(0, overdueDelay-time.Second)
 		require.Zero(t, ensured, "upstream is given a minute")
-		advanceTime(time.Second)
-		syncTwice()
+		syncAfter(time.Second, time.Hour)
 		require.Equal(t, 1, ensured, "nothing else is repaired")
 		w.memory.set()
-		syncTwice()
+		syncAfter(0, time.Hour)
 		require.Equal(t, 1, ensured, "nor created anew")
 	})
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/core"
 	"github.com/ccmlab/ccmlab/ccm/guard"
+	"github.com/ccmlab/ccmlab/ccm/ring"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -112,7 +113,7 @@ func startCloudWatch(
 // concurrent use: with leader migration two goroutines start controllers.
 type Watch struct {
 	cluster  *core.Cluster
-	events   core.Events
+	events   ring.Events
 	orphans  *guard.Budget // limits how many load balancers without a Service are deleted
 	memory   Memory        // set by Follow
 	provider core.Provider // set by Follow
@@ -131,7 +132,7 @@ var _ controller.HealthCheckable = (*Watch)(nil)
 
 // New makes a watch, which deletes no more load balancers without a Service than orphans allows. Call Follow before the
 // controllers start.
-func New(cluster *core.Cluster, events core.Events, orphans *guard.Budget) *Watch {
+func New(cluster *core.Cluster, events ring.Events, orphans *guard.Budget) *Watch {
 	const locks = 4096 // So many that two of the Services that are reconciled at a time seldom share one.
 	return &Watch{cluster: cluster, events: events, orphans: orphans, locks: keymutex.NewHashed(locks)}
 }
@@ -150,12 +151,12 @@ type Memory interface {
 
 // Follow has the watch call the provider when the cache reports a change, and see what comes of others' calls.
 func (w *Watch) Follow(p core.Provider, memory Memory) core.Provider {
-	w.memory, w.provider = memory, core.Wrap(p, w.observeCall)
+	w.memory, w.provider = memory, ring.Wrap(p, w.observeCall)
 	return w.provider
 }
 
 // observeCall makes a call, one at a time for each Service, and remembers how it ended.
-func (w *Watch) observeCall(ctx context.Context, call core.Call, next func(context.Context) error) error {
+func (w *Watch) observeCall(ctx context.Context, call ring.Call, next func(context.Context) error) error {
 	if call.Object == nil {
 		defer w.health.beginRound("the route controller", call.Method)()
 		return next(ctx)
@@ -194,7 +195,7 @@ func (w *Watch) SetInformers(shared informers.SharedInformerFactory) {
 	if err != nil { // Another index has that name.
 		klog.ErrorS(err, "The cloud watch cannot look up Nodes by provider ID or Services by UID")
 	}
-	core.OnDeletion(shared, func(uid types.UID) {
+	ring.OnDeletion(shared, func(uid types.UID) {
 		w.reasons.Delete(uid)
 		w.drifts.Delete(uid)
 	})

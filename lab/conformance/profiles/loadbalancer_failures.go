@@ -130,6 +130,7 @@ var balancerFailureTests = []conformance.Test{
 		ID: "lb-targets-retried", Source: fromUpdate + "; " + fromNodeSet,
 		Requires: "A balancer's targets that could not be changed while the cloud was not available are right when it is, though nothing else changes.",
 		Needs:    append([]conformance.Feature{conformance.FeatureTargets}, whileUnavailable...), Alone: true,
+		Bound: 4 * time.Minute, // The service controller tries again every 100 s (nodeSyncPeriod).
 		Run: func(t *conformance.T) {
 			svc := t.NewService()
 			own := t.AwaitBalancer(svc, listensFor(t, svc)).Targets
