@@ -4,11 +4,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -164,23 +160,19 @@ func TestCreateRoute(t *testing.T) {
 func TestAdoptedRoutes(t *testing.T) {
 	for _, failure := range []error{nil, problem(412, api.PreconditionFailed)} {
 		var sent []api.ResourceUpdate
-		f := refusesRoutes(func(client.RouteFilter) ([]api.Route, error) {
-			return []api.Route{route(untagged(contract.TagClusterUID))}, nil
-		})
-		f.updateRoute = func(_ string, u api.ResourceUpdate) (*api.Route, error) {
-			sent = append(sent, u)
-			return nil, failure
+		f := &fakeAPI{
+			getInstance: inState(api.InstanceRunning),
+			createRoute: func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, api.RouteConflict) },
+			listRoutes: func(client.RouteFilter) ([]api.Route, error) {
+				return []api.Route{route(untagged(contract.TagClusterUID))}, nil
+			},
+			updateRoute: func(_ string, u api.ResourceUpdate) (*api.Route, error) {
+				sent = append(sent, u)
+				return nil, failure
+			},
 		}
 		require.NoError(t, newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "", wanted()))
 		assert.Equal(t, []api.ResourceUpdate{{Tags: new(route().Tags)}}, sent)
-	}
-}
-
-// refusesRoutes is a cloud that says of each new route that another is in its way, and lists others.
-func refusesRoutes(list func(client.RouteFilter) ([]api.Route, error)) *fakeAPI {
-	return &fakeAPI{
-		getInstance: inState(api.InstanceRunning), listRoutes: list,
-		createRoute: func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, api.RouteConflict) },
 	}
 }
 
@@ -283,36 +275,4 @@ func TestIPv6RangesCannotBeRouted(t *testing.T) {
 	ctx, noticed := notices(t.Context())
 	require.NoError(t, newRoutes(t, &fakeAPI{}, n).CreateRoute(ctx, clusterName, "", ipv6))
 	assert.Equal(t, []string{contract.ReasonRouteNotSupported}, noticed())
-}
-
-// One wrong list has upstream create every route again: that they are all there
-// is seen at one look, and a second later at another.
-func TestManyRefusalsOneLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lists, have, listErr := 0, []api.Route{route()}, errors.New("boom")
-		r := newRoutes(t, refusesRoutes(func(client.RouteFilter) ([]api.Route, error) {
-			lists++ // One at a time.
-			return have, listErr
-		}), node(byID))
-		createMany := func() [2]int { // failures and lists
-			lists = 0
-			var failed atomic.Int32
-			var creates sync.WaitGroup
-			for range 100 {
-				creates.Go(func() {
-					if r.CreateRoute(t.Context(), clusterName, "", wanted()) != nil {
-						failed.Add(1)
-					}
-				})
-			}
-			creates.Wait()
-			time.Sleep(time.Second)
-			return [2]int{int(failed.Load()), lists}
-		}
-		assert.Equal(t, [2]int{100, 1}, createMany())
-		listErr = nil
-		assert.Equal(t, [2]int{0, 1}, createMany())
-		have = nil
-		assert.Equal(t, [2]int{100, 1}, createMany(), "what is not there is not taken to be there for ever")
-	})
 }
