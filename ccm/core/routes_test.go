@@ -98,8 +98,13 @@ func TestCreateRoute(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refusal api.ProblemCode // "" for none
 		have    []api.Route
+		listErr error
 		fail    string
 	}{
+		"the others cannot be listed": {
+			refusal: api.RouteConflict, listErr: errors.New("boom"),
+			fail: "looking for the conflicting route: boom",
+		},
 		"the way is free": {},
 		"it is there":     {refusal: api.RouteConflict, have: []api.Route{route()}},
 		"it leads to the node's old instance": {
@@ -144,10 +149,10 @@ func TestCreateRoute(t *testing.T) {
 				}
 				return &made, nil
 			}
-			if tc.have != nil {
+			if tc.refusal != "" {
 				f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
 					assert.Equal(t, client.RouteFilter{}, filter, "others' routes are looked at too")
-					return tc.have, nil
+					return tc.have, tc.listErr
 				}
 			}
 			err := newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "hint", wanted())
