@@ -68,7 +68,8 @@ func invalidServices() map[string]invalidService {
 			[]string{`timeout is "6s"; the interval is 5 s`},
 		},
 		"no port to check": {
-			withPorts(serviceWithAnnotations(annotations.HealthCheck, "tcp"), udp), []string{"no TCP port with a node port to check"},
+			withPorts(serviceWithAnnotations(annotations.HealthCheck, "tcp"), udp),
+			[]string{"no TCP port with a node port to check"},
 		},
 		"ports that are not there": {withPorts(serviceWithAnnotations(
 			annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s",

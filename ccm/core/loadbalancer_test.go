@@ -26,20 +26,6 @@ func TestLoadBalancerClass(t *testing.T) {
 	assert.True(t, err == cloudprovider.ImplementedElsewhere) //nolint:errorlint // As above.
 }
 
-// Upstream may pass a Service that is older than what the cloud has.
-func TestUpdateLoadBalancerChangesTargetsOnly(t *testing.T) {
-	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
-	have.SourceRanges = api.SourceRanges{"192.0.2.0/24"}
-	have.Listeners[0].TargetPort++
-	f, sent := followingTargets(t, have)
-	for range 2 {
-		err := f.loadBalancers().
-			UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2"))
-		require.NoError(t, err)
-	}
-	assert.Equal(t, []api.Targets{{{InstanceID: "i-1"}, {InstanceID: "i-2"}}}, *sent)
-}
-
 // A balancer that changed or went since it was read is read once more at once: upstream would write a Warning, and
 // delays the next try of a deletion by seconds.
 func TestSecondLook(t *testing.T) {
@@ -103,9 +89,11 @@ func TestServiceWithoutBalancer(t *testing.T) {
 }
 
 // Two balancers with one Service's tags are both deleted with it. Neither gets what the Service
-// asks for, as the choice would be a guess; both follow the Nodes.
+// asks for, as the choice would be a guess; both follow the Nodes. UpdateLoadBalancer changes targets alone of any
+// balancer: upstream may pass a Service that is older than what the cloud has.
 func TestTwoBalancersOfOneService(t *testing.T) {
 	first := *built(t, api.LoadBalancerActive)
+	first.SourceRanges = api.SourceRanges{"192.0.2.0/24"}
 	twin, leaving, other, foreign := first, first, first, first
 	twin.ID, leaving.ID, leaving.State = "lb-2", "lb-3", api.LoadBalancerDeleting
 	other.ID, other.Tags = "lb-4", api.Tags{contract.TagServiceUID: "another", contract.TagCluster: clusterName}

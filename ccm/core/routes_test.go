@@ -98,8 +98,13 @@ func TestCreateRoute(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refusal api.ProblemCode // "" for none
 		have    []api.Route
+		listErr error
 		fail    string
 	}{
+		"the others cannot be listed": {
+			refusal: api.RouteConflict, listErr: errors.New("boom"),
+			fail: "looking for the conflicting route: boom",
+		},
 		"the way is free": {},
 		"it is there":     {refusal: api.RouteConflict, have: []api.Route{route()}},
 		"it leads to the node's old instance": {
@@ -131,9 +136,6 @@ func TestCreateRoute(t *testing.T) {
 		"nothing is in sight": {
 			refusal: api.RouteConflict, have: []api.Route{route(elsewhere)}, fail: "route-conflict",
 		},
-		"the instance has ended": {
-			refusal: api.UnknownInstance, fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance",
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{getInstance: inState(api.InstanceRunning)}
@@ -147,10 +149,10 @@ func TestCreateRoute(t *testing.T) {
 				}
 				return &made, nil
 			}
-			if tc.have != nil {
+			if tc.refusal != "" {
 				f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
 					assert.Equal(t, client.RouteFilter{}, filter, "others' routes are looked at too")
-					return tc.have, nil
+					return tc.have, tc.listErr
 				}
 			}
 			err := newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "hint", wanted())
@@ -163,23 +165,19 @@ func TestCreateRoute(t *testing.T) {
 func TestAdoptedRoutes(t *testing.T) {
 	for _, failure := range []error{nil, problem(412, api.PreconditionFailed)} {
 		var sent []api.ResourceUpdate
-		f := refusesRoutes(func(client.RouteFilter) ([]api.Route, error) {
-			return []api.Route{route(untagged(contract.TagClusterUID))}, nil
-		})
-		f.updateRoute = func(_ string, u api.ResourceUpdate) (*api.Route, error) {
-			sent = append(sent, u)
-			return nil, failure
+		f := &fakeAPI{
+			getInstance: inState(api.InstanceRunning),
+			createRoute: func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, api.RouteConflict) },
+			listRoutes: func(client.RouteFilter) ([]api.Route, error) {
+				return []api.Route{route(untagged(contract.TagClusterUID))}, nil
+			},
+			updateRoute: func(_ string, u api.ResourceUpdate) (*api.Route, error) {
+				sent = append(sent, u)
+				return nil, failure
+			},
 		}
 		require.NoError(t, newRoutes(t, f, node(byID)).CreateRoute(t.Context(), clusterName, "", wanted()))
 		assert.Equal(t, []api.ResourceUpdate{{Tags: new(route().Tags)}}, sent)
-	}
-}
-
-// refusesRoutes is a cloud that says of each new route that another is in its way, and lists others.
-func refusesRoutes(list func(client.RouteFilter) ([]api.Route, error)) *fakeAPI {
-	return &fakeAPI{
-		getInstance: inState(api.InstanceRunning), listRoutes: list,
-		createRoute: func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, api.RouteConflict) },
 	}
 }
 
