@@ -127,7 +127,7 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud, c := newCloud(http.StatusTooManyRequests, "", 0, 0) // That is a second.
-		send(t, c, "instances/i-1")
+		_, _ = send(t, c, "instances/i-1")
 		began := time.Now()
 		cloud.status = http.StatusOK
 		status, _ := send(t, c, "instances/i-1")
@@ -144,14 +144,14 @@ func TestOwnLimit(t *testing.T) {
 		_, c := newCloud(http.StatusOK, "", 10, 5)
 		began := time.Now()
 		for range 25 {
-			send(t, c, "routes")
+			_, _ = send(t, c, "routes")
 		}
 		assert.Equal(t, 2*time.Second, time.Since(began), "5 at once, then 10 a second")
 		assertThrottled(t, 20, byClient, "delayed")
 		assertThrottled(t, 0, byCloud, "delayed")
 
 		cloud, c := newCloud(http.StatusOK, "", 0.1, 1)
-		send(t, c, "routes")
+		_, _ = send(t, c, "routes")
 		began = time.Now()
 		for range 100 { // 10 s to wait, 10 s of time.
 			_, heldBack := send(t, c, "routes")
@@ -161,13 +161,13 @@ func TestOwnLimit(t *testing.T) {
 		assert.Zero(t, time.Since(began))
 		assertThrottled(t, 100, byClient, "held-back")
 		time.Sleep(10 * time.Second)
-		send(t, c, "routes")
+		_, _ = send(t, c, "routes")
 
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://cloud.invalid/v1/events", nil)
 		require.NoError(t, err)
-		_, err = c.Transport.RoundTrip(req) // The stream has no end by itself.
+		_, err = c.Transport.RoundTrip(req) //nolint:bodyclose // The stream has no end by itself, and no answer.
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, 2, cloud.sent)
 		assertThrottled(t, 1, byClient, "given-up")
@@ -197,7 +197,7 @@ func TestWhatIsCounted(t *testing.T) {
 		ctx := For(t.Context(), Inventory)
 		req, err := http.NewRequestWithContext(ctx, tc.method, "http://cloud.invalid/v1/"+tc.path, nil)
 		require.NoError(t, err)
-		resp, err := c.Do(req)
+		resp, err := c.Do(req) //nolint:bodyclose // Whether it is closed must not matter.
 		require.Equal(t, tc.err == nil, err == nil)
 		if tc.bodyErr != nil {
 			_, _ = io.ReadAll(resp.Body)
@@ -208,7 +208,7 @@ func TestWhatIsCounted(t *testing.T) {
 		assert.EqualValues(t, tc.timed, timed, tc.operation)
 	}
 	_, c := newCloud(http.StatusOK, "", 0, 0)
-	send(t, c, "instances/i-1") // whose body is closed
+	_, _ = send(t, c, "instances/i-1") // whose body is closed
 	assert.Equal(t, 1, valueOf(t, requests.WithLabelValues("unknown", "get-instance", "200")))
 	cacheQuestions.Reset()
 	CacheQuestion("instance", "hit")

@@ -130,10 +130,12 @@ func (w *nodeWatch) getNode(name string) *corev1.Node {
 	return nil
 }
 
+func isOwn(node *corev1.Node) bool { return core.CheckOwnNode(node) == nil }
+
 // syncInitializedNode deletes the Node if its instance has ended.
 func (w *nodeWatch) syncInitializedNode(ctx context.Context, name string) error {
 	node := w.getNode(name)
-	if node == nil || node.Spec.ProviderID == "" || core.CheckOwnNode(node) != nil {
+	if node == nil || node.Spec.ProviderID == "" || !isOwn(node) {
 		return nil
 	}
 	why, err := w.provider.Instances.MayDelete(ctx, node)
@@ -172,11 +174,11 @@ func (w *nodeWatch) syncWaitingNode(ctx context.Context, name string) error {
 	if err != nil && !core.IsUninitialized(node) {
 		cause := core.CauseOf(err)
 		w.events.WarnOnce(node, topicProviderID, cause.Reason, cause.Detail, fmt.Sprintf("Node is ignored: %v", err))
-		return nil
+		return nil //nolint:nilerr // The Event tells.
 	}
 	w.events.Resolve(node, topicProviderID)
 	switch {
-	case err != nil, !core.IsUninitialized(node):
+	case !isOwn(node), !core.IsUninitialized(node):
 		return nil
 	case w.reasonOf(node.UID) == "":
 		return errCheckAgain // Upstream has not tried yet.
