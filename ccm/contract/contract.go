@@ -105,6 +105,8 @@ const (
 	// ReasonProviderIDMissing: the Node has no provider ID, and nobody will give it one.
 	ReasonProviderIDMissing = "ProviderIDMissing"
 	ReasonProvidedNodeIP    = "ProvidedNodeIPMismatch"
+	// ReasonNoInternalAddress: the instance has none that the cloud config lets a Node have.
+	ReasonNoInternalAddress = "NoInternalAddress"
 	ReasonNodeLabelSkipped  = "NodeLabelSkipped"
 	ReasonMassDeletionHeld  = "MassDeletionHeld"
 	// ReasonMassDeletionGuardFailed: the mass-deletion guard cannot save its record, so it deletes

@@ -157,7 +157,7 @@ func answersByID() []answer {
 		{
 			answer: "200, without an internal address", concludes: exists, hollow: true,
 			get:    []any{changed("i-1", func(i *api.Instance) { i.Addresses[0].Type = api.AddressExternal })},
-			reason: contract.ReasonCloudUnavailable,
+			reason: contract.ReasonNoInternalAddress,
 		},
 		{
 			answer: "200, terminated, or 404: of our project", concludes: gone,

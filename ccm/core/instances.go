@@ -98,8 +98,8 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	addresses := i.nodeAddresses(instance, node.Name)
 	// Upstream writes what it is given, and would take the Node's address from it.
 	if !slices.ContainsFunc(addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }) {
-		return nil, fmt.Errorf("instance %s has no internal address that nodeAddresses in the cloud config allows: "+
-			"it has %v", instance.ID, instance.Addresses)
+		return nil, newReasonError(contract.ReasonNoInternalAddress, "instance %s has no internal address "+
+			"that nodeAddresses in the cloud config allows: it has %v", instance.ID, instance.Addresses)
 	}
 	if err := checkKubeletNodeIP(node, instance.ID, addresses); err != nil {
 		return nil, err

@@ -38,9 +38,10 @@ var nextSteps = map[string]string{
 		"and start its kubelet without --provider-id",
 	contract.ReasonProviderIDMissing: "if the Node is ours, delete it and start its kubelet " +
 		"with --cloud-provider=external",
-	contract.ReasonProvidedNodeIP:   "start the kubelet with one of these addresses as --node-ip, or without it",
-	contract.ReasonNodeLabelSkipped: "change the tag, or remove it from nodeLabels in the cloud config",
-	contract.ReasonRouteConflict:    "the route is created once the conflicting one is gone",
+	contract.ReasonProvidedNodeIP:    "start the kubelet with one of these addresses as --node-ip, or without it",
+	contract.ReasonNoInternalAddress: "give the instance one, or change nodeAddresses",
+	contract.ReasonNodeLabelSkipped:  "change the tag, or remove it from nodeLabels in the cloud config",
+	contract.ReasonRouteConflict:     "the route is created once the conflicting one is gone",
 	contract.ReasonRouteNotSupported: "give the cluster an IPv4 range for its pods, " +
 		"or leave this one to the network plugin",
 	contract.ReasonWrongProject:  "give the CCM a token of the project that it is configured for",
