@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -49,8 +50,12 @@ type labsActivation struct {
 	have map[string]any
 }
 
-// openLabs opens the labs of a folder, by role. The role of the lesson's own lab is "".
+// openLabs opens the labs of a folder, by role. The role of the lesson's own lab is "". Without that one the error is
+// state.ErrNone: the progress names no lab once another command has ended the lesson.
 func openLabs(ctx context.Context, root string, names map[string]string) (*labsActivation, error) {
+	if names[""] == "" {
+		return nil, fmt.Errorf("%w: another command has ended the lesson meanwhile", state.ErrNone)
+	}
 	w := &labsActivation{ctx: ctx, labs: map[string]*lab.Lab{}, have: map[string]any{}}
 	for role, name := range names {
 		l, err := lab.OpenDir(filepath.Join(root, name))

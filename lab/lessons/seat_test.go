@@ -47,16 +47,18 @@ func TestLabsThatAreGoneAreMadeAgainByReset(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	s, err := Take("someone")
 	require.NoError(t, err)
-	require.NoError(t, s.progress.update(func(p *Progress) error {
-		p.Current, p.Labs = "taint", map[string]string{"": "someone"}
-		p.lessonProgress("taint").Started = time.Now()
-		return nil
-	}))
-	st, err := s.Glance(t.Context())
-	require.NoError(t, err)
-	require.ErrorIs(t, st.Problem, state.ErrNone)
-	require.ErrorContains(t, st.Problem, "`lab lesson reset`")
-	assert.NotContains(t, st.Problem.Error(), "lab up")
+	for lesson, labs := range map[string]map[string]string{"taint": {"": "someone"}, "trouble": nil} {
+		require.NoError(t, s.progress.update(func(p *Progress) error {
+			p.Current, p.Labs = lesson, labs
+			p.lessonProgress(lesson).Started = time.Now()
+			return nil
+		}))
+		st, err := s.Glance(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, st.Problem, state.ErrNone)
+		require.ErrorContains(t, st.Problem, "`lab lesson reset`")
+		assert.NotContains(t, st.Problem.Error(), "lab up")
+	}
 }
 
 // A lab belongs to the seat whose current lesson takes place in it.
