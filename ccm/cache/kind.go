@@ -278,7 +278,7 @@ func (k *kind[T]) get(id string) *object[T] {
 	return nil
 }
 
-// peek is what find finds if it is current. Otherwise it is nothing, and a list is made in the background.
+// peek returns what find does if that is current. Otherwise it is nothing, and a list is made in the background.
 func (k *kind[T]) peek(matches func(*T) bool) []T {
 	k.mu.Lock()
 	defer k.mu.Unlock()

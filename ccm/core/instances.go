@@ -38,6 +38,11 @@ type instances struct {
 // ended. A stopped instance exists. For a Node without a provider ID, a list without its name proves nothing:
 // its ended instance must be seen.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
+	return Exists(ctx, i, node)
+}
+
+// Exists answers InstanceExists by MayDelete, also for a ring that has another one.
+func Exists(ctx context.Context, i Instances, node *corev1.Node) (bool, error) {
 	goneReason, err := i.MayDelete(ctx, node)
 	if err != nil {
 		return false, fmt.Errorf("checking whether the instance of node %s exists: %w", node.Name, err)

@@ -141,7 +141,7 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 		}
 	}
 	next.Known = max(next.Known, b.list().Insert(c.UID).Len()) // A budget must not shrink while it is spent.
-	limit := budget(b.limits, next.Known)
+	limit := maxDeletions(b.limits, next.Known)
 	most := limit // for this candidate
 	if c.InUse && next.Strict {
 		most = 0
@@ -172,8 +172,8 @@ func (b *Budget) Admit(ctx context.Context, c Candidate) error {
 	return nil
 }
 
-// budget is how many of so many objects may be deleted in a window, at least one.
-func budget(limits config.MassDeletion, known int) int {
+// maxDeletions is how many of so many objects may be deleted in a window, at least one.
+func maxDeletions(limits config.MassDeletion, known int) int {
 	const rounding = 1e-9 // A third of 300 is not 100.00000000000001.
 	return max(int(math.Ceil(limits.Share*float64(known)-rounding)), limits.Minimum, 1)
 }

@@ -429,7 +429,7 @@ func TestBudgetProperties(t *testing.T) {
 				if h.ask(id) {
 					require.NoError(rt, h.record.writeError)
 					went[h.b.now.Number]++
-					most := budget(oneThird, h.b.now.Known)
+					most := maxDeletions(oneThird, h.b.now.Known)
 					require.True(rt, h.b.now.Raised || went[h.b.now.Number] <= most, "%d of %d", went, most)
 				}
 			}

@@ -60,11 +60,7 @@ func (i *Instances) listUIDs() sets.Set[types.UID] {
 
 // InstanceExists is false only if the Node may be deleted.
 func (i *Instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	goneReason, err := i.MayDelete(ctx, node)
-	if err != nil {
-		return false, fmt.Errorf("checking whether the instance of node %s exists: %w", node.Name, err)
-	}
-	return goneReason == "", nil
+	return core.Exists(ctx, i, node)
 }
 
 // InstanceMetadata notes that the Node's instance exists.

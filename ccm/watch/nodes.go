@@ -170,13 +170,12 @@ func (w *nodeWatch) syncWaitingNode(ctx context.Context, name string) error {
 	if node == nil {
 		return nil
 	}
-	err := core.CheckOwnNode(node)
-	if err != nil && !core.IsUninitialized(node) {
+	if err := core.CheckOwnNode(node); err != nil && !core.IsUninitialized(node) {
 		cause := core.CauseOf(err)
 		w.events.WarnOnce(node, topicProviderID, cause.Reason, cause.Detail, fmt.Sprintf("Node is ignored: %v", err))
-		return nil //nolint:nilerr // The Event tells.
+	} else {
+		w.events.Resolve(node, topicProviderID)
 	}
-	w.events.Resolve(node, topicProviderID)
 	switch {
 	case !isOwn(node), !core.IsUninitialized(node):
 		return nil

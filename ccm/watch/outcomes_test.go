@@ -3,10 +3,10 @@ package watch
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ccmlab/ccmlab/ccm/ring"
 
@@ -63,7 +63,9 @@ func TestOneCallAtATimeForAService(t *testing.T) {
 				assert.EqualValues(t, 1, running.Add(1))
 				call("EnsureLoadBalancer", another, func() {})
 				call("GetLoadBalancer", one, func() {})
-				time.Sleep(time.Millisecond) // The others have their chance to come in between.
+				for range 1000 { // The others have their chance to come in between.
+					runtime.Gosched()
+				}
 				running.Add(-1)
 			})
 		})

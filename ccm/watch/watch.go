@@ -76,8 +76,9 @@ func withJobs(upstream app.ControllerInitFuncConstructor, newJobs []newJobFunc) 
 			if err != nil || !started || w == nil || !isEnabled(calls.CloudWatch, cfg) {
 				return ctrl, started, err
 			}
+			kube := cfg.ClientBuilder.ClientOrDie(calls.CloudWatch)
 			for _, newJob := range newJobs {
-				err = errors.Join(err, w.start(ctx, newJob(w, cfg.ClientBuilder.ClientOrDie(calls.CloudWatch))))
+				err = errors.Join(err, w.start(ctx, newJob(w, kube)))
 			}
 			return ctrl, true, err
 		}
