@@ -540,7 +540,7 @@ func newLessonText(o *globalOptions) *cobra.Command {
 		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
 			l, err := findLesson(args[0])
 			if err == nil {
-				l, err = lessons.FindFor(s.Name(), l.ID)
+				l, err = s.Find(l.ID)
 			}
 			if err != nil {
 				return err

@@ -28,9 +28,11 @@ func newLessonVerify(o *globalOptions) *cobra.Command {
 		Short: "Type every solution and see that each lesson works, on this machine",
 		Long: `verify starts each lesson, sees that none of its tasks is done yet, types the solutions,
 sees every task done, starts it again and sees that all is as it was. A trainer runs it
-before a class. What a learner has done is not touched, with another --name than theirs
+before a class. With --ways it also types what else people do: ways that must not do a
+task, each of which must be answered by what is wrong with it, and other right ones; that
+takes some minutes a lesson, and is for whoever changes one. What a learner has done is not touched, with another --name than theirs
 (default verify, whatever LAB_NAME is). Without an ID it is all lessons whose kind of cluster this machine has.`,
-		Example:           "  lab lesson verify\n  lab lesson verify taint\n  lab lesson verify --parallel 3",
+		Example:           "  lab lesson verify\n  lab lesson verify taint\n  lab lesson verify --ways taint\n  lab lesson verify --parallel 3",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeLesson,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,6 +42,7 @@ before a class. What a learner has done is not touched, with another --name than
 			return v.runAll(cmd, args)
 		},
 	}
+	cmd.Flags().BoolVar(&v.ways, "ways", false, "also type the wrong and the other right ways of each task")
 	cmd.Flags().IntVar(&v.parallel, "parallel", 1, "how many lessons are verified at a time, each in a lab of its own")
 	return cmd
 }
@@ -49,6 +52,7 @@ before a class. What a learner has done is not touched, with another --name than
 type lessonVerification struct {
 	o        *globalOptions
 	parallel int
+	ways     bool
 
 	mu        sync.Mutex
 	errs      []error
@@ -171,9 +175,9 @@ func (v *lessonVerification) verifyLesson(
 ) error {
 	if v.parallel == 1 {
 		steps.Say("Lesson %s", l.ID)
-		return s.Verify(ctx, l, steps)
+		return s.Verify(ctx, l, v.ways, steps)
 	}
 	return steps.Do(l.ID, func(func(string)) (string, error) {
-		return fmt.Sprintf("%d tasks were done by their solutions; reset", len(l.Tasks)), s.Verify(ctx, l, ui.Discard())
+		return fmt.Sprintf("%d tasks were done by their solutions; reset", len(l.Tasks)), s.Verify(ctx, l, v.ways, ui.Discard())
 	})
 }

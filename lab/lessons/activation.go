@@ -48,6 +48,8 @@ type labsActivation struct {
 	ctx  context.Context //nolint:containedctx // CEL asks for variables without one.
 	labs map[string]*lab.Lab
 	have map[string]any
+	// entries are those of the timeline, and calls, once a condition has asked for them.
+	entries map[bool][]timeline.Entry
 }
 
 // openLabs opens the labs of a folder, by role. The role of the lesson's own lab is "". Without that one the error is
@@ -56,7 +58,7 @@ func openLabs(ctx context.Context, root string, names map[string]string) (*labsA
 	if names[""] == "" {
 		return nil, fmt.Errorf("%w: another command has ended the lesson meanwhile", state.ErrNone)
 	}
-	w := &labsActivation{ctx: ctx, labs: map[string]*lab.Lab{}, have: map[string]any{}}
+	w := &labsActivation{ctx: ctx, labs: map[string]*lab.Lab{}, have: map[string]any{}, entries: map[bool][]timeline.Entry{}}
 	for role, name := range names {
 		l, err := lab.OpenDir(filepath.Join(root, name))
 		if err != nil {
@@ -122,6 +124,8 @@ func (l *labsActivation) fetchVariable(from *lab.Lab, variable string) (any, err
 		return componentsRunning(ctx, from)
 	case "own":
 		return from.OwnCCM()
+	case "calls":
+		return l.callsByID()
 	}
 	caller := cluster.CallerLab
 	if variable == "faults" { // They are shown to admins only.
@@ -278,15 +282,25 @@ const maxCalls = 2000
 // timelineEntries returns the timeline's entries since a time, or the calls of the
 // cloud's API.
 func (l *labsActivation) timelineEntries(calls bool, since time.Time) ([]timeline.Entry, error) {
-	from := l.labs[""]
-	all, err := from.Timeline().Read()
-	if err == nil && calls {
-		all, err = l.listCalls(from, all)
+	if _, ok := l.entries[calls]; !ok {
+		from := l.labs[""]
+		all, err := from.Timeline().Read()
+		if err == nil && calls {
+			all, err = l.listCalls(from, all)
+		}
+		if err != nil {
+			return nil, &fetchError{"the timeline", err}
+		}
+		l.entries[calls] = all
 	}
-	if err != nil {
-		return nil, &fetchError{"the timeline", err}
-	}
-	return slices.DeleteFunc(all, func(e timeline.Entry) bool { return e.Time.Before(since) }), nil
+	early := func(e timeline.Entry) bool { return e.Time.Before(since) }
+	return slices.DeleteFunc(slices.Clone(l.entries[calls]), early), nil
+}
+
+// callsByID returns the latest calls of the cloud's API by their request IDs.
+func (l *labsActivation) callsByID() (any, error) {
+	entries, err := l.timelineEntries(true, time.Time{})
+	return mapByKey(entries, err, func(e timeline.Entry) string { return e.Call.RequestID })
 }
 
 // listCalls returns the latest calls as entries, with subjects by name as in `lab

@@ -12,17 +12,21 @@ package lessons
 //	        the cloud's, by the key of their Service in services
 //	stats   their counters, likewise
 //	spent   the number of calls by caller and operation: spent.ccm.listInstances
+//	calls   the latest calls of the cloud's API, by request ID, as e in Called; only those of
+//	        the lesson's own lab
 //	runs    which of the lab's components run: runs.ccm
 //	own     whether that CCM is the lab's own program
 //	e       in Saw the entry of the timeline, in Called the call
 //
 // ROLE.nodes and so on are the variables of the lesson's other lab of this role.
-// Functions beside CEL's own: tainted(node, key), ready(object), address(node, type).
+// Functions beside CEL's own: tainted(node, key), ready(object), address(node, type), and
+// held(lease): whether somebody has renewed it within its duration.
 
 import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -33,7 +37,7 @@ import (
 // variables are the names of what a lab has.
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
-	"instances", "routes", "faults", "balancers", "stats", "spent", "runs", "own",
+	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "runs", "own",
 }
 
 // entryName is the variable with the entry of the timeline.
@@ -47,8 +51,7 @@ func newCELLanguage(roles []string) (*celLanguage, error) {
 		cel.OptionalTypes(), ext.Strings(), ext.Lists(), cel.Variable(entryName, cel.DynType),
 		binaryFunction("tainted", cel.BoolType, hasTaint, cel.DynType, cel.StringType),
 		binaryFunction("address", cel.StringType, nodeAddress, cel.DynType, cel.StringType),
-		cel.Function("ready", cel.Overload("ready_dyn", []*cel.Type{cel.DynType}, cel.BoolType,
-			cel.UnaryBinding(isReady))),
+		predicate("ready", isReady), predicate("held", isHeld),
 	}
 	for _, v := range variables {
 		options = append(options, cel.Variable(v, cel.DynType))
@@ -58,6 +61,11 @@ func newCELLanguage(roles []string) (*celLanguage, error) {
 	}
 	env, err := cel.NewEnv(options...)
 	return &celLanguage{env}, err
+}
+
+// predicate declares a function that tells something of an object.
+func predicate(name string, is func(object ref.Val) ref.Val) cel.EnvOption {
+	return cel.Function(name, cel.Overload(name+"_dyn", []*cel.Type{cel.DynType}, cel.BoolType, cel.UnaryBinding(is)))
 }
 
 // binaryFunction declares a function of two arguments.
@@ -155,6 +163,16 @@ func isReady(object ref.Val) ref.Val {
 		}
 	}
 	return types.False
+}
+
+// isHeld tells whether a Lease has a holder who has renewed it within its duration.
+func isHeld(lease ref.Val) ref.Val {
+	spec := fieldAt(nativeValue(lease), "spec")
+	holder, _ := fieldAt(spec, "holderIdentity").(string)
+	seconds, _ := fieldAt(spec, "leaseDurationSeconds").(float64)
+	renewed, _ := fieldAt(spec, "renewTime").(string)
+	at, err := time.Parse(time.RFC3339, renewed)
+	return types.Bool(err == nil && holder != "" && time.Since(at) < time.Duration(seconds)*time.Second)
 }
 
 // nativeValue is the JSON value behind a CEL value.

@@ -2,12 +2,16 @@ package lessons
 
 import (
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // fixed is a state that does not change.
@@ -64,34 +68,64 @@ func TestConditions(t *testing.T) {
 	assert.ErrorContains(t, err, "neither true nor false")
 }
 
-// A dead end is said before anything else, and a letter is answered by what is wrong
-// with it.
+// A dead end is told before anything else, then the first answer that applies.
 func TestWhyATaskIsNotDone(t *testing.T) {
-	l, err := Find("bug-ports")
+	yaml := strings.Replace(soundYAML, "saw:", `answers: [
+      {say: "{'a': 'a is wrong', 'b': 'b is wrong'}[configmaps.verdict.data.bug]"},
+      {when: "configmaps.verdict.data.call == ''", say: "'no proof'"},
+      {saw: "e.what == 'x'", say: "'saw ' + e.detail"},
+      {when: own, say: "'it is over'", deadEnd: true},
+    ], saw:`, 1)
+	l, err := loadLesson(lessonIn(yaml, soundText), "content/01-a", "a", reader{lab: DefaultName})
 	require.NoError(t, err)
-	task := l.Task("verdict")
-	verdict := func(data map[string]any) fixed {
-		return fixed{"configmaps": map[string]any{"verdict": map[string]any{"data": data}}}
+	task := l.Task("two")
+	began := time.Now()
+	explain := func(data map[string]any, own bool, entries ...timeline.Entry) error {
+		return task.explainNotDone(&labsActivation{
+			have:    map[string]any{"own": own, "configmaps": map[string]any{"verdict": map[string]any{"data": data}}},
+			entries: map[bool][]timeline.Entry{false: entries},
+		}, began)
 	}
-	require.NoError(t, task.explainNotDone(fixed{"configmaps": map[string]any{}}), "there is none yet")
-	require.NoError(t, task.explainNotDone(verdict(map[string]any{"bug": "x"})), "no such letter")
-	require.ErrorContains(t, task.explainNotDone(verdict(map[string]any{"bug": "B"})), "(b) is wrong")
-	require.ErrorContains(t, task.explainNotDone(verdict(map[string]any{"bug": "d"})), "needs a proof")
+	entry := func(after time.Duration, detail string) timeline.Entry {
+		return timeline.Entry{Time: began.Add(after), Change: timeline.Change{What: "x", Detail: detail}}
+	}
+	bug := map[string]any{"bug": "b", "call": ""}
+	require.NoError(t, explain(nil, false), "there is no verdict yet")
+	require.Equal(t, NotYet("b is wrong"), explain(bug, false))
+	require.Equal(t, NotYet("no proof"), explain(map[string]any{"bug": "x", "call": ""}, false))
+	require.Equal(t, DeadEndError("it is over"), explain(bug, true))
+	require.NoError(t, explain(nil, false, entry(-time.Second, "early")), "that was in the task before")
+	require.Equal(t, NotYet("saw later"), explain(nil, false, entry(time.Second, "1"), entry(2*time.Second, "later")))
 
-	reproduce := l.Task("reproduce")
-	require.NoError(t, reproduce.explainNotDone(fixed{"own": false}))
-	err = reproduce.explainNotDone(fixed{"own": true})
-	require.ErrorContains(t, err, "`lab lesson reset`")
-	st := &Status{Tasks: []TaskStatus{{Task: reproduce, Current: true}}, Problem: err}
-	require.ErrorContains(t, st.findDeadEnd(), `"`+reproduce.Title+`" can no longer be done`)
+	dead := &Status{Tasks: []TaskStatus{{Task: task, Current: true}}, Problem: DeadEndError("it is over")}
+	require.ErrorContains(t, dead.findDeadEnd(), `"`+task.Title+`" can no longer be done`)
+	require.ErrorContains(t, dead.findDeadEnd(), "`lab lesson reset`")
 	require.NoError(t, (&Status{Problem: NotYet("x")}).findDeadEnd())
 
-	st = &Status{Tasks: []TaskStatus{{Task: reproduce}}}
-	require.NoError(t, st.checkUndone(reproduce, Way{Name: "a way"}))
-	st.Tasks[0].Done = &Done{Seen: "x"}
-	require.EqualError(
-		t, st.checkUndone(reproduce, Way{Name: "a way"}), "task reproduce is ticked by what must not: a way (x)",
-	)
+	way := Way{Says: "b is"}
+	assert.True(t, (&Status{Problem: NotYet("b is wrong")}).answers(way))
+	assert.False(t, (&Status{Problem: NotYet("a is wrong")}).answers(way))
+	assert.False(t, (&Status{Problem: errors.New("b is not to be reached")}).answers(way), "that is no answer")
+}
+
+// A lease is held while somebody renews it.
+func TestHeldLease(t *testing.T) {
+	speaks, err := newCELLanguage(nil)
+	require.NoError(t, err)
+	held, err := speaks.compileExpression("held(leases.l)")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		holder string
+		ago    time.Duration
+		want   bool
+	}{{"a", time.Second, true}, {"", time.Second, false}, {"a", time.Minute, false}} {
+		renewed := time.Now().Add(-c.ago).Format(time.RFC3339Nano)
+		is, err := held.evalBool(fixed{"leases": map[string]any{"l": map[string]any{"spec": map[string]any{
+			"holderIdentity": c.holder, "leaseDurationSeconds": 15.0, "renewTime": renewed,
+		}}}})
+		require.NoError(t, err)
+		assert.Equal(t, c.want, is, c)
+	}
 }
 
 // The two pods of lesson two-clusters are the same, and ask for a zone.

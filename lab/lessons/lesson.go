@@ -56,11 +56,23 @@ type Lesson struct {
 	Mutant string `json:"mutant,omitempty"`
 	// Setup is a script that runs before the lesson begins, as Solution does.
 	Setup string `json:"setup,omitempty"`
+	Variation
 	// Tasks are to be done in this order.
 	Tasks []*Task `json:"tasks"`
 	// Opening is the text before the first task, in Markdown. Trainer is the text for
 	// whoever teaches.
 	Opening, Trainer string `json:"-"`
+}
+
+// Variation is what differs from seat to seat, so that what one learner types does not
+// help another.
+type Variation struct {
+	// Values are lists. A text has {NAME} for the one value that a seat has. The printed
+	// lesson has the first.
+	Values map[string][]any `json:"values,omitempty"`
+	// Choices are the answers of a question with several. A text has {NAME.ANSWER} for the
+	// letter of an answer, and in a list of them they stand in the order of the letters.
+	Choices map[string][]string `json:"choices,omitempty"`
 }
 
 // Parts are the parts of the course, in their order.
@@ -104,39 +116,55 @@ type Task struct {
 	Seen string `json:"seen,omitempty"`
 	// Hints are given one after another, and say more and more.
 	Hints []string `json:"hints"`
-	// NotYet is an expression for what is said while the task is not done; without it,
-	// and where what it speaks of is missing, nothing is.
-	NotYet string `json:"notYet,omitempty"`
+	// Answers say why the task is not done. The first that applies is given, and one that
+	// is a dead end before the others.
+	Answers []*Answer `json:"answers,omitempty"`
 	// Solution is a bash script that does the task.
 	Solution string `json:"solution"`
-	// MustNot are ways that must not do the task. Verify tries them.
-	MustNot []Way `json:"mustNot,omitempty"`
-	// DeadEnd is how the task becomes impossible; nil if it never does.
-	DeadEnd *DeadEnd `json:"deadEnd,omitempty"`
 	// After is the text that follows once the task is done.
 	After string `json:"-"`
+	// Ways are what else people do. They are in ways.yaml.
+	Ways Ways `json:"-"`
 
-	done, seen, notYet, deadEnd *expression
+	done, seen *expression
 
 	tests []string // those of Suite, by ID
 }
 
-// Way is something that a learner might do instead of a task.
+// Answer is what a learner is told who did something else than the task.
+type Answer struct {
+	// At most one of When, Saw and Called says when the answer applies, as Until, Saw and
+	// Called do for a task; but Saw and Called look at what happened since the task before
+	// was done, the latest first. Without any it applies if Say can be evaluated.
+	When   string `json:"when,omitempty"`
+	Saw    string `json:"saw,omitempty"`
+	Called string `json:"called,omitempty"`
+	// Say is an expression for the answer, which has no full stop in a dead end.
+	Say string `json:"say"`
+	// DeadEnd says that the task can no longer be done, short of `lab lesson reset`. Then
+	// the condition must not hold for a moment only.
+	DeadEnd bool `json:"deadEnd,omitempty"`
+
+	applies, say *expression
+}
+
+// Ways are ways to do something instead of a task, and to do it otherwise than by its
+// solution. Verify types them.
+type Ways struct {
+	Wrong []Way `json:"wrong,omitempty"`
+	Right []Way `json:"right,omitempty"`
+}
+
+// Way is something that a learner might do.
 type Way struct {
 	// Name is what is done, in a few words.
 	Name string `json:"name"`
-	// Script does it, in bash, and waits until it has its own effect.
+	// Script does it, in bash. A wrong way's waits until it has its own effect.
 	Script string `json:"script"`
-}
-
-// DeadEnd is a state in which a task can no longer be done, short of `lab lesson reset`.
-type DeadEnd struct {
-	// When is a condition on the current state. It must not hold for a moment only.
-	When string `json:"when"`
-	// Why is what the learner is told, without a full stop.
-	Why string `json:"why"`
-	// Script leads there. Verify tries it.
-	Script string `json:"script"`
+	// Says is a part of the answer to a wrong way.
+	Says string `json:"says,omitempty"`
+	// Undo takes a wrong way back, where the task cannot be done from there.
+	Undo string `json:"undo,omitempty"`
 }
 
 // Task finds a task of the lesson; nil if it has none of this ID.
@@ -149,26 +177,27 @@ func (l *Lesson) Task(id string) *Task {
 	return nil
 }
 
-// All returns the lessons in their order. An error is a mistake in the embedded files.
-func All() ([]*Lesson, error) { return allFor(DefaultName) }
+// All returns the lessons in their order, as they are printed. An error is a mistake in
+// the embedded files.
+func All() ([]*Lesson, error) { return allFor(reader{lab: DefaultName}) }
 
-// loaded has a function for each name of a lab that returns the lessons.
+// loaded has a function for each reader that returns the lessons.
 var loaded sync.Map
 
-// allFor returns the lessons as All does, in texts that say the name of their lab.
-func allFor(lab string) ([]*Lesson, error) {
-	load, _ := loaded.LoadOrStore(lab, sync.OnceValues(func() ([]*Lesson, error) {
-		return loadLessons(content, "content", lab)
+// allFor returns the lessons as All does, in texts for this reader.
+func allFor(who reader) ([]*Lesson, error) {
+	load, _ := loaded.LoadOrStore(who, sync.OnceValues(func() ([]*Lesson, error) {
+		return loadLessons(content, "content", who)
 	}))
 	return load.(func() ([]*Lesson, error))()
 }
 
-// Find returns the lesson with this ID.
-func Find(id string) (*Lesson, error) { return FindFor(DefaultName, id) }
+// Find returns the lesson with this ID, as it is printed.
+func Find(id string) (*Lesson, error) { return findFor(reader{lab: DefaultName}, id) }
 
-// FindFor returns the lesson with this ID, in texts that say the name of its lab.
-func FindFor(lab, id string) (*Lesson, error) {
-	all, err := allFor(lab)
+// findFor returns the lesson with this ID, in texts for this reader.
+func findFor(who reader, id string) (*Lesson, error) {
+	all, err := allFor(who)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +211,7 @@ func FindFor(lab, id string) (*Lesson, error) {
 
 var folderRE = regexp.MustCompile(`^(\d\d)-([a-z0-9]+(?:-[a-z0-9]+)*)$`)
 
-func loadLessons(files fs.FS, root, lab string) ([]*Lesson, error) {
+func loadLessons(files fs.FS, root string, who reader) ([]*Lesson, error) {
 	folders, err := fs.ReadDir(files, root) // Sorted by name.
 	if err != nil {
 		return nil, err
@@ -197,12 +226,11 @@ func loadLessons(files fs.FS, root, lab string) ([]*Lesson, error) {
 			errs = append(errs, fmt.Errorf("%s/%s: want a folder like 03-taints", root, f.Name()))
 			continue
 		}
-		l, err := loadLesson(files, path.Join(root, f.Name()), lab)
+		l, err := loadLesson(files, path.Join(root, f.Name()), m[2], who)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		l.ID = m[2]
 		if i := slices.IndexFunc(all, func(o *Lesson) bool { return o.ID == l.ID }); i >= 0 {
 			errs = append(errs, fmt.Errorf("%s/%s: there is another lesson %q", root, f.Name(), l.ID))
 		}
@@ -216,27 +244,47 @@ func loadLessons(files fs.FS, root, lab string) ([]*Lesson, error) {
 	return all, errors.Join(errs...)
 }
 
-// labMark stands in the texts for the name of the lesson's lab.
-const labMark = "{lab}"
-
-func loadLesson(files fs.FS, folder, lab string) (*Lesson, error) {
-	var parts [3]string
-	for i, name := range []string{"lesson.yaml", "lesson.md", "trainer.md"} {
+func loadLesson(files fs.FS, folder, id string, who reader) (*Lesson, error) {
+	parts := map[string]string{}
+	for _, name := range []string{"lesson.yaml", "lesson.md", "trainer.md", "ways.yaml"} {
 		data, err := fs.ReadFile(files, path.Join(folder, name))
 		if err != nil {
 			return nil, err
 		}
-		parts[i] = strings.ReplaceAll(string(data), labMark, lab)
+		parts[name] = string(data)
 	}
-	l := &Lesson{}
-	if err := yaml.UnmarshalStrict([]byte(parts[0]), l); err != nil {
+	var varies Variation
+	if err := yaml.Unmarshal([]byte(parts["lesson.yaml"]), &varies); err != nil {
 		return nil, fmt.Errorf("%s/lesson.yaml: %w", folder, err)
 	}
-	l.Trainer = parts[2]
-	if err := errors.Join(l.validate(), l.splitText(parts[1]), l.compileExpressions()); err != nil {
+	for name, text := range parts {
+		parts[name] = who.fillIn(id, varies, text)
+	}
+	l, ways := &Lesson{ID: id, Trainer: parts["trainer.md"]}, map[string]Ways{}
+	for name, into := range map[string]any{"lesson.yaml": l, "ways.yaml": &ways} {
+		if err := yaml.UnmarshalStrict([]byte(parts[name]), into); err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", folder, name, err)
+		}
+	}
+	if err := errors.Join(
+		l.addWays(ways), l.validate(), l.splitText(parts["lesson.md"]), l.compileExpressions(),
+	); err != nil {
 		return nil, fmt.Errorf("%s: %w", folder, err)
 	}
 	return l, nil
+}
+
+// addWays gives each task its ways.
+func (l *Lesson) addWays(ways map[string]Ways) error {
+	var errs []error
+	for id, w := range ways {
+		if t := l.Task(id); t != nil {
+			t.Ways = w
+		} else {
+			errs = append(errs, fmt.Errorf("ways.yaml has task %q, and lesson.yaml has not", id))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // validate reports what is missing or contradictory in lesson.yaml.
@@ -269,12 +317,7 @@ func (l *Lesson) validate() error {
 	for _, t := range l.Tasks {
 		want(t.ID != "" && !ids[t.ID], "task %q: want an ID that no other has", t.ID)
 		ids[t.ID] = true
-		kinds := 0
-		for _, has := range []bool{t.Until != "", t.Saw != "", t.Called != "", len(t.Suite) > 0} {
-			if has {
-				kinds++
-			}
-		}
+		kinds := countSet(t.Until, t.Saw, t.Called, strings.Join(t.Suite, " "))
 		want(kinds == 1, "task %s: want one of until, saw, called and suite", t.ID)
 		want(len(t.Suite) == 0 || l.Step > 0, "task %s: suite is for lessons with a step", t.ID)
 		unknown := t.findTests()
@@ -285,19 +328,35 @@ func (l *Lesson) validate() error {
 		want(len(t.Hints) > 0, "task %s: want hints", t.ID)
 		want(t.Until == "" || t.Seen != "", "task %s: want seen, what is said when it is done", t.ID)
 		want(t.Until == "" || t.Times == 0, "task %s: times is for saw and called", t.ID)
-		want(
-			len(t.Suite) == 0 || t.NotYet == "" && t.DeadEnd == nil && len(t.MustNot) == 0,
-			"task %s: notYet, mustNot and deadEnd are not for suite", t.ID,
-		)
-		for _, way := range t.MustNot {
-			want(way.Name != "" && way.Script != "", "task %s: mustNot wants a name and a script", t.ID)
-		}
-		want(
-			t.DeadEnd == nil || t.DeadEnd.When != "" && t.DeadEnd.Why != "" && t.DeadEnd.Script != "",
-			"task %s: deadEnd wants when, why and a script", t.ID,
-		)
+		want(len(t.Suite) == 0 || len(t.Answers) == 0, "task %s: answers are not for suite", t.ID)
+		errs = append(errs, t.validateAnswers(), t.Ways.validate(t.ID))
 	}
 	return errors.Join(errs...)
+}
+
+// validateAnswers reports what is missing or contradictory in the answers.
+func (t *Task) validateAnswers() error {
+	for _, a := range t.Answers {
+		if a.Say == "" || countSet(a.When, a.Saw, a.Called) > 1 {
+			return fmt.Errorf("task %s: an answer wants say, and at most one of when, saw and called", t.ID)
+		}
+	}
+	return nil
+}
+
+// validate reports what is missing in a task's ways.
+func (w Ways) validate(task string) error {
+	for _, way := range slices.Concat(w.Wrong, w.Right) {
+		if way.Name == "" || way.Script == "" {
+			return fmt.Errorf("task %s: a way wants a name and a script", task)
+		}
+	}
+	return nil
+}
+
+// countSet counts the texts that are not empty.
+func countSet(texts ...string) int {
+	return len(slices.DeleteFunc(texts, func(text string) bool { return text == "" }))
 }
 
 // findTests resolves Suite to test IDs, and returns the names that match none.
@@ -377,9 +436,8 @@ func (l *Lesson) compileExpressions() error {
 			return x
 		}
 		t.done, t.seen = compile(cmp.Or(t.Until, t.Saw, t.Called)), compile(t.Seen)
-		t.notYet = compile(t.NotYet)
-		if t.DeadEnd != nil {
-			t.deadEnd = compile(t.DeadEnd.When)
+		for _, a := range t.Answers {
+			a.applies, a.say = compile(cmp.Or(a.When, a.Saw, a.Called)), compile(a.Say)
 		}
 	}
 	return errors.Join(errs...)

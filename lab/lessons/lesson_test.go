@@ -1,6 +1,7 @@
 package lessons
 
 import (
+	"fmt"
 	"io/fs"
 	"regexp"
 	"strings"
@@ -29,11 +30,11 @@ func TestAllAreSound(t *testing.T) {
 // Texts say the name of the lab that is in use.
 func TestTextsNameTheLab(t *testing.T) {
 	for _, name := range []string{DefaultName, "mine"} {
-		l, err := FindFor(name, "two-clusters")
+		l, err := findFor(reader{lab: name}, "two-clusters")
 		require.NoError(t, err)
 		assert.Contains(t, l.Opening, `eval "$(lab env --name `+name+`)"`)
 		assert.Contains(t, l.Opening, "`"+name+"-plain`")
-		again, err := FindFor(name, "two-clusters")
+		again, err := findFor(reader{lab: name}, "two-clusters")
 		require.NoError(t, err)
 		assert.Same(t, l, again)
 	}
@@ -86,11 +87,12 @@ func lessonIn(yaml, text string) fstest.MapFS {
 		"content/01-a/lesson.yaml": {Data: []byte(yaml)},
 		"content/01-a/lesson.md":   {Data: []byte(text)},
 		"content/01-a/trainer.md":  {Data: []byte("Notes.")},
+		"content/01-a/ways.yaml":   {Data: []byte("one: {wrong: [{name: n, script: s, says: a}]}\n")},
 	}
 }
 
 func TestTextIsCutAtItsTasks(t *testing.T) {
-	all, err := loadLessons(lessonIn(soundYAML, soundText), "content", DefaultName)
+	all, err := loadLessons(lessonIn(soundYAML, soundText), "content", reader{lab: DefaultName})
 	require.NoError(t, err)
 	l := all[0]
 	assert.Equal(t, "a", l.ID)
@@ -98,6 +100,32 @@ func TestTextIsCutAtItsTasks(t *testing.T) {
 	assert.Equal(t, "    kubectl get nodes\n\nAfter one.", l.Task("one").After, "what is indented is code")
 	assert.Empty(t, l.Task("two").After)
 	assert.Nil(t, l.Task("three"))
+}
+
+// What a learner types differs from seat to seat, and the printed lesson has the first of
+// each.
+func TestValuesOfASeat(t *testing.T) {
+	varies := Variation{
+		Values:  map[string][]any{"port": {9090, 9191, 9292}},
+		Choices: map[string][]string{"bug": {"all", "empty", "slow"}},
+	}
+	const text = "port {port}, answer {bug.empty}, lab {lab}:\n\n- **{bug.all}** All\n  of them.\n" +
+		"- **{bug.empty}** Empty.\n- **{bug.slow}** Slow.\n\nEnd.\n"
+	printed := reader{lab: "x"}.fillIn("l", varies, text)
+	assert.Equal(t, "port 9090, answer b, lab x:\n\n- **a** All\n  of them.\n- **b** Empty.\n- **c** Slow.\n\nEnd.\n", printed)
+
+	ports, answers, before := map[string]bool{}, map[string]bool{}, ""
+	for n := range 20 {
+		at := reader{lab: "x", seat: fmt.Sprintf("seat-%02d", n)}.fillIn("l", varies, text)
+		port, answer := at[5:9], at[18:19]
+		assert.NotEqual(t, before, port, "neighbours")
+		assert.Contains(t, at, "- **"+answer+"** Empty.")
+		assert.Regexp(t, `(?s)\*\*a\*\*.*\*\*b\*\*.*\*\*c\*\*.*End`, at)
+		assert.Contains(t, at, "All\n  of them.")
+		ports[port], answers[answer], before = true, true, port
+	}
+	assert.Len(t, ports, 3)
+	assert.Len(t, answers, 3)
 }
 
 func TestMistakesInALesson(t *testing.T) {
@@ -115,9 +143,10 @@ func TestMistakesInALesson(t *testing.T) {
 		"a state without seen": {task("until: 'true'"), text, "want seen"},
 		"an unknown variable":  {task("saw: 'noodles.size() > 1'"), text, "undeclared reference"},
 		"no expression":        {task("saw: 'e.what =='"), text, "Syntax error"},
-		"a way without name":   {task("saw: 'true', mustNot: [{script: x}]"), text, "mustNot wants a name"},
-		"a dead end, why":      {task("saw: 'true', deadEnd: {when: 'true', script: x}"), text, "deadEnd wants when, why"},
-		"a dead end, when":     {task("saw: 'true', deadEnd: {when: 'noodle', why: w, script: x}"), text, "undeclared"},
+		"an answer, say":       {task("saw: 'true', answers: [{when: 'true'}]"), text, "an answer wants say"},
+		"an answer, when":      {task("saw: 'true', answers: [{when: 'noodle', say: w}]"), text, "undeclared"},
+		"two conditions of it": {task("saw: 'true', answers: [{when: 'true', saw: 'true', say: w}]"), text, "at most one of"},
+		"ways of no task":      {strings.Replace(soundYAML, "id: one", "id: uno", 1), soundText, `ways.yaml has task "one"`},
 		"a task not in text":   {task("saw: 'true'"), "Nothing.\n", "lesson.md has the tasks"},
 		"another's role":       {task("saw: 'plain.nodes.size() > 1'"), text, "undeclared reference"},
 		"of two in one": {
@@ -125,7 +154,7 @@ func TestMistakesInALesson(t *testing.T) {
 			soundText + "::task two\n", "no other has",
 		},
 	} {
-		_, err := loadLessons(lessonIn(c.yaml, c.text), "content", DefaultName)
+		_, err := loadLessons(lessonIn(c.yaml, c.text), "content", reader{lab: DefaultName})
 		assert.ErrorContains(t, err, c.want, name)
 	}
 }

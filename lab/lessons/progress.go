@@ -24,6 +24,8 @@ type Progress struct {
 	Labs map[string]string `json:"labs,omitempty"`
 	// Folder is where the learner writes a CCM; "" before they do.
 	Folder string `json:"folder,omitempty"`
+	// Seat is the learner's seat in a classroom; "" elsewhere.
+	Seat string `json:"seat,omitempty"`
 	// Lessons are those that were ever started, by ID.
 	Lessons map[string]*LessonProgress `json:"lessons"`
 }
@@ -66,6 +68,20 @@ func (p *Progress) lessonProgress(lesson string) *LessonProgress {
 		p.Lessons[lesson] = lp
 	}
 	return lp
+}
+
+// lastDone is when the latest task was done, of those recorded and those just seen; the
+// lesson's start if none was.
+func (l *LessonProgress) lastDone(seen map[string]Done) time.Time {
+	last := l.Started
+	for _, done := range []map[string]Done{l.Done, seen} {
+		for _, d := range done {
+			if d.At.After(last) {
+				last = d.At
+			}
+		}
+	}
+	return last
 }
 
 // reset forgets all but when the lesson was first finished.

@@ -137,7 +137,7 @@ func (s *Seat) currentLesson(p *Progress) (*Lesson, *LessonProgress, error) {
 	if p.Current == "" {
 		return nil, nil, ErrNone
 	}
-	l, err := FindFor(s.name, p.Current)
+	l, err := findFor(s.reader(p), p.Current)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -148,6 +148,24 @@ func (s *Seat) currentLesson(p *Progress) (*Lesson, *LessonProgress, error) {
 		)
 	}
 	return l, lp, nil
+}
+
+// reader is whoever reads lessons at this seat.
+func (s *Seat) reader(p *Progress) reader {
+	who := reader{lab: s.name, seat: cmp.Or(p.Seat, state.Seat(), s.name)}
+	if who.seat == DefaultName { // It has the lesson as it is printed.
+		who.seat = ""
+	}
+	return who
+}
+
+// Find returns the lesson with this ID, in texts for this seat.
+func (s *Seat) Find(id string) (*Lesson, error) {
+	p, err := s.Progress()
+	if err != nil {
+		return nil, err
+	}
+	return findFor(s.reader(p), id)
 }
 
 // Next returns the first unfinished lesson after the current one, wrapping around after
@@ -191,6 +209,10 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := l.Fits(ctx); err != nil {
 		return err
 	}
+	l, err := s.Find(l.ID)
+	if err != nil {
+		return err
+	}
 	if err := s.Stop(ctx, steps); err != nil {
 		return err
 	}
@@ -204,7 +226,7 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	}
 	names := s.labNames(l)
 	if err := s.progress.update(func(p *Progress) error {
-		p.Current, p.Labs = l.ID, names
+		p.Current, p.Labs, p.Seat = l.ID, names, cmp.Or(p.Seat, state.Seat())
 		p.lessonProgress(l.ID).reset(begun)
 		return nil
 	}); err != nil {
@@ -442,7 +464,7 @@ func (s *Seat) findDoneTasks(
 		}
 		what, done, err := s.checkTask(ctx, w, l, t, p, judging(t))
 		if err == nil && !done {
-			err = t.explainNotDone(w)
+			err = t.explainNotDone(w, lp.lastDone(seen))
 		}
 		if err != nil || !done {
 			return seen, err
@@ -563,22 +585,61 @@ func (t *Task) evaluate(w *labsActivation, since time.Time) (seen string, done b
 	return "", false, nil
 }
 
-// explainNotDone returns a DeadEndError if the task can no longer be done, or what
-// NotYet says; nil if there is nothing to say.
-func (t *Task) explainNotDone(in cel.Activation) error {
-	if t.deadEnd != nil {
-		if dead, err := t.deadEnd.evalBool(in); err != nil || dead {
-			return cmp.Or(err, error(DeadEndError(t.DeadEnd.Why)))
+// explainNotDone returns a DeadEndError if the task can no longer be done, or a NotYet
+// with the first answer that applies; nil if there is nothing to say. since is when the
+// task before was done.
+func (t *Task) explainNotDone(w *labsActivation, since time.Time) error {
+	for _, deadEnd := range []bool{true, false} {
+		for _, a := range t.Answers {
+			if a.DeadEnd != deadEnd {
+				continue
+			}
+			said, applies, err := a.evaluate(w, since)
+			switch {
+			case err != nil:
+				return err
+			case applies && deadEnd:
+				return DeadEndError(said)
+			case applies:
+				return NotYet(said)
+			}
 		}
 	}
-	if t.notYet == nil {
-		return nil
+	return nil
+}
+
+// evaluate returns the answer, if it applies.
+func (a *Answer) evaluate(w *labsActivation, since time.Time) (said string, applies bool, err error) {
+	if a.Saw == "" && a.Called == "" {
+		return a.evaluateIn(w)
 	}
-	said, err := t.notYet.evalString(in)
+	entries, err := w.timelineEntries(a.Called != "", since)
+	if err != nil {
+		return "", false, err
+	}
+	for _, e := range slices.Backward(entries) {
+		of, err := w.withEntry(e)
+		if err != nil {
+			return "", false, err
+		}
+		if said, applies, err = a.evaluateIn(of); err != nil || applies {
+			return said, applies, err
+		}
+	}
+	return "", false, nil
+}
+
+func (a *Answer) evaluateIn(state cel.Activation) (said string, applies bool, err error) {
+	if a.applies != nil {
+		if applies, err := a.applies.evalBool(state); err != nil || !applies {
+			return "", false, err
+		}
+	}
+	said, err = a.say.evalString(state)
 	if isMissingKey(err) {
-		return nil
+		return "", false, nil
 	}
-	return cmp.Or(err, error(NotYet(said)))
+	return said, err == nil, err
 }
 
 // findDeadEnd returns an error that names the current task if that can no longer be
@@ -652,14 +713,28 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 	if err := st.findDeadEnd(); err != nil {
 		return nil, err
 	}
-	bound := solveTimeout
-	if st.Lesson.Step > 0 {
-		bound = suiteTimeout
+	if st, err = s.doTask(ctx, st.Lesson, t, t.Solution, say); err != nil {
+		err = fmt.Errorf("the solution of task %s: %w", t.ID, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
+	return st, err
+}
+
+// bound is the longest that it may take to do a task.
+func (l *Lesson) bound() time.Duration {
+	if l.Step > 0 {
+		return suiteTimeout
+	}
+	return solveTimeout
+}
+
+// doTask runs a script that does the current task, and waits until the task is done.
+func (s *Seat) doTask(
+	ctx context.Context, l *Lesson, t *Task, script string, say func(line string),
+) (st *Status, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.bound(), fmt.Errorf("gave up after %s", l.bound()))
 	defer cancel()
-	if err := s.runScript(ctx, st.Lesson, t.Solution, say); err != nil {
-		return nil, fmt.Errorf("the solution of task %s: %w", t.ID, err)
+	if err := s.runScript(ctx, l, script, say); err != nil {
+		return nil, err
 	}
 	seen := func(ctx context.Context) error {
 		if st, err = s.updateStatus(ctx, func(other *Task) bool { return other == t }, true); err != nil {
@@ -671,10 +746,7 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 		return nil
 	}
 	if len(t.tests) > 0 { // The suite has waited, and would say the same again.
-		if err = seen(ctx); err != nil {
-			err = fmt.Errorf("the solution of task %s: %w", t.ID, err)
-		}
-		return st, err
+		return st, seen(ctx)
 	}
 	err = cluster.PollEvery(ctx, pollInterval, "task "+t.ID+" to be seen done", seen)
 	return st, err

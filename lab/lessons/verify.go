@@ -22,10 +22,9 @@ import (
 
 // Verify proves that a lesson works. It starts the lesson, checks that no task is done,
 // runs each solution, checks that its task is done then, and that a reset restores what
-// the lesson began with. Then it tries the ways that must not do a task, or that make it
-// impossible, each in the state that the solutions before leave.
-func (s *Seat) Verify(ctx context.Context, l *Lesson, steps *ui.Steps) error {
-	l, err := FindFor(s.name, l.ID)
+// the lesson began with. With ways it also types what else people do; see tryWays.
+func (s *Seat) Verify(ctx context.Context, l *Lesson, ways bool, steps *ui.Steps) error {
+	l, err := s.Find(l.ID)
 	if err != nil {
 		return err
 	}
@@ -64,138 +63,11 @@ func (s *Seat) Verify(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 			return s.checkOutline(ctx, l, began)
 		})
 		return "all is as it was", err
-	}); err != nil {
+	}); err != nil || !ways {
 		return err
 	}
-	return s.tryWays(ctx, l, steps)
-}
-
-// tryWays verifies what mustNot and deadEnd say. The lesson was just started.
-func (s *Seat) tryWays(ctx context.Context, l *Lesson, steps *ui.Steps) error {
-	var errs []error
-	fresh := true
-	for _, t := range l.Tasks {
-		ways := t.MustNot
-		if t.DeadEnd != nil {
-			ways = append(slices.Clone(ways), Way{Name: t.DeadEnd.Why, Script: t.DeadEnd.Script})
-		}
-		for i, way := range ways {
-			if !fresh {
-				if err := s.Start(ctx, l, steps); err != nil {
-					return fmt.Errorf("lesson %s: reset: %w", l.ID, err)
-				}
-			}
-			fresh = false
-			step, try := "must not", s.tryMustNot
-			if i >= len(t.MustNot) {
-				step, try = "dead end", s.tryDeadEnd
-			}
-			if err := steps.Do(step, func(note func(string)) (string, error) {
-				if err := s.solveBefore(ctx, l, t, note); err != nil {
-					return "", err
-				}
-				note(t.ID + ": " + way.Name)
-				return t.ID + ": " + way.Name, try(ctx, l, t, way)
-			}); err != nil {
-				errs = append(errs, fmt.Errorf("lesson %s: %w", l.ID, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// solveBefore types the solutions of the tasks before t. The suite, which has judged
-// them, does not judge them again.
-func (s *Seat) solveBefore(ctx context.Context, l *Lesson, t *Task, note func(string)) error {
-	for _, before := range l.Tasks[:slices.Index(l.Tasks, t)] {
-		note(before.ID)
-		if len(before.tests) == 0 {
-			if _, err := s.Solve(ctx, note); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := s.runScript(ctx, l, before.Solution, note); err != nil {
-			return fmt.Errorf("the solution of task %s: %w", before.ID, err)
-		}
-		if err := s.progress.update(func(p *Progress) error {
-			lp := p.lessonProgress(l.ID)
-			if lp.Done == nil { // An empty map is not stored.
-				lp.Done = map[string]Done{}
-			}
-			lp.Done[before.ID] = Done{At: time.Now(), Seen: "its solution was typed again"}
-			return nil
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lateEffectPeriod is how long a task must stay undone after a way that must not do it.
-const lateEffectPeriod = 5 * time.Second
-
-// tryMustNot is an error if a way does the task, while its script runs or soon after.
-func (s *Seat) tryMustNot(ctx context.Context, l *Lesson, t *Task, way Way) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, solveTimeout, fmt.Errorf("gave up after %s", solveTimeout))
-	var scriptErr error
-	typed := make(chan struct{})
-	go func() {
-		defer close(typed)
-		scriptErr = s.runScript(ctx, l, way.Script, nil)
-	}()
-	defer func() {
-		cancel()
-		<-typed
-	}()
-	var end <-chan time.Time
-	for tick, running := time.Tick(pollInterval), typed; ; {
-		select {
-		case <-running:
-			if scriptErr != nil {
-				return fmt.Errorf("task %s: %s: %w", t.ID, way.Name, scriptErr)
-			}
-			running, end = nil, time.After(lateEffectPeriod)
-		case <-end:
-			return nil
-		case <-tick:
-		}
-		st, err := s.Glance(ctx)
-		if err == nil {
-			err = st.checkUndone(t, way)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// checkUndone is an error if a way has done the task.
-func (s *Status) checkUndone(t *Task, way Way) error {
-	if done := s.doneOf(t); done != nil {
-		return fmt.Errorf("task %s is ticked by what must not: %s (%s)", t.ID, way.Name, done.Seen)
-	}
-	return nil
-}
-
-// tryDeadEnd is an error if a way does not lead to the task's dead end.
-func (s *Seat) tryDeadEnd(ctx context.Context, l *Lesson, t *Task, way Way) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, solveTimeout, fmt.Errorf("gave up after %s", solveTimeout))
-	defer cancel()
-	if err := s.runScript(ctx, l, way.Script, nil); err != nil {
-		return fmt.Errorf("task %s: the way to its dead end: %w", t.ID, err)
-	}
-	what := "task " + t.ID + " to be in its dead end"
-	return cluster.PollEvery(ctx, pollInterval, what, func(ctx context.Context) error {
-		st, err := s.Glance(ctx)
-		if err != nil {
-			return err
-		}
-		if isDeadEnd := errors.As(st.Problem, new(DeadEndError)); isDeadEnd && st.doneOf(t) == nil {
-			return nil
-		}
-		return errors.Join(errors.New("nothing says so"), st.Problem)
-	})
+	trial := &wayTrial{s, l, steps}
+	return trial.tryAll(ctx)
 }
 
 // useTemporaryFolder makes the learner's CCM be written in a temporary folder, which
