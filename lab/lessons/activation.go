@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -172,7 +173,7 @@ func componentsRunning(ctx context.Context, l *lab.Lab) (map[string]any, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]any{}
+	out := map[string]any{local.ComponentCCM: false} // Which a lab without one does not list.
 	for _, c := range st.Components {
 		out[c.Name] = c.State == cluster.StateRunning
 	}

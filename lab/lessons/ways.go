@@ -136,8 +136,6 @@ const lateEffectPeriod = 3 * time.Second
 // tryWrong is an error if a way does the task, or is not answered. goesOn tells whether
 // the task can still be done.
 func (w *wayTrial) tryWrong(ctx context.Context, t *Task, way Way) (goesOn bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, w.lesson.bound(), fmt.Errorf("gave up after %s", w.lesson.bound()))
-	defer cancel()
 	before, err := w.seat.Glance(ctx)
 	if err != nil {
 		return false, err
@@ -148,17 +146,8 @@ func (w *wayTrial) tryWrong(ctx context.Context, t *Task, way Way) (goesOn bool,
 	if err := w.typeWrong(ctx, t, way); err != nil {
 		return false, err
 	}
-	var st *Status
-	judging := func(other *Task) bool { return other == t }
-	if err := cluster.PollEvery(ctx, pollInterval, "an answer that says "+way.Says, func(ctx context.Context) error {
-		if st, err = w.seat.updateStatus(ctx, judging, false); err != nil {
-			return err
-		}
-		if st.doneOf(t) != nil || st.answers(way) {
-			return nil
-		}
-		return errors.Join(errors.New("nothing says so"), st.Problem)
-	}); err != nil {
+	st, err := w.awaitAnswer(ctx, t, way)
+	if err != nil {
 		return false, err
 	}
 	if err := w.checkStaysUndone(ctx, t, time.After(lateEffectPeriod)); err != nil {
@@ -176,7 +165,7 @@ func (w *wayTrial) tryWrong(ctx context.Context, t *Task, way Way) (goesOn bool,
 // typeWrong runs the script of a wrong way. It is an error if that does the task
 // meanwhile.
 func (w *wayTrial) typeWrong(ctx context.Context, t *Task, way Way) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, w.lesson.bound(), fmt.Errorf("gave up after %s", w.lesson.bound()))
 	var scriptErr error
 	typed := make(chan time.Time)
 	go func() {
@@ -191,6 +180,31 @@ func (w *wayTrial) typeWrong(ctx context.Context, t *Task, way Way) error {
 		return err
 	}
 	return scriptErr
+}
+
+// answerTimeout is how long a learner waits for the answer to what they did. The suite
+// takes longer, and bounds itself.
+const answerTimeout = time.Minute
+
+// awaitAnswer waits until a wrong way is answered, or has done the task.
+func (w *wayTrial) awaitAnswer(ctx context.Context, t *Task, way Way) (st *Status, err error) {
+	bound := answerTimeout
+	if len(t.tests) > 0 {
+		bound = suiteTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
+	defer cancel()
+	judging := func(other *Task) bool { return other == t }
+	err = cluster.PollEvery(ctx, pollInterval, "an answer that says "+way.Says, func(ctx context.Context) error {
+		if st, err = w.seat.updateStatus(ctx, judging, false); err != nil {
+			return err
+		}
+		if st.doneOf(t) != nil || st.answers(way) {
+			return nil
+		}
+		return errors.Join(errors.New("nothing says so"), st.Problem)
+	})
+	return st, err
 }
 
 // checkStaysUndone is an error if the task is done before end.
