@@ -52,6 +52,12 @@ var parsePageTemplate = sync.OnceValue(func() *template.Template {
 				scene.LevelOK: "●", scene.LevelBusy: "◐", scene.LevelBad: "▲", scene.LevelOff: "○",
 			}[l]
 		},
+		"target": func(page string) string {
+			if strings.HasPrefix(page, seatsPath) {
+				return "large"
+			}
+			return "_blank" // Of another server, which this page may not frame.
+		},
 		"lateAfter": func() string { return duration.HumanDuration(lateAfter) },
 	}).Parse(pageTemplate))
 })
@@ -134,8 +140,11 @@ func ignoreError(err error, expected ...error) error {
 	return err
 }
 
+// seatsPath is where the pages of the seats' labs are, below the room's.
+const seatsPath = "seats/"
+
 // seatPath is where the page of a seat's lab is, below the room's.
-func seatPath(seat string) string { return "seats/" + seat + "/" }
+func seatPath(seat string) string { return seatsPath + seat + "/" }
 
 // newPageHandler serves the page, its JSON, the lessons' text, and the pages of the seats' labs, to look at,
 // unless window is nil. Each answer carries the server's identity. It answers under its own names only.
@@ -161,7 +170,7 @@ func newPageHandler(
 		}
 	}).Methods(http.MethodGet, http.MethodHead)
 	if window != nil {
-		router.PathPrefix("/seats/{seat}/").HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		router.PathPrefix("/" + seatPath("{seat}")).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			seat := mux.Vars(r)["seat"]
 			v, err := window(seat)
 			if err != nil {
@@ -243,12 +252,15 @@ func withOwnHosts(names []string) mux.MiddlewareFunc {
 }
 
 // withSecurityHeaders keeps a browser from loading anything from elsewhere, and other
-// sites from framing the page.
+// sites from framing a page. The room's own page frames those of the seats' labs.
 func withSecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(
-			"Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
-		)
+		ancestors := "'none'"
+		if strings.HasPrefix(r.URL.Path, "/"+seatsPath) {
+			ancestors = "'self'"
+		}
+		w.Header().Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; "+
+			"base-uri 'none'; form-action 'none'; frame-ancestors "+ancestors)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		next.ServeHTTP(w, r)
 	})

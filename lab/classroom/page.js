@@ -15,9 +15,12 @@ async function refresh() {
   setTimeout(refresh, 2000);
 }
 
-// A seat's lab is opened large, below.
+// A seat's lab is opened large, below the table, which may fill the window.
 document.addEventListener("click", (event) => {
-  if (event.target.closest("a[target=large]")) document.querySelector("iframe[name=large]").hidden = false;
+  if (!event.target.closest("a[target=large]")) return;
+  const frame = document.querySelector("iframe[name=large]");
+  frame.hidden = false;
+  frame.scrollIntoView();
 });
 
 setTimeout(refresh, 2000);

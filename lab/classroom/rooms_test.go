@@ -68,7 +68,7 @@ func TestRoomsOnOnePage(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, text, "logged in at <b>1</b> of 2 seats")
 	assert.Contains(t, text, "&lt;script&gt;")
-	assert.Contains(t, text, `href="`+second.String()+`/seats/seat-2/"`, "the seat's page is its room's")
+	assert.Contains(t, text, `href="`+second.String()+`/seats/seat-2/" target="_blank"`, "the seat's page is its room's")
 	assert.NotContains(t, text, "of memory free", "each room's machine is another")
 	assert.Less(t, strings.Index(text, `id="seat-2"`), strings.Index(text, `id="seat-10"`))
 	code, _ = get(t, page+"lessons/index.html")

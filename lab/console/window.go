@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httputil"
-	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
@@ -50,20 +49,19 @@ func (w Window) URL() string { return w.at.url() }
 // Authorize lets a request look at the page.
 func (w Window) Authorize(r *http.Request) { r.Header.Set("Authorization", "Bearer "+w.at.ReadOnlyKey) }
 
-// Handler serves the page below a path of another server, whose own pages may frame it.
+// Handler serves the page below a path of another server, which sets the Content-Security-Policy: of two headers, a
+// browser obeys both.
 func (w Window) Handler(path string) http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", w.at.Address, w.at.Address
 			r.Out.URL.RawQuery = r.In.URL.Query().Encode()
 			r.Out.Header.Del("Cookie")
+			r.Out.Header.Del("Origin") // The other server's, which the lab's page would refuse.
 			w.Authorize(r.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
-			policy := resp.Header.Get("Content-Security-Policy")
-			resp.Header.Set(
-				"Content-Security-Policy", strings.Replace(policy, "frame-ancestors 'none'", "frame-ancestors 'self'", 1),
-			)
+			resp.Header.Del("Content-Security-Policy")
 			return nil
 		},
 	}
