@@ -43,6 +43,8 @@ type serveOptions struct {
 	logFormat, logLevel, clock             string
 	retention, accessTokenLifetime         time.Duration
 	rateLimit, rateBurst                   int
+	instanceQuota                          int64
+	quotaAdvice                            string
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -145,6 +147,14 @@ being killed at any point; what was under way goes on at the next start.`,
 	)
 	f.IntVar(&o.rateLimit, "rate-limit", api.DefaultRateLimit, "calls a second that each token may make; 0: any number")
 	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
+	f.Int64Var(
+		&o.instanceQuota, "instance-quota", cloud.DefaultQuotas[cloud.QuotaInstances],
+		"how many instances a project may have, unless \"fakecloud quotas set\" says otherwise",
+	)
+	f.StringVar(
+		&o.quotaAdvice, "quota-advice", "",
+		"what to do when a quota is used up, for the error, beside removing something; empty: have an admin raise it",
+	)
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
 	clikit.CompleteFlag(cmd, "dialect", dialectNames()...)
@@ -171,6 +181,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			"--rate-limit %d, --rate-burst %d: give a limit of 0 or more, and a burst of 1 or more", o.rateLimit,
 			o.rateBurst,
 		)
+	}
+	if o.instanceQuota < 1 || o.instanceQuota > cloud.MaxQuota {
+		return clikit.Usagef("--instance-quota %d: give 1 to %d", o.instanceQuota, cloud.MaxQuota)
 	}
 	if err := o.checkBalancerMode(); err != nil {
 		return err
@@ -370,7 +383,7 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	}
 	cfg := cloud.Config{
 		Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention,
-		AccessTokenLifetime: o.accessTokenLifetime,
+		AccessTokenLifetime: o.accessTokenLifetime, InstanceQuota: o.instanceQuota, QuotaAdvice: o.quotaAdvice,
 	}
 	var err error
 	if cfg.Profile, err = cloud.ProfileNamed(o.profile); err != nil {

@@ -64,6 +64,10 @@ type Config struct {
 	// delays, made-up names and the random part of IDs. The other part of an ID is the
 	// clock's time, and calls that come at once have no order.
 	Seed int64
+	// InstanceQuota, unless 0, takes the place of DefaultQuotas[QuotaInstances]. QuotaAdvice is who raises a quota,
+	// and how, for the error of one that is used up; "" names an admin.
+	InstanceQuota int64
+	QuotaAdvice   string
 	// SnapshotDir is where snapshots are kept; there are none without it.
 	SnapshotDir string
 }

@@ -61,7 +61,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 }
 
 func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec InstanceSpec) (Instance, error) {
-	if err := withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
+	if err := c.withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
 		return Instance{}, err
 	}
 	name, err := c.instanceName(ctx, tx.Tx, p, spec.Name)

@@ -62,7 +62,7 @@ func (c *Cloud) newLoadBalancer(
 	p Project,
 	spec LoadBalancerSpec,
 ) (LoadBalancer, error) {
-	if err := withinQuota(ctx, tx.Tx, p, QuotaLoadBalancers); err != nil {
+	if err := c.withinQuota(ctx, tx.Tx, p, QuotaLoadBalancers); err != nil {
 		return LoadBalancer{}, err
 	}
 	ranges, rangesErr := parseRanges(spec.SourceRanges)

@@ -45,7 +45,7 @@ func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) 
 		return Network{}, Outcome{}, err
 	}
 	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Network, error) {
-		if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
+		if err := c.withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
 			return Network{}, err
 		}
 		if err := checkUnused(ctx, tx.Tx, NetworkResource, p, "", spec.Name); err != nil {

@@ -1,9 +1,11 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +29,7 @@ const (
 // Quotas are all kinds, in the order in which they are shown.
 var Quotas = []Quota{QuotaInstances, QuotaLoadBalancers, QuotaRoutes, QuotaNetworks, QuotaAddresses}
 
-// DefaultQuotas hold for a project for which nothing else was set.
+// DefaultQuotas hold for a project for which nothing else was set, unless Config.InstanceQuota does.
 var DefaultQuotas = map[Quota]int64{
 	QuotaInstances:     12_000,
 	QuotaLoadBalancers: 1_200,
@@ -47,8 +49,8 @@ type QuotaUse struct {
 }
 
 // withinQuota refuses one more resource of a kind if the project has as many as it may.
-func withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
-	room, err := tx.Room(ctx, db.RoomParams{ProjectID: p.ID, Kind: string(q), DefaultMax: DefaultQuotas[q]})
+func (c *Cloud) withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
+	room, err := tx.Room(ctx, db.RoomParams{ProjectID: p.ID, Kind: string(q), DefaultMax: c.defaultQuota(q)})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return refuse(NotFound, "project %q was deleted", p.Name)
@@ -58,13 +60,28 @@ func withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
 		return nil
 	}
 	what := strings.ReplaceAll(string(q), "-", " ")
-	return refuse(QuotaExceeded, "project %q has %d %s, and its quota allows %d: delete unused ones, or have an admin raise the quota (PATCH /v1/projects/%s/quotas, or `fakecloud quotas set --project %s --%s N`)",
-		p.Name, room.Used, what, room.Max, p.ID, p.Name, q)
+	remove := cmp.Or(map[Quota]string{QuotaInstances: "terminate", QuotaAddresses: "release"}[q], "delete")
+	advice := cmp.Or(c.cfg.QuotaAdvice, fmt.Sprintf(
+		"have an admin raise the quota (PATCH /v1/projects/%s/quotas, or `fakecloud quotas set --project %s --%s N`)",
+		p.ID, p.Name, q,
+	))
+	return refuse(
+		QuotaExceeded, "project %q has %d %s, and its quota allows %d: %s unused ones (`fakecloud %s %[5]s NAME`), or %[7]s",
+		p.Name, room.Used, what, room.Max, remove, q, advice,
+	)
+}
+
+// defaultQuota holds for a project for which nothing else was set.
+func (c *Cloud) defaultQuota(q Quota) int64 {
+	if q == QuotaInstances && c.cfg.InstanceQuota > 0 {
+		return c.cfg.InstanceQuota
+	}
+	return DefaultQuotas[q]
 }
 
 // ProjectQuotas gives a project's limits and what it uses of them.
 func (c *Cloud) ProjectQuotas(ctx context.Context, project string) ([]QuotaUse, error) {
-	return readOne(ctx, c, func(tx *store.Tx) ([]QuotaUse, error) { return quotasOf(ctx, tx, project) })
+	return readOne(ctx, c, func(tx *store.Tx) ([]QuotaUse, error) { return c.quotasOf(ctx, tx, project) })
 }
 
 // SetQuotas sets some limits of a project. A limit below what the project has refuses
@@ -79,7 +96,7 @@ func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]
 	}
 	var all []QuotaUse
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		before, err := quotasOf(ctx, tx.Tx, project)
+		before, err := c.quotasOf(ctx, tx.Tx, project)
 		if err != nil {
 			return err
 		}
@@ -90,7 +107,7 @@ func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]
 				}
 			}
 		}
-		all, err = quotasOf(ctx, tx.Tx, project)
+		all, err = c.quotasOf(ctx, tx.Tx, project)
 		return err
 	})
 	return all, err
@@ -109,13 +126,13 @@ func setQuota(ctx context.Context, tx *changeTx, project string, before QuotaUse
 	})
 }
 
-func quotasOf(ctx context.Context, tx *store.Tx, project string) ([]QuotaUse, error) {
+func (c *Cloud) quotasOf(ctx context.Context, tx *store.Tx, project string) ([]QuotaUse, error) {
 	if _, err := loadProject(ctx, tx, project); err != nil {
 		return nil, err
 	}
 	var all []QuotaUse
 	for _, q := range Quotas {
-		room, err := tx.Room(ctx, db.RoomParams{ProjectID: project, Kind: string(q), DefaultMax: DefaultQuotas[q]})
+		room, err := tx.Room(ctx, db.RoomParams{ProjectID: project, Kind: string(q), DefaultMax: c.defaultQuota(q)})
 		if err != nil {
 			return nil, err
 		}

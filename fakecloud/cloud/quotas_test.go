@@ -25,3 +25,17 @@ func TestSettingAQuotaIsAnEvent(t *testing.T) {
 	assert.Equal(t, []string{"updated", "quota", "routes", "routes", "12000", "7"},
 		[]string{string(e.Type), string(e.Resource), e.ID, e.Name, e.From, e.To})
 }
+
+// Who runs a cloud says how many instances there may be, and who allows more.
+func TestInstanceQuotaAndAdvice(t *testing.T) {
+	c, p := newCloud(t, func(cfg *Config) { cfg.InstanceQuota, cfg.QuotaAdvice = 1, "ask the trainer" })
+	_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"})
+	require.NoError(t, err)
+	_, _, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-2"})
+	require.ErrorContains(t, err, "has 1 instances, and its quota allows 1: terminate unused ones "+
+		"(`fakecloud instances terminate NAME`), or ask the trainer")
+	_, err = c.SetQuotas(t.Context(), p.ID, map[Quota]int64{QuotaInstances: 2})
+	require.NoError(t, err)
+	_, _, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-2"})
+	require.NoError(t, err)
+}

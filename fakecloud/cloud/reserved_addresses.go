@@ -41,7 +41,7 @@ type AddressSpec struct {
 // ReserveAddress gives the project an address of the load balancers' pool.
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
 	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (ReservedAddress, error) {
-		if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
+		if err := c.withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
 			return ReservedAddress{}, err
 		}
 		ip, ipErr := c.chooseReservedIP(ctx, tx.Tx, p, spec.IP)

@@ -17,7 +17,7 @@ func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Rou
 		return Route{}, Outcome{}, err
 	}
 	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Route, error) {
-		if err := withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
+		if err := c.withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
 			return Route{}, err
 		}
 		if err := checkUnused(ctx, tx.Tx, RouteResource, p, "", spec.Name); err != nil {
