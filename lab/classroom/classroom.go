@@ -47,6 +47,8 @@ type Room struct {
 	PageURL string `json:"pageURL,omitempty"`
 	// Hosts are further names under which the page answers.
 	Hosts []string `json:"hosts,omitempty"`
+	// SeatInstances is how many instances each seat may have.
+	SeatInstances int `json:"seatInstances"`
 	// Seats are in the order in which they were added.
 	Seats []Seat `json:"seats"`
 }
@@ -139,6 +141,13 @@ func MaxSeats() int {
 	first, last := local.Slots()
 	return (last - first + 1) / 2
 }
+
+const (
+	// DefaultSeatInstances leaves a learner a few beside the nodes of any lesson. Each takes about 75 MB.
+	DefaultSeatInstances = 10
+	// MinSeatInstances is what lessons need: two labs of two nodes, or one of four to which a task adds one.
+	MinSeatInstances = 5
+)
 
 // Card is what a learner is handed.
 type Card struct {

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // newRoom is one without labs, in a folder of its own.
@@ -231,6 +234,57 @@ func TestPage(t *testing.T) {
 		_, page := get(t, r.Page())
 		return strings.Contains(page, `id="`+added[0].Seat+`"`)
 	}, time.Minute, 50*time.Millisecond, "a seat that came later is seen")
+}
+
+// A seat that nobody has logged into since the door was opened is not late. From the first login on, its time counts.
+func TestNobodyHereYet(t *testing.T) {
+	r, cards := newRoom(t, 1)
+	record, err := json.Marshal(lessons.Progress{
+		Current: "taint", Labs: map[string]string{"": lessons.DefaultName},
+		Lessons: map[string]*lessons.LessonProgress{"taint": {Started: time.Now().Add(-time.Hour)}},
+	})
+	require.NoError(t, err)
+	file := filepath.Join(r.Home("seat-01"), ".lessons", lessons.DefaultName+".json")
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	require.NoError(t, os.WriteFile(file, record, 0o600))
+	seat := func() SeatView {
+		v, err := r.Look(t.Context())
+		require.NoError(t, err)
+		return v.Seats[0]
+	}
+	for _, opened := range []string{"first", "again"} {
+		t.Run(opened, func(t *testing.T) {
+			serve(t, r)
+			_, page := get(t, r.Page())
+			assert.Contains(t, page, `<td data-label="For">nobody here yet</td>`)
+			assert.False(t, seat().Late(time.Now()))
+			client := enter(t, r, cards[0])
+			require.NoError(t, session(t, client).Run("true"))
+			arrived := seat().Arrived
+			assert.Equal(t, arrived, seat().Lesson.Since)
+			assert.False(t, seat().Late(arrived.Add(lateAfter-1)))
+			assert.True(t, seat().Late(arrived.Add(lateAfter)))
+			require.NoError(t, session(t, client).Run("true"))
+			assert.Equal(t, arrived, seat().Arrived, "it is the first login")
+		})
+	}
+}
+
+// Whoever chooses ports that are taken is told how others are chosen.
+func TestTakenPort(t *testing.T) {
+	r, _ := newRoom(t, 1)
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = other.Close() }()
+	for flag, port := range map[string]*int{"--page-port": &r.PagePort, "--ssh-port": &r.SSHPort} {
+		free := *port
+		*port = other.Addr().(*net.TCPAddr).Port
+		want := fmt.Sprintf("port %d is taken by another program: choose another port with %s", *port, flag)
+		require.ErrorContains(t, r.Serve(t.Context()), want)
+		*port = free
+	}
+	r.Listen = "192.0.2.1" // Of documentation: no machine has it.
+	assert.ErrorContains(t, r.Serve(t.Context()), "this machine has no address 192.0.2.1: choose another with --listen")
 }
 
 // The page shows how a seat's lab is, and has that lab's page to look at.
@@ -455,6 +509,33 @@ func TestLabs(t *testing.T) {
 		atRest, most, err := Labs(lesson)
 		require.NoError(t, err)
 		assert.Equal(t, want, [2]int{atRest, most}, lesson)
+	}
+}
+
+func TestDefaultLesson(t *testing.T) {
+	l, err := DefaultLesson()
+	require.NoError(t, err)
+	assert.Equal(t, "taint", l.ID, "as --lesson of `lab classroom up` says")
+}
+
+// A learner may have as many instances as the trainer has said, and each lesson fits.
+func TestInstancesOfASeat(t *testing.T) {
+	r, _ := newRoom(t, 1)
+	quota := func() string {
+		env, err := r.seatEnviron("seat-01")
+		require.NoError(t, err)
+		i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, state.SeatInstancesVariable) })
+		return env[i]
+	}
+	assert.Equal(t, "CCMLAB_SEAT_INSTANCES=10", quota())
+	r.SeatInstances = 20
+	assert.Equal(t, "CCMLAB_SEAT_INSTANCES=20", quota())
+	all, err := lessons.All()
+	require.NoError(t, err)
+	for _, l := range all {
+		for _, s := range append(slices.Collect(maps.Values(l.Others)), l.Lab) {
+			assert.LessOrEqual(t, s.Nodes, MinSeatInstances/(1+len(l.Others)), l.ID)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -43,10 +44,6 @@ var assets embed.FS
 var parsePageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Funcs(template.FuncMap{
 		"gigabytes": func(bytes uint64) string { return fmt.Sprintf("%.1f", float64(bytes)/(1<<30)) },
-		"ago":       func(since, now time.Time) string { return duration.HumanDuration(now.Sub(since)) },
-		"late": func(l *LessonView, now time.Time) bool {
-			return l.Current() != nil && now.Sub(l.Since) >= lateAfter
-		},
 		"shape": func(l scene.Level) string {
 			return map[scene.Level]string{
 				scene.LevelOK: "●", scene.LevelBusy: "◐", scene.LevelBad: "▲", scene.LevelOff: "○",
@@ -62,10 +59,6 @@ var parsePageTemplate = sync.OnceValue(func() *template.Template {
 	}).Parse(pageTemplate))
 })
 
-// lateAfter is how long somebody may be on a task before a trainer might ask. A lesson
-// of fifteen minutes has about five tasks.
-const lateAfter = 10 * time.Minute
-
 const (
 	pollInterval = 2 * time.Second
 	// readHeaderTimeout, readBodyTimeout and writeTimeout are how long a browser may take, idleTimeout how long it
@@ -77,8 +70,16 @@ const (
 	shutdownTimeout   = 5 * time.Second
 )
 
-func listenTCP(address string, port int) (net.Listener, error) {
-	return net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+// listenTCP listens on a port. Its error names the flag that chooses another.
+func listenTCP(address string, port int, portFlag string) (net.Listener, error) {
+	on, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("port %d is taken by another program: choose another port with %s (%w)", port, portFlag, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("this machine has no address %s: choose another with --listen (%w)", address, err)
+	}
+	return on, err
 }
 
 // writeLessonsSite writes the lessons' site into an empty folder dir.

@@ -42,9 +42,12 @@ func (r *Room) Serving() (bool, error) {
 	return running[serverComponent] != nil, err
 }
 
-// StartServer starts a server for the room as it is recorded, unless one runs already,
-// and returns when the page answers.
+// StartServer records the room and starts its server, unless that runs already. It returns when the page and the
+// door answer.
 func (r *Room) StartServer(ctx context.Context) error {
+	if err := r.save(); err != nil {
+		return err
+	}
 	running, err := r.processHost().Running()
 	if err != nil {
 		return err
@@ -313,6 +316,21 @@ func Labs(lesson string) (atRest, most int, err error) {
 	}
 	atRest = 1 + len(l.Others)
 	return atRest, atRest + min(l.Step, 1), nil
+}
+
+// DefaultLesson is the lesson that a class begins with: of the course's first part, the one that builds on no other and
+// takes the fewest labs and nodes.
+func DefaultLesson() (*lessons.Lesson, error) {
+	all, err := lessons.All()
+	if err != nil {
+		return nil, err
+	}
+	first := slices.DeleteFunc(slices.Clone(all), func(l *lessons.Lesson) bool {
+		return l.Part != lessons.Parts[0] || len(l.BuildsOn) > 0 || l.Cluster != ""
+	})
+	return slices.MinFunc(first, func(a, b *lessons.Lesson) int {
+		return cmp.Or(len(a.Others)-len(b.Others), a.Lab.Nodes-b.Lab.Nodes)
+	}), nil
 }
 
 // Down takes down all labs of all seats, and the server. What learners have done and

@@ -81,7 +81,7 @@ func (r *Rooms) Serve(ctx context.Context) error {
 	if err := r.pollRooms(ctx); err != nil {
 		return err
 	}
-	on, err := listenTCP(r.Listen, r.Port)
+	on, err := listenTCP(r.Listen, r.Port, "--port")
 	if err != nil {
 		return err
 	}

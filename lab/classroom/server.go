@@ -38,22 +38,23 @@ func (r *Room) Serve(ctx context.Context) error {
 	// Under nohup a learner's shell would inherit that it cannot be hung up.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	s := &server{room: r, sessions: map[string]int{}}
-	if err := s.updateView(ctx); err != nil {
-		return err
-	}
 	text, err := writeLessonsSite(filepath.Join(r.dir, "site"))
 	if err != nil {
 		return err
 	}
-	pages, err := listenTCP(r.Listen, r.PagePort)
+	pages, err := listenTCP(r.Listen, r.PagePort, "--page-port")
 	if err != nil {
 		return err
 	}
-	doors, err := listenTCP(r.Listen, r.SSHPort)
+	doors, err := listenTCP(r.Listen, r.SSHPort, "--ssh-port")
 	if err != nil {
 		return errors.Join(err, pages.Close())
 	}
 	door, err := s.newSSHServer(ctx)
+	err = errors.Join(err, os.RemoveAll(r.firstLoginFile("")), os.MkdirAll(r.firstLoginFile(""), 0o700))
+	if err == nil {
+		err = s.updateView(ctx)
+	}
 	if err != nil {
 		return errors.Join(err, pages.Close(), doors.Close())
 	}
@@ -71,6 +72,11 @@ func (r *Room) Serve(ctx context.Context) error {
 		return errors.Join(door.Close(), ignoreError(doors.Close(), net.ErrClosed))
 	})
 	return parts.Wait()
+}
+
+// firstLoginFile is written when somebody first logs in at a seat since the door was opened.
+func (r *Room) firstLoginFile(seat string) string {
+	return filepath.Join(r.processHost().Lab, "arrived", seat)
 }
 
 // updateView takes a new view of all seats that there are now.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/remedy"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // bashrc is the rc file of a shell at a seat.
@@ -93,6 +95,7 @@ func (r *Room) seatEnviron(seat string) ([]string, error) {
 	keep("DOCKER_CONFIG", filepath.Join(home, ".docker"))
 	return append(env,
 		"HOME="+r.workDir(seat), "CCMLAB_HOME="+r.Home(seat), "CCMLAB_SEAT="+seat, "CCMLAB_PAGE="+r.Page(),
+		state.SeatInstancesVariable+"="+strconv.Itoa(cmp.Or(r.SeatInstances, DefaultSeatInstances)),
 		lessons.QueueVariable+"="+filepath.Join(r.dir, ".queue"),
 		"PATH="+filepath.Dir(self)+":"+filepath.Join(filepath.Dir(self), "kube")+":"+os.Getenv("PATH"),
 	), nil

@@ -151,6 +151,11 @@ func (s *server) runSession(ctx context.Context, in ssh.Session) error {
 	if err := now.load(); err != nil {
 		return err
 	}
+	if f, err := os.OpenFile(now.firstLoginFile(seat), os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+		_ = f.Close() // Its time stays that of the first login.
+	} else {
+		slog.Error("recording the first login", "seat", seat, "error", err)
+	}
 	slog.Info("somebody came", "seat", seat, "from", in.RemoteAddr().String(), "command", in.RawCommand())
 	var cmd *exec.Cmd
 	var err error

@@ -3,12 +3,14 @@ package classroom
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/console"
@@ -16,6 +18,10 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
+
+// lateAfter is how long somebody may be on a task before a trainer might ask. A lesson
+// of fifteen minutes has about five tasks.
+const lateAfter = 10 * time.Minute
 
 // View is the state of the room at a moment. It is polled here, so that a learner's
 // progress shows whether or not they ask for it.
@@ -68,6 +74,8 @@ type SeatView struct {
 	Lesson *LessonView `json:"lesson,omitempty"`
 	// Finished are the IDs of the finished lessons.
 	Finished []string `json:"finished"`
+	// Arrived is when somebody first logged in since the door was opened; zero if nobody has.
+	Arrived time.Time `json:"arrived,omitzero"`
 	// Here is the number of open sessions.
 	Here int `json:"here"`
 	// Problem is why the progress is unknown.
@@ -78,11 +86,24 @@ type SeatView struct {
 	Picture []scene.Object `json:"picture,omitempty"`
 }
 
+// OnTask is for how long somebody has been on the current task; "" if nobody has been at the seat yet.
+func (s SeatView) OnTask(now time.Time) string {
+	if s.Arrived.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(now.Sub(s.Lesson.Since))
+}
+
+// Late tells whether somebody has been on a task for so long that a trainer might ask.
+func (s SeatView) Late(now time.Time) bool {
+	return !s.Arrived.IsZero() && s.Lesson.Current() != nil && now.Sub(s.Lesson.Since) >= lateAfter
+}
+
 // LessonView is the progress in a lesson.
 type LessonView struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
-	// Since is when the last task was done, or the lesson was started.
+	// Since is when the last task was done, the lesson was started, or somebody first logged in, whichever came last.
 	Since time.Time  `json:"since"`
 	Tasks []TaskView `json:"tasks"`
 }
@@ -159,6 +180,9 @@ func (r *Room) Look(ctx context.Context) (*View, error) {
 
 func (r *Room) viewSeat(ctx context.Context, seat string, all []*lessons.Lesson) SeatView {
 	v, s := SeatView{Name: seat, Finished: []string{}}, r.lessonsSeat(seat)
+	if login, err := os.Stat(r.firstLoginFile(seat)); err == nil {
+		v.Arrived = login.ModTime()
+	}
 	st, err := s.Glance(ctx)
 	r.addPicture(ctx, &v)
 	p, unread := s.Progress()
@@ -177,6 +201,7 @@ func (r *Room) viewSeat(ctx context.Context, seat string, all []*lessons.Lesson)
 		v.Problem = err.Error()
 	default:
 		v.Lesson = newLessonView(st, p.Lessons[st.Lesson.ID])
+		v.Lesson.Since = slices.MaxFunc([]time.Time{v.Lesson.Since, v.Arrived}, time.Time.Compare)
 		switch {
 		case errors.Is(st.Problem, state.ErrNone):
 			v.Problem = "the labs of its lesson are not up; `lab classroom up` begins it again"

@@ -17,13 +17,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 	"github.com/ccmlab/ccmlab/lab/classroom"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/doctor"
-	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
 func newClassroom(o *globalOptions) *cobra.Command {
@@ -58,6 +56,7 @@ type classroomUpFlags struct {
 	seats        int
 	seat         string
 	passwordFile string
+	instances    int
 	lesson       string
 	listen       string
 	pagePort     int
@@ -75,8 +74,8 @@ func newClassroomUp(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Make the seats, begin a lesson at each, and let learners in",
-		Long: `up makes the seats that are missing, prints a card for each new one, begins a lesson at
-each seat where none was begun, and opens the door. It can be interrupted, and completes
+		Long: `up opens the door, makes the seats that are missing, prints a card for each new one, and
+begins a lesson at each seat where none was begun. It can be interrupted, and completes
 what there is: after down, or a restart of the machine, everybody is where they were, at
 the beginning of their lesson.
 
@@ -95,8 +94,15 @@ that is there.`,
 		&c.seats, "seats", 0,
 		fmt.Sprintf("how many there are to be, up to %d (default 1, or as many as there are)", classroom.MaxSeats()),
 	)
-	cmd.Flags().
-		StringVar(&c.lesson, "lesson", "", "the `ID` of the lesson to begin at new seats, or none (default the first)")
+	cmd.Flags().StringVar(
+		&c.lesson, "lesson", "",
+		"the `ID` of the lesson to begin at new seats, or none (default taint, whose lab takes the least to begin with)",
+	)
+	cmd.Flags().IntVar(&c.instances, "seat-instances", 0, fmt.Sprintf(
+		"how many instances each seat may have, in lessons that begin later (default %d, or as before); "+
+			"at once: \"lab classroom run -- fakecloud quotas set --instances N\"",
+		classroom.DefaultSeatInstances,
+	))
 	cmd.Flags().StringVar(
 		&c.listen, "listen", "",
 		"the `ADDRESS` at which page and seats are reached: 0.0.0.0 is every one of this machine (default 127.0.0.1, or as before)",
@@ -163,7 +169,7 @@ func (c *classroomUpFlags) runUp(cmd *cobra.Command, o *globalOptions) error {
 	return errors.Join(err, closeRoom(context.WithoutCancel(ctx), o, false))
 }
 
-// openRoom makes missing seats, prints their cards, starts the server, and begins the
+// openRoom starts the server, makes missing seats, prints their cards, and begins the
 // lesson at seats that have none.
 func (c *classroomUpFlags) openRoom(
 	cmd *cobra.Command,
@@ -174,18 +180,19 @@ func (c *classroomUpFlags) openRoom(
 	if err := c.checkMachine(o, room, lesson); err != nil {
 		return err
 	}
+	steps := o.newSteps()
+	if err := steps.Do(
+		"door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) },
+	); err != nil {
+		return err
+	}
+	// A seat whose card was not printed could not be entered: seats are made when the door is open.
 	cards, err := c.addMissingSeats(room, password)
 	if err != nil {
 		return err
 	}
 	err = clikit.Print(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
 	if err != nil {
-		return err
-	}
-	steps := o.newSteps()
-	if err := steps.Do(
-		"door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) },
-	); err != nil {
 		return err
 	}
 	return room.Begin(cmd.Context(), lesson, steps)
@@ -239,11 +246,11 @@ func (c *classroomUpFlags) firstLessonID() (string, error) {
 		}
 		return l.ID, nil
 	}
-	all, err := lessons.All()
+	l, err := classroom.DefaultLesson()
 	if err != nil {
 		return "", err
 	}
-	return all[0].ID, nil
+	return l.ID, nil
 }
 
 // configureRoom checks the flags against the room and sets its addresses and ports. A
@@ -259,6 +266,10 @@ func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 		return clikit.Usagef("--password-file: say with --seat which seat's it is")
 	case c.seats < 0 || c.seats > classroom.MaxSeats():
 		return clikit.Usagef("--seats %d: want 1 to %d", c.seats, classroom.MaxSeats())
+	case c.instances != 0 && c.instances < classroom.MinSeatInstances:
+		return clikit.Usagef(
+			"--seat-instances %d: want %d or more, which the lessons need", c.instances, classroom.MinSeatInstances,
+		)
 	case c.seats > 0 && c.seats < len(room.Seats):
 		return clikit.Usagef(
 			"--seats %d: there are %d, and somebody may have written something at any; `lab classroom down --delete` first removes them all",
@@ -272,6 +283,7 @@ func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	if len(c.hosts) > 0 {
 		room.Hosts = c.hosts
 	}
+	room.SeatInstances = cmp.Or(c.instances, room.SeatInstances, classroom.DefaultSeatInstances)
 	room.PagePort = cmp.Or(c.pagePort, room.PagePort, 8400)
 	room.SSHPort = cmp.Or(c.sshPort, room.SSHPort, 2222)
 	return nil
@@ -353,17 +365,20 @@ func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error
 	p.printTable([]string{"SEAT", "TO COME IN", "PASSWORD"}, rows)
 	p.printLine(
 		"\nThe lessons, how far each seat is, and its lab: %s\nThe door's key is %s.\n"+
-			"Passwords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n", room.Page(), fingerprint,
+			"Passwords are kept as hashes and cannot be printed again: `lab classroom cards SEAT` makes new ones.\n",
+		room.Page(), fingerprint,
 	)
 	return p.err
 }
 
 func newClassroomCards() *cobra.Command {
+	var all bool
 	cmd := &cobra.Command{
-		Use:               "cards SEAT...",
-		Short:             "Give seats new passwords, and print their cards",
-		Example:           "  lab classroom cards seat-03 seat-04",
-		Args:              clikit.RequireArguments(1, 0),
+		Use:   "cards SEAT... | --all",
+		Short: "Give seats new passwords, and print their cards",
+		Long: `cards prints the cards of seats again. Passwords are kept as hashes, so each card has a new
+one, and the seat's earlier password is not valid any more. Whoever is logged in stays.`,
+		Example:           "  lab classroom cards seat-03 seat-04\n  lab classroom cards --all",
 		ValidArgsFunction: completeSeats,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			room, err := classroom.Enter()
@@ -371,13 +386,23 @@ func newClassroomCards() *cobra.Command {
 				return err
 			}
 			defer room.Leave()
+			if all == (len(args) > 0) {
+				return clikit.Usagef("whose cards? want SEATs, or --all; the seats are %s", strings.Join(room.Names(), ", "))
+			}
+			if all {
+				args = room.Names()
+			}
 			cards, err := room.Renew(args...)
 			if err != nil {
 				return clikit.Usage(err)
 			}
-			return clikit.Print(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
+			return clikit.Print(cmd, cards, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, "These passwords are new. The earlier ones of these seats are not valid any more.")
+				return errors.Join(err, printCards(w, room, cards))
+			})
 		},
 	}
+	cmd.Flags().BoolVar(&all, "all", false, "every seat")
 	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
@@ -435,7 +460,7 @@ func printClassroomStatus(w io.Writer, room *classroom.Room, v *classroom.View) 
 			}
 			row = []string{
 				s.Name, l.ID, fmt.Sprintf("%d/%d", l.Done(), len(l.Tasks)), now,
-				duration.HumanDuration(v.At.Sub(l.Since)), fmt.Sprint(l.Hints()),
+				cmp.Or(s.OnTask(v.At), "nobody here yet"), fmt.Sprint(l.Hints()),
 			}
 		}
 		rows = append(rows, append(row, fmt.Sprintf("%d/%d", len(s.Finished), v.Lessons)))

@@ -39,6 +39,8 @@ func TestClassroomCommandLine(t *testing.T) {
 		{[]string{"up", "--password-file", short}, "7 characters; 8 are the least"},
 		{[]string{"up", "--password-file", "does-not-exist", "--seat", "seat-3"}, "no such file"},
 		{[]string{"up", "--password-file", t.TempDir()}, "say with --seat which seat's it is"},
+		{[]string{"up", "--seat-instances", "2"}, "want 5 or more"},
+		{[]string{"cards"}, "want SEATs, or --all"},
 		{[]string{"page"}, "whose seats? want --from URL"},
 		{[]string{"page", "--from", "seat-3:8400"}, "want the URL of a classroom's page"},
 		{[]string{"page", "--from-service", "seat"}, "want HOST:PORT"},

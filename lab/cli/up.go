@@ -74,6 +74,7 @@ There are three kinds of cluster:
 					steps.Say("%s", note)
 				}
 			}
+			opts.InstanceQuota = state.SeatInstances()
 			l, outcome, err := lifecycle.Up(cmd.Context(), opts, steps)
 			if err != nil {
 				return err

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
@@ -23,6 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // Cluster is the cluster of one lab, with its cloud and its CCM. Every method looks at
@@ -258,6 +260,17 @@ func TokenFlag(caller, file string) string {
 		role = "admin"
 	}
 	return "--token=" + caller + ":" + role + "=" + file
+}
+
+// QuotaFlags are fakecloud's flags for the quota of a lab. A lab with one is at a seat of a classroom.
+func QuotaFlags(st *state.Lab) []string {
+	if st.InstanceQuota == 0 {
+		return nil
+	}
+	return []string{"--instance-quota=" + strconv.Itoa(st.InstanceQuota), fmt.Sprintf(
+		"--quota-advice=ask the trainer for more, who types `lab classroom run --seat %s -- fakecloud quotas set --instances N`"+
+			" (or, for lessons that begin later, `lab classroom up --seat-instances N`)", state.Seat(),
+	)}
 }
 
 // DialectFlags are fakecloud's flags for the dialects: each is spoken where Dialects says.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +34,16 @@ func TestClassroom(t *testing.T) {
 		)...)
 	}
 	t.Cleanup(func() { f.lab("classroom", "down", "--delete") })
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	said, err := f.try(
+		"classroom", "up", "--seats", "2", "--page-port", strconv.Itoa(taken.Addr().(*net.TCPAddr).Port),
+		"--ssh-port", strconv.Itoa(door),
+	)
+	require.Error(t, err)
+	assert.Contains(t, said, "choose another port with --page-port")
+	assert.NotContains(t, said, "PASSWORD", "nobody could log in")
 	cards := up("--seats", "2", "--lesson", "taint")
 	password := regexp.MustCompile(`(?m)^seat-01 .* (\S+)$`).FindStringSubmatch(cards)
 	require.NotNil(t, password, cards)
@@ -60,7 +71,7 @@ func TestClassroom(t *testing.T) {
 	assert.Zero(t, f.seats()[1].Lesson.Done())
 	at("echo mine >work")
 
-	said := f.lab("classroom", "run", "--", "lab", "list", "-o", "json")
+	said = f.lab("classroom", "run", "--", "lab", "list", "-o", "json")
 	assert.Equal(t, 1, strings.Count(said, `seat-02 │     "name": "lesson"`), said)
 	f.lab("classroom", "down")
 	out, err := f.try("classroom", "status")
@@ -100,7 +111,9 @@ func TestClassroomInTheForeground(t *testing.T) {
 		return err == nil
 	}
 	cmd, ended := begin("--lesson", "taint")
-	require.Eventually(t, func() bool { return serves() && f.seats()[0].Lesson != nil }, bound, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return serves() && len(f.seats()) == 1 && f.seats()[0].Lesson != nil
+	}, bound, 100*time.Millisecond)
 	assert.Equal(t, "seat-3", f.seats()[0].Name)
 	client, err := ssh.Dial("tcp", "127.0.0.1:"+strconv.Itoa(door), &ssh.ClientConfig{
 		User: "seat-3", Auth: []ssh.AuthMethod{ssh.Password("of the Secret")}, HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: bound, //nolint:gosec // It is this test's own.

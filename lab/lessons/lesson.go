@@ -23,6 +23,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // content has one folder per lesson, NUMBER-ID.
@@ -82,6 +83,8 @@ var Parts = []string{"understand", "operate", "debug", "write"}
 type Setting struct {
 	// Nodes is the number of nodes; 0 is a lab's default.
 	Nodes int `json:"nodes,omitempty"`
+	// Instances is how many instances without a machine the setup creates, beside those of the nodes.
+	Instances int `json:"instances,omitempty"`
 	// CCM and Demo say whether the lab has them.
 	CCM  bool `json:"ccm,omitempty"`
 	Demo bool `json:"demo,omitempty"`
@@ -460,8 +463,13 @@ func (l *Lesson) Fits(ctx context.Context) error {
 
 // labOptions are the options that bring up a setting.
 func (l *Lesson) labOptions(name string, s Setting) lifecycle.Options {
+	quota := state.SeatInstances() / (1 + len(l.Others))
+	if quota > 0 {
+		quota += s.Instances
+	}
 	return lifecycle.Options{
 		Name: name, Cluster: cmp.Or(l.Cluster, cluster.KindEmbedded), CloudProvider: s.CloudProvider,
 		Nodes: s.Nodes, Profile: s.Profile, WithoutCCM: !s.CCM, WithoutDemo: !s.Demo, Fleeting: true,
+		InstanceQuota: quota,
 	}
 }

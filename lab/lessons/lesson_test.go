@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 func TestAllAreSound(t *testing.T) {
@@ -25,6 +27,22 @@ func TestAllAreSound(t *testing.T) {
 	}
 	_, err = Find("nonsense")
 	assert.ErrorContains(t, err, "nonsense")
+}
+
+// A seat's instances are shared by the labs of a lesson. What a setup creates without machines comes on top.
+func TestInstancesOfALesson(t *testing.T) {
+	quotas := func() []int {
+		var all []int
+		for _, id := range []string{"taint", "two-clusters", "budget"} {
+			l, err := Find(id)
+			require.NoError(t, err)
+			all = append(all, l.labOptions(DefaultName, l.Lab).InstanceQuota)
+		}
+		return all
+	}
+	assert.Equal(t, []int{0, 0, 0}, quotas(), "outside a classroom")
+	t.Setenv(state.SeatInstancesVariable, "10")
+	assert.Equal(t, []int{10, 5, 1010}, quotas())
 }
 
 // Texts say the name of the lab that is in use.

@@ -67,7 +67,7 @@ func claimNew(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster.
 			return nil, nil, err
 		}
 	}
-	st.KubeletProviderIDs = o.KubeletProviderIDs
+	st.KubeletProviderIDs, st.InstanceQuota = o.KubeletProviderIDs, o.InstanceQuota
 	if err := cluster.CheckProviderIDs(st.KubeletProviderIDs); err != nil {
 		return nil, nil, err
 	}
@@ -167,6 +167,8 @@ type Options struct {
 	// was brought up with before, or as its kind of cluster begins with;
 	// NoNodes is none.
 	Nodes int
+	// InstanceQuota is how many instances a new lab's cloud allows; 0 is the cloud's default.
+	InstanceQuota int
 	// Profile is the cloud's; "" is the one that the lab has, or
 	// DefaultProfile.
 	Profile string

@@ -50,6 +50,8 @@ type Lab struct {
 	Profile string `json:"profile"`
 	// Nodes is the number of instances that `lab up` makes.
 	Nodes int `json:"nodes"`
+	// InstanceQuota is how many instances the lab's cloud allows at first; 0 is the cloud's default.
+	InstanceQuota int `json:"instanceQuota,omitempty"`
 	// Bin is where our own programs are, if not beside the lab command, e.g. in a
 	// bundle that was unpacked.
 	Bin string `json:"bin,omitempty"`
@@ -130,6 +132,15 @@ func Open(name string) (*Lab, error) {
 
 // Seat is the seat of a classroom that this process was started at; "" elsewhere.
 func Seat() string { return os.Getenv("CCMLAB_SEAT") }
+
+// SeatInstances is how many instances a seat of a classroom may have; 0 is any number.
+func SeatInstances() int {
+	n, _ := strconv.Atoi(os.Getenv(SeatInstancesVariable)) // It is set by the classroom.
+	return n
+}
+
+// SeatInstancesVariable is the environment variable of SeatInstances.
+const SeatInstancesVariable = "CCMLAB_SEAT_INSTANCES"
 
 // creationAdvice says what makes a lab. At a seat of a classroom labs are those of lessons.
 func creationAdvice() string {

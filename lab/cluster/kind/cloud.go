@@ -123,6 +123,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--load-balancer-cidr=" + balancerRange(subnet).String(), "--load-balancer-interface=" + cloudInterface,
 	}
 	args = append(args, c.Cloud().DialectFlags()...)
+	args = append(args, cluster.QuotaFlags(c.lab)...)
 	for _, caller := range cluster.Callers {
 		args = append(args, cluster.TokenFlag(caller, dataDir+"/"+caller+".token"))
 	}

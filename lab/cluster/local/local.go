@@ -197,6 +197,7 @@ func (s Site) Fakecloud(tag string, targets ...netip.Addr) process.Spec {
 		spec.Args = append(spec.Args, targetRangeFlag+netip.PrefixFrom(a, a.BitLen()).String())
 	}
 	spec.Args = append(spec.Args, s.Cloud().DialectFlags()...)
+	spec.Args = append(spec.Args, cluster.QuotaFlags(s.Lab)...)
 	for _, caller := range cluster.Callers {
 		spec.Args = append(spec.Args, cluster.TokenFlag(caller, s.Cloud().TokenFile(caller)))
 	}
