@@ -45,7 +45,7 @@ type CloudConfig struct {
 // NewCloudPage is the page of a cloud alone. Tokens of the API open it, and show their project.
 func NewCloudPage(cfg CloudConfig) *Page {
 	p := &Page{
-		Title: "fakecloud", Log: cfg.Log,
+		Title: "fakecloud", Server: "the cloud", Log: cfg.Log,
 		Guard: Guard{
 			Path: Path, HTTPS: cfg.HTTPS, IsHost: cfg.IsHost, Access: cfg.Access,
 			LinkLifetime: linkLifetime, LinkCommand: "fakecloud console",
@@ -151,7 +151,7 @@ type viewing struct {
 // streamCloud sends what has happened and what happens until ctx ends or send fails.
 func (cfg CloudConfig) streamCloud(ctx context.Context, cloud *client.Client, send func(Batch) error) error {
 	v := &viewing{cloud: cloud, store: memory{scene: scene.Scene{}}, began: time.Now()}
-	v.follower = scene.NewFollower(&v.store, 0)
+	v.follower = scene.NewFollower(&v.store, 0, time.Time{})
 	var followers sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
 	defer followers.Wait()
@@ -160,9 +160,9 @@ func (cfg CloudConfig) streamCloud(ctx context.Context, cloud *client.Client, se
 		for ctx.Err() == nil {
 			err := v.catchUp(ctx)
 			if err == nil {
-				err = cloud.Follow(ctx, v.follower.Seq, v.addEvent, v.setNote)
+				err = cloud.Follow(ctx, v.follower.Seq, v.addEvent, v.setStream)
 			}
-			v.setNote(err)
+			v.setStream(err)
 			waitForPoll(ctx)
 		}
 	})
@@ -176,6 +176,7 @@ func (cfg CloudConfig) streamCloud(ctx context.Context, cloud *client.Client, se
 	defer tick.Stop()
 	for b := (Batch{Reset: true, Bounds: Bounds{Limit: cfg.RateLimit}}); ; b = (Batch{}) {
 		b.Scene = v.store.takeChanges(MaxBatch)
+		b.More = len(b.Scene) == MaxBatch
 		v.queue.MoveTo(&b)
 		if err := send(b); err != nil {
 			return err
@@ -254,7 +255,7 @@ func findObject(ctx context.Context, cloud *client.Client, id string) (t scene.O
 	m := &memory{scene: scene.Scene{}}
 	if kind, _, _ := strings.Cut(id, "/"); kind == string(scene.KindFault) {
 		// Faults can be seen, and ended, whatever else fails by them.
-		err = scene.NewFollower(m, 0).PollFaults(ctx, cloud)
+		err = scene.NewFollower(m, 0, time.Time{}).PollFaults(ctx, cloud)
 	} else {
 		var objects []scene.Object
 		objects, err = listObjects(ctx, cloud)
@@ -296,6 +297,12 @@ func (v *viewing) addCalls(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// setStream tells that the stream of events is open (nil) or broken.
+func (v *viewing) setStream(err error) {
+	v.follower.SetStream("events", err)
+	v.setNote(err)
 }
 
 // setNote has the page say what keeps it from being complete; nothing if err is nil.

@@ -25,8 +25,13 @@ type explanations struct {
 	recent  map[string]*explanation
 }
 
+// asOfHeader has when the working out of an explanation began. What has changed since then may be missing from it: a
+// page asks again.
+const asOfHeader = "As-Of"
+
 // explanation is one that is worked out until done is closed.
 type explanation struct {
+	asOf   time.Time
 	done   chan struct{}
 	answer any
 	err    error
@@ -43,34 +48,35 @@ func (p *Page) newExplanations() http.HandlerFunc {
 
 // serve answers with the explanation of the request's subject.
 func (e *explanations) serve(w http.ResponseWriter, r *http.Request) {
-	explanation, err := e.of(context.WithoutCancel(r.Context()), r.URL.Query().Get("subject"))
+	explanation, asOf, err := e.of(context.WithoutCancel(r.Context()), r.URL.Query().Get("subject"))
 	if errors.Is(err, errManyExplanations) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(explanationAge.Seconds())))
 		answerJSONStatus(w, http.StatusTooManyRequests, map[string]string{"error": err.Error()})
 		return
 	}
+	w.Header().Set(asOfHeader, asOf.UTC().Format(time.RFC3339Nano))
 	answerJSON(w, explanation, err)
 }
 
-func (e *explanations) of(ctx context.Context, subject string) (any, error) {
+func (e *explanations) of(ctx context.Context, subject string) (answer any, asOf time.Time, err error) {
 	e.mu.Lock()
 	known := e.recent[subject]
 	if known != nil {
 		e.mu.Unlock()
 		<-known.done
-		return known.answer, known.err
+		return known.answer, known.asOf, known.err
 	}
 	if len(e.recent) >= maxExplanations {
 		e.mu.Unlock()
-		return nil, errManyExplanations
+		return nil, asOf, errManyExplanations
 	}
-	mine := &explanation{done: make(chan struct{})}
+	mine := &explanation{asOf: time.Now(), done: make(chan struct{})}
 	e.recent[subject] = mine
 	e.mu.Unlock()
 	defer time.AfterFunc(explanationAge, func() { e.forget(subject) })
 	defer close(mine.done)
 	mine.answer, mine.err = e.explain(ctx, subject)
-	return mine.answer, mine.err
+	return mine.answer, mine.asOf, mine.err
 }
 
 func (e *explanations) forget(subject string) {

@@ -41,7 +41,11 @@ func TestExplanationsAreBounded(t *testing.T) {
 		}
 		asking.Wait()
 		assert.Equal(t, 1, computed["node/0"])
-		assert.Contains(t, ask("reads", "node/0").Body.String(), "node/0", "it is still known")
+		known := ask("reads", "node/0")
+		assert.Contains(t, known.Body.String(), "node/0", "it is still known")
+		asOf, err := time.Parse(time.RFC3339Nano, known.Header().Get(asOfHeader))
+		assert.NoError(t, err)
+		assert.Equal(t, time.Second, time.Since(asOf), "as of when its working out began")
 		refused := ask("reads", "node/one-more")
 		assert.Equal(t, http.StatusTooManyRequests, refused.Code)
 		assert.Equal(t, "2", refused.Header().Get("Retry-After"))

@@ -39,6 +39,8 @@ var parsePageTemplate = sync.OnceValue(func() *template.Template {
 // Page is what a console shows, and to whom. Stream and Access are required.
 type Page struct {
 	Title string
+	// Server is what serves the page, in words: "the cloud".
+	Server string
 	Guard
 	// Stream sends what has happened so far, and then what happens, until ctx ends or send fails.
 	Stream func(ctx context.Context, s Session, send func(Batch) error) error
@@ -59,13 +61,20 @@ type Page struct {
 // Batch is what a page is sent at a time.
 type Batch struct {
 	// Reset tells that the changes begin anew.
-	Reset bool           `json:"reset,omitempty"`
+	Reset bool `json:"reset,omitempty"`
+	// More tells that the next batch belongs to this one: until then the changes make a scene of the past.
+	More  bool           `json:"more,omitempty"`
 	Now   time.Time      `json:"now"`
 	Scene []scene.Change `json:"scene,omitempty"`
 	Story []story.Entry  `json:"story,omitempty"`
 	// Note is what keeps the story from being complete.
 	Note string `json:"note,omitempty"`
 	Bounds
+}
+
+// isEmpty tells of a batch with nothing that a page does not know.
+func (b Batch) isEmpty() bool {
+	return !b.Reset && len(b.Scene) == 0 && len(b.Story) == 0 && b.Note == ""
 }
 
 // Bounds are what the calls of the cloud's API are compared with.
@@ -79,6 +88,8 @@ type Bounds struct {
 // pageData fills the page. A recording has everything in it; a page that is served loads it.
 type pageData struct {
 	Title     string
+	Server    string
+	Command   string // for a new link
 	Explains  bool
 	Guides    bool
 	Recording template.JS
@@ -95,7 +106,10 @@ func (p *Page) Handler() http.Handler {
 	router.Use(withHeaders, p.requireOwnOrigin)
 	router.Path("/").HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		if err := writePage(w, pageData{Title: p.Title, Explains: p.Explain != nil, Guides: p.Guide != nil}); err != nil {
+		data := pageData{
+			Title: p.Title, Server: p.Server, Command: p.LinkCommand, Explains: p.Explain != nil, Guides: p.Guide != nil,
+		}
+		if err := writePage(w, data); err != nil {
 			p.Log.Error("writing the page", "error", err)
 		}
 	})

@@ -8,9 +8,10 @@ const maxChanges = 50_000,
   shownEntries = 200,
   shownLater = 5,
   mapFrom = 60;
-const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○"};
+const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○", unknown: "?"};
 const byID = (id) => document.getElementById(id);
 const recorded = byID("recording"); // null on a page that is served
+const server = document.querySelector("meta[name=server]"); // null on a recording
 const explains = document.querySelector("meta[name=explains]") !== null;
 
 // The session's secret is kept for this tab and this origin, and sent in a header: never in a cookie or a URL.
@@ -45,12 +46,19 @@ async function openLink() {
   setSession(null);
   const answer = await request("session", {method: "POST"}, link);
   if (answer.ok) setSession(await answer.json());
-  else showProblem(await answer.text());
+  else lose(await answer.text());
   return answer.ok;
 }
 
-function showProblem(text) {
-  byID("connection").textContent = "▲ " + text;
+// lose tells that nothing is known from now on, why, and when the page tries again, if it does.
+function lose(why, retryAt) {
+  view.lost = {since: view.heard, why, retryAt};
+  redraw();
+}
+
+// clockTime is a moment as HH:MM:SS.
+function clockTime(at) {
+  return new Date(at).toTimeString().slice(0, 8);
 }
 
 // element makes one with attributes and children; strings become text.
@@ -125,6 +133,9 @@ const view = {
   acts: new Map(),
   dirty: true,
   storyDirty: true,
+  heard: null /* when the server sent its last message, by its clock */,
+  lost: recorded ? null : {why: "The page is loading."},
+  note: recorded ? "a recording" : "",
 };
 const now = () => view.time ?? view.end;
 // whole stands for all of it, where nothing is selected.
@@ -132,6 +143,79 @@ const whole = {id: "", kind: "whole"};
 
 function redraw() {
   view.dirty = true;
+  scheduleFrame();
+}
+
+function redrawStory() {
+  view.storyDirty = true;
+  scheduleFrame();
+}
+
+const sourcesOf = (scene) => [...scene.values()].filter((t) => t.unknown);
+
+// lastKnown is a thing of which only is known how it was at a time.
+function lastKnown(t, at) {
+  const links = t.links?.map((l) => ({
+    to: l.to,
+    level: l.level && "unknown",
+    state: l.state && "last known " + l.state,
+  }));
+  const state = `unknown, last known ${t.state} at ${clockTime(at)}`;
+  return {...t, links, state, level: "unknown"};
+}
+
+// knownScene is the scene as far as it is known: things of a source that does not answer, and all things while
+// nothing comes from the page's server, are as they were last known.
+function knownScene(scene) {
+  const lost = view.time === null ? view.lost : null;
+  const since = new Map(sourcesOf(scene).flatMap((s) => s.unknown.kinds.map((kind) => [kind, s.unknown.since])));
+  if (!lost && !since.size) return scene;
+  return new Map(
+    [...scene].map(([id, t]) => {
+      const at = since.get(t.kind) ?? lost?.since;
+      return [id, at && !t.unknown ? lastKnown(t, at) : t];
+    }),
+  );
+}
+
+// countKinds says how many things there are of each kind, such as "3 instances, 1 node".
+function countKinds(things) {
+  const counts = new Map();
+  for (const {kind} of things) if (kind !== "endpoints") counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  const plural = (kind) => kind + (kind.endsWith("s") ? "es" : "s");
+  return [...counts].map(([kind, n]) => `${n} ${n === 1 ? kind : plural(kind)}`).join(", ");
+}
+
+const unknownBy = ({unknown}, scene) => countKinds([...scene.values()].filter((t) => unknown.kinds.includes(t.kind)));
+
+// setText changes an element only if it says something else, so that nothing is drawn or read aloud for nothing.
+function setText(id, text) {
+  if (byID(id).textContent !== text) byID(id).textContent = text;
+}
+
+const capitalized = (text) => text[0].toUpperCase() + text.slice(1);
+
+// drawStatus says what is not known now, since when, and when that is asked again.
+function drawStatus() {
+  const {lost} = view,
+    sources = recorded ? [] : sourcesOf(history.latest);
+  const isUnknown = Boolean(lost) || sources.length > 0;
+  const said = sources.map(
+    (s) => `Last known at ${clockTime(s.unknown.since)}: the ${s.name} ${s.state} (${s.reason}).`,
+  );
+  const tried = sources.map((s) => `The ${s.name} is ${s.facts.map((f) => `${f.name} ${f.value}`).join(", ")}.`);
+  if (lost) {
+    const since = lost.since ? `Last known at ${clockTime(lost.since)}` : "Nothing is known yet";
+    said.splice(0, said.length, `${since}: ${lost.why}`);
+    const renew = `If ${server.content} was started again, this opens its page: ${server.dataset.command}`;
+    tried.splice(0, tried.length, lost.retryAt ? `Trying again at ${clockTime(lost.retryAt)}. ${renew}` : "");
+  }
+  setText("connection", isUnknown ? "? " + said.join(" ") : view.note);
+  setText("retry", tried.join(" "));
+  document.body.classList.toggle("partly", isUnknown);
+  document.body.classList.toggle("lost", Boolean(lost));
+  const title = (isUnknown ? "? " : "") + byID("whole").textContent;
+  if (!recorded && document.title !== title) document.title = title;
 }
 
 // resolver finds things by their IDs and keys.
@@ -240,7 +324,7 @@ function fillBand(id, chips) {
 }
 
 function draw() {
-  const scene = view.time === null ? history.latest : history.sceneAt(view.time);
+  const scene = knownScene(view.time === null ? history.latest : history.sceneAt(view.time));
   const find = resolver(scene);
   const of = (kind) =>
     [...scene.values()]
@@ -278,7 +362,8 @@ function draw() {
 
   const zones = new Map(),
     instances = of("instance"),
-    isMap = instances.length >= mapFrom;
+    isMap = instances.length >= mapFrom,
+    asOf = instances.some((i) => i.level === "unknown") ? ", last known" : "";
   for (const i of instances)
     push(
       zones,
@@ -306,7 +391,7 @@ function draw() {
         element(
           "div",
           {class: "zone"},
-          element("h3", {}, isMap ? `${zone}: ${machines.length} instances` : zone),
+          element("h3", {}, isMap ? `${zone}: ${machines.length} instances${asOf}` : zone),
           element("div", {class: "machines"}, ...machines),
         ),
       ),
@@ -390,7 +475,11 @@ function drawLines(scene, find, isMap) {
 
 // problemOf is what a person should know of a thing that is not as it should be; undefined if it is. What
 // may be the cause of others comes first.
-function problemOf(t) {
+function problemOf(t, scene) {
+  if (t.unknown) {
+    const text = `${t.reason}. Last known at ${clockTime(t.unknown.since)}: ${unknownBy(t, scene)}.`;
+    return {urgency: 0, level: "unknown", text};
+  }
   if (t.kind === "component" && t.level !== "ok")
     return {urgency: 0, level: t.level, style: "bad", text: t.reason ?? ""};
   if (t.level === "bad") return {urgency: 1, level: "bad", text: t.reason ?? ""};
@@ -407,7 +496,7 @@ const shownProblems = 6;
 function drawAttention(scene) {
   const groups = new Map();
   for (const t of scene.values()) {
-    const problem = problemOf(t);
+    const problem = problemOf(t, scene);
     if (problem) push(groups, JSON.stringify([t.kind, t.state, problem.text]), {t, ...problem});
   }
   const look = [...groups.values()].sort(([a], [b]) => a.urgency - b.urgency);
@@ -422,7 +511,10 @@ function drawAttention(scene) {
     );
   });
   if (look.length > shownProblems) shown.push(element("span", {}, `and ${look.length - shownProblems} more`));
-  if (look.length === 0) shown.push(element("span", {class: "ok"}, "● all is well"));
+  if (view.lost && view.time === null)
+    shown.unshift(element("span", {class: "unknown"}, `? unknown now: ${countKinds(scene.values()) || "everything"}`));
+  else if (scene.size === 0) shown.push(element("span", {}, "○ nothing is here"));
+  else if (look.length === 0) shown.push(element("span", {class: "ok"}, "● all is well"));
   fill(byID("attention"), shown);
 }
 
@@ -451,7 +543,7 @@ function drawDetails(scene, find) {
     ),
     element("p", {}, t.state, t.reason ? ". " + t.reason : ""),
   ];
-  ask(t);
+  ask(history.latest.get(t.id));
   const why = view.time === null ? view.why.get(t.id) : undefined;
   if (why) parts.push(...explanation(why));
   parts.push(...actions(t));
@@ -496,7 +588,7 @@ function formatBytes(n) {
 function explanation(x) {
   if (x.error) return [element("p", {class: "bad"}, x.error)];
   return [
-    element("h3", {}, "Why"),
+    element("h3", {}, view.lost && x.asOf ? `Why, as of ${clockTime(x.asOf)}` : "Why"),
     element("p", {}, x.verdict),
     element("ul", {}, ...(x.because ?? []).map((f) => element("li", {}, element("b", {}, f.where), ": ", f.what))),
     ...(x.next?.length ? [element("h3", {}, "What next")] : []),
@@ -521,18 +613,39 @@ function select(id) {
   const moment = view.time === null ? "" : "&at=" + new Date(view.time).toISOString();
   window.history.replaceState(null, "", `#thing=${encodeURIComponent(id)}${moment}`);
   redraw();
-  view.storyDirty = true;
+  redrawStory();
 }
 
-// ask asks why the selected thing is as it is, and what can be done with it: once for each of its states,
-// and not too often.
+// isNamed tells whether an explanation names what has changed, or what that leads to. Whether a source answers is a
+// part of each.
+function isNamed(why, {thing, gone}) {
+  if ((thing?.id ?? gone).startsWith("source/") || thing?.links?.some((l) => l.to === why.subject)) return true;
+  const names = thing ? [thing.name, thing.cloudId] : [gone.slice(gone.lastIndexOf("/") + 1)];
+  return names.some((name) => name && why.text.includes(name));
+}
+
+// isOutdated tells whether something has changed of what an explanation names since its working out began.
+function isOutdated(why) {
+  if (!why?.asOf || why.outdated) return Boolean(why?.outdated);
+  const all = history.changes;
+  for (let i = all.length - 1; i >= 0 && all[i].at >= why.checked; i--) why.outdated ||= isNamed(why, all[i]);
+  why.checked = Math.max(why.checked, all.at(-1)?.at ?? 0);
+  return Boolean(why.outdated);
+}
+
+const isAsked = (t) => view.asked === t && !(t && isOutdated(view.why.get(t.id)));
+
+// ask asks why the selected thing is as it is, and what can be done with it: once for each of its states and of those
+// that the answer names, and not too often.
 async function ask(t) {
-  if (recorded || view.time !== null || view.asked === t || Date.now() - (view.askedAt ?? 0) < 1000) return;
+  if (recorded || view.lost || view.time !== null || !t || isAsked(t)) return;
+  if (Date.now() - (view.askedAt ?? 0) < 1000) return;
   view.asked = t;
   view.askedAt = Date.now();
   const of = "?subject=" + encodeURIComponent(t.id);
   if (explains && (t.kind === "node" || t.kind === "service")) {
     const why = await fetchJSON("explain.json" + of);
+    Object.assign(why, {subject: t.id, text: JSON.stringify([t.name, why]), checked: why.asOf});
     view.why.set(t.id, why);
     if (why.later) setTimeout(askAgain, explainRest, t);
   }
@@ -553,6 +666,8 @@ async function fetchJSON(url, options) {
     const answer = await request(url, options);
     const isJSON = answer.headers.get("Content-Type") === "application/json";
     const body = isJSON ? await answer.json() : {error: await answer.text()};
+    const asOf = answer.headers.get("As-Of");
+    if (asOf) body.asOf = Date.parse(asOf);
     return answer.status === 429 ? {...body, later: true} : body;
   } catch (err) {
     return {error: String(err)};
@@ -646,6 +761,10 @@ function parsed(html) {
 function drawGuide(guide) {
   byID("guide").hidden = guide === null;
   if (guide === null) return;
+  // What the reader has opened or closed stays so until the lesson goes on.
+  const key = JSON.stringify(guide);
+  if (view.guideKey === key) return;
+  view.guideKey = key;
   const tasks = guide.tasks.map((t) =>
     element(
       "li",
@@ -660,10 +779,6 @@ function drawGuide(guide) {
       ),
     ),
   );
-  // What the reader has opened or closed stays so until the lesson goes on.
-  const key = JSON.stringify(guide);
-  if (view.guideKey === key) return;
-  view.guideKey = key;
   byID("guide").replaceChildren(
     element("h2", {}, guide.title),
     element(
@@ -745,8 +860,8 @@ function drawCost() {
     callers.set(who[0], (callers.get(who[0]) ?? 0) + 1);
   }
   const limit = view.limit ? `each may make ${view.limit * 60}` : "no limit is set";
-  byID("limit").textContent =
-    `A minute: ${[...callers].map(([c, n]) => `${c} ${n}`).join(", ") || "none"}; ${limit}. ${view.budget ?? ""}`;
+  const counted = [...callers].map(([c, n]) => `${c} ${n}`).join(", ") || "none";
+  byID("limit").textContent = `The minute until ${clockTime(now())}: ${counted}; ${limit}. ${view.budget ?? ""}`;
   fill(
     byID("cost").querySelector("tbody"),
     [...rows.values()]
@@ -769,14 +884,14 @@ function goTo(time) {
   view.time = Math.min(Math.max(time, history.begin()), view.end);
   view.playing = false;
   redraw();
-  view.storyDirty = true;
+  redrawStory();
 }
 
 function goLive() {
   view.time = null;
   view.playing = false;
   redraw();
-  view.storyDirty = true;
+  redrawStory();
 }
 
 function drawClock() {
@@ -787,35 +902,45 @@ function drawClock() {
   const [first] = history.entries; // It tells when the story began to be counted.
   const zero = first ? first.at - first.seconds * 1000 : begin;
   const text = `${((now() - zero) / 1000).toFixed(1)} s, ${new Date(now()).toLocaleTimeString()}`;
-  byID("clock").textContent = view.time === null ? (recorded ? text + ", the end" : text + ", now") : text;
+  const end = recorded ? ", the end" : view.lost ? ", last known" : ", now";
+  setText("clock", view.time === null ? text + end : text);
   byID("slider").setAttribute("aria-valuetext", text);
-  byID("play").textContent = view.time === null ? "Pause" : view.playing ? "Pause" : "Play";
+  setText("play", view.time === null ? "Pause" : view.playing ? "Pause" : "Play");
   document.body.classList.toggle("past", view.time !== null);
 }
 
-let lastFrame = performance.now();
-function frame(at) {
+let lastFrame = 0,
+  isFrameScheduled = false;
+
+// scheduleFrame has what is new drawn. At rest nothing is.
+function scheduleFrame() {
+  if (isFrameScheduled) return;
+  isFrameScheduled = true;
   requestAnimationFrame(frame);
+}
+
+function frame(at) {
+  isFrameScheduled = false;
   const passed = at - lastFrame;
-  if (passed >= 33) {
-    // 30 frames a second are enough.
-    lastFrame = at;
-    if (view.playing && view.time !== null) {
-      view.time += passed * Number(byID("speed").value);
-      view.dirty = view.storyDirty = true;
-      if (view.time >= view.end) goLive();
-    }
-    if (view.dirty) {
-      view.dirty = false;
-      draw();
-      if (performance.getEntriesByName("drawn").length === 0) performance.mark("drawn");
-    }
-    if (view.storyDirty) {
-      view.storyDirty = false;
-      drawStory();
-    }
-    drawClock();
+  if (passed < 33) return scheduleFrame(); // 30 frames a second are enough.
+  lastFrame = at;
+  if (view.playing && view.time !== null) {
+    view.time += passed * Number(byID("speed").value);
+    view.dirty = view.storyDirty = true;
+    if (view.time >= view.end) goLive();
+    scheduleFrame();
   }
+  if (view.dirty) {
+    view.dirty = false;
+    drawStatus();
+    draw();
+    if (performance.getEntriesByName("drawn").length === 0) performance.mark("drawn");
+  }
+  if (view.storyDirty) {
+    view.storyDirty = false;
+    drawStory();
+  }
+  drawClock();
 }
 
 // readMessages calls receive with each message of a stream of server-sent events, until the stream ends.
@@ -830,25 +955,40 @@ async function readMessages(body) {
 }
 
 const shortestRetry = 500,
-  longestRetry = 10_000;
+  longestRetry = 10_000,
+  longestSilence = 5000; // The server says each second that nothing is new.
+
+let watchdog;
+
+// awaitMessage ends the stream if no message comes in time.
+function awaitMessage(stream) {
+  clearTimeout(watchdog?.timer);
+  watchdog = {stream, timer: setTimeout(() => stream.abort(), longestSilence)};
+}
 
 // followStream reads the stream, and connects again when it breaks, until the session ends.
 async function followStream() {
+  const who = capitalized(server.content) + ", which serves this page,";
   for (let wait = shortestRetry; ; wait = Math.min(2 * wait, longestRetry)) {
-    let problem = "nobody answers; trying again.";
+    let why = "is gone: nobody answers.";
+    const stream = new AbortController();
+    awaitMessage(stream);
     try {
-      const answer = await request("stream");
+      const answer = await request("stream", {signal: stream.signal});
       if (answer.ok) {
+        why = "has broken off its stream.";
         wait = shortestRetry;
-        byID("connection").textContent = "";
         history.entries = [];
         await readMessages(answer.body);
-      } else problem = await answer.text();
-      if (answer.status === 401) return showProblem(sessionEnd ?? problem);
+      } else why = `refuses its stream: ${answer.status} ${await answer.text()}`;
+      if (answer.status === 401) return lose(sessionEnd ?? why);
     } catch {
       // Nobody answers, or the stream broke.
+    } finally {
+      clearTimeout(watchdog.timer);
     }
-    showProblem(problem);
+    if (stream.signal.aborted) why = `is silent: nothing has come for ${longestSilence / 1000} s.`;
+    lose(`${who} ${why}`, Date.now() + wait);
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }
@@ -864,19 +1004,24 @@ async function start() {
 }
 
 function receive(batch) {
+  if (watchdog) awaitMessage(watchdog.stream);
   if (batch.reset) history.reset();
   for (const c of batch.scene ?? []) history.addChange(c);
   for (const e of batch.story ?? []) {
     history.addEntry(e);
     if (view.end - e.at < 5000) pulse(e);
   }
-  view.end = Date.parse(batch.now);
+  view.end = view.heard = Date.parse(batch.now);
   view.limit = batch.limit ?? view.limit;
   view.budget = batch.budget ?? view.budget;
-  const isStale = view.time === null && view.asked !== (view.selected ? history.latest.get(view.selected) : whole);
-  if (batch.scene?.length || batch.reset || isStale) redraw();
-  if (batch.story?.length) view.storyDirty = true;
-  if (batch.note) byID("connection").textContent = batch.note;
+  view.note = batch.note || view.note;
+  if (batch.more) return; // Until all of it is there, it shows what was.
+  const wasLost = view.lost;
+  view.lost = null;
+  const isStale = view.time === null && !isAsked(view.selected ? history.latest.get(view.selected) : whole);
+  if (batch.scene?.length || batch.reset || batch.note || wasLost || isStale) redraw();
+  if (batch.reset || byID("cost").open || batch.story?.some(isShown)) redrawStory();
+  scheduleFrame(); // for the clock
 }
 
 byID("slider").addEventListener("input", (ev) =>
@@ -885,30 +1030,27 @@ byID("slider").addEventListener("input", (ev) =>
 byID("play").addEventListener("click", () => {
   if (view.time === null) goTo(view.end);
   else view.playing = !view.playing;
+  lastFrame = performance.now();
+  scheduleFrame();
 });
 byID("live").addEventListener("click", goLive);
 byID("whole").addEventListener("click", () => select(""));
 for (const id of ["search", "failed", "reads"])
-  byID(id).addEventListener("input", () => {
-    view.storyDirty = true;
-  });
+  byID(id).addEventListener("input", redrawStory);
 byID("filters").addEventListener("submit", (ev) => ev.preventDefault());
-byID("cost").addEventListener("toggle", () => {
-  view.storyDirty = true;
-});
+byID("cost").addEventListener("toggle", redrawStory);
 byID("table").addEventListener("toggle", redraw);
 new ResizeObserver(redraw).observe(byID("picture"));
 
 if (recorded) {
   const rec = JSON.parse(recorded.textContent);
   receive({...rec, reset: true, now: rec.until});
-  byID("connection").textContent = "a recording";
   byID("live").textContent = "End";
 } else {
   // A link that is opened in this tab while the page is there.
   window.addEventListener("hashchange", () => linkPattern.test(location.hash) && location.reload());
-  start().catch(() => showProblem("nobody answers; load the page again."));
+  start().catch(() => lose("nobody answers; load the page again."));
 }
 const at = /[#&]at=([^&]+)/.exec(location.hash);
 if (at) setTimeout(() => goTo(Date.parse(decodeURIComponent(at[1]))), recorded ? 0 : 1500);
-requestAnimationFrame(frame);
+scheduleFrame();

@@ -13,6 +13,9 @@ import (
 const (
 	// SendInterval is how often a page is sent what is new.
 	SendInterval = 200 * time.Millisecond
+	// heartbeatInterval is how often a page is told that nothing is new. A page to which nothing comes for
+	// several of them shows its picture as the last one known.
+	heartbeatInterval = time.Second
 	// MaxBatch bounds the changes and entries of one message.
 	MaxBatch = 2000
 	// writeTimeout is how long a browser that is asleep may take to read a message.
@@ -56,8 +59,13 @@ func (p *Page) newStream() http.Handler {
 	return NewViewers(maxViewers).Limit(token, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		control := http.NewResponseController(w)
+		var sent time.Time
 		send := func(b Batch) error {
 			b.Now = time.Now()
+			if b.isEmpty() && b.Now.Sub(sent) < heartbeatInterval {
+				return nil
+			}
+			sent = b.Now
 			data, err := json.Marshal(b)
 			if err != nil {
 				return err

@@ -80,6 +80,8 @@ type Agent struct {
 	KubeletProviderIDs func() (string, error)
 	// OnChange, if it is set before Run, is called when machines boot, halt and end.
 	OnChange func(...timeline.Change)
+	// OnCloudStream, if it is set before Run, is told that the stream of the cloud's events is open (nil) or broken.
+	OnCloudStream func(error)
 
 	seq int64 // of the newest event received
 
@@ -104,7 +106,7 @@ func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *
 		cloud: c, machines: m, lookupProviderID: lookup, tag: tag, log: log, wake: make(chan struct{}, 1),
 		wentDown: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{},
 		connected: map[cluster.Machine]cluster.Network{},
-		OnChange:  func(...timeline.Change) {},
+		OnChange:  func(...timeline.Change) {}, OnCloudStream: func(error) {},
 		PodRanges: func(context.Context) (map[string]string, error) { return nil, nil },
 
 		KubeletProviderIDs: func() (string, error) { return "", nil },
@@ -133,6 +135,7 @@ func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
 			a.seq = client.FromOldest
 		}
 		if err != nil && ctx.Err() == nil {
+			a.OnCloudStream(err)
 			a.log.Warn("the cloud cannot be followed; trying again", "error", err)
 		}
 	}, restartDelay)
@@ -151,6 +154,7 @@ func (a *Agent) followCloud(ctx context.Context, onEvent func(api.Event)) error 
 		a.applyEvent(ev)
 		return nil
 	}, func(err error) {
+		a.OnCloudStream(err)
 		if err != nil {
 			a.log.Info("the cloud's event stream broke; resuming", "error", err)
 		}

@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -31,8 +34,9 @@ const ccmLease = "cloud-controller-manager"
 // restart where it was.
 type Picture struct {
 	*labscene.Log
-	cloud *scene.Follower
-	slog  *slog.Logger
+	cloud   *scene.Follower
+	cluster *scene.Source
+	slog    *slog.Logger
 }
 
 // NewPicture makes a Picture that appends to its file.
@@ -41,7 +45,14 @@ func NewPicture(file string, logger *slog.Logger) (*Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Picture{Log: log, cloud: scene.NewFollower(log, log.Seq()), slog: logger}, nil
+	p := &Picture{
+		Log: log, cloud: scene.NewFollower(log, log.Seq(), log.Newest()), slog: logger,
+		cluster: scene.NewSource(
+			log, "API server", log.Newest(), labscene.KindNode, labscene.KindPod, labscene.KindService,
+			labscene.KindEndpoints, labscene.KindLease,
+		),
+	}
+	return p, errors.Join(p.cloud.MarkUnasked(), p.cluster.MarkUnasked())
 }
 
 func (p *Picture) addChange(c scene.Change) { p.logError(p.Add(c)) }
@@ -55,6 +66,9 @@ func (p *Picture) logError(err error) {
 func (p *Picture) setObject(t scene.Object) { p.addChange(scene.Change{Time: time.Now(), Object: &t}) }
 
 func (p *Picture) removeObject(id string) { p.addChange(scene.Change{Time: time.Now(), Gone: id}) }
+
+// CloudStream tells that the stream of the cloud's events is open (nil) or broken.
+func (p *Picture) CloudStream(err error) { p.cloud.SetStream("events", err) }
 
 // Event records an event of the cloud, unless it is recorded already.
 func (p *Picture) Event(ev api.Event) { p.logError(p.cloud.Event(ev)) }
@@ -156,17 +170,83 @@ func (p *Picture) FollowContainers(
 	return nil
 }
 
-// Follow records, until ctx ends, what neither events nor watches tell: health and traffic of the
-// balancers' targets, faults, and who leads the CCMs. What cannot be read stays as it was.
-func (p *Picture) Follow(ctx context.Context, cloud scene.Reader, kube kubernetes.Interface) error {
+// FollowCloud records, until ctx ends, what no event of the cloud tells: health and traffic of the balancers'
+// targets, faults, and that the cloud does not answer.
+func (p *Picture) FollowCloud(ctx context.Context, cloud scene.Reader) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		_ = p.cloud.Poll(ctx, cloud) // The next one may read more.
-		leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
-		if lease, err := leases.Get(ctx, ccmLease, metav1.GetOptions{}); err == nil {
-			p.setObject(labscene.OfLease(lease))
-		} else if apierrors.IsNotFound(err) {
-			p.removeObject("lease/" + ccmLease)
-		}
 	}, scene.PollInterval)
 	return nil
+}
+
+// FollowCluster records, until ctx ends, what no watch tells: who leads the CCMs, and that the API server does not
+// answer.
+func (p *Picture) FollowCluster(ctx context.Context, kube kubernetes.Interface) error {
+	leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, scene.PollInterval)
+		defer cancel()
+		lease, err := leases.Get(ctx, ccmLease, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			p.setObject(labscene.OfLease(lease))
+		case apierrors.IsNotFound(err):
+			p.removeObject("lease/" + ccmLease)
+			err = nil
+		case apierrors.IsForbidden(err): // That is an answer, too.
+			err = nil
+		}
+		p.logError(p.cluster.Observe(err))
+	}, scene.PollInterval)
+	return nil
+}
+
+var errWatchEnded = errors.New("a watch has ended")
+
+// ObserveWatches has the picture know which of a client's watches are broken: an informer tells nobody that it
+// connects again, and may wait for half a minute before it does.
+func (p *Picture) ObserveWatches(kube *kubernetes.Clientset) {
+	if c, ok := kube.CoreV1().RESTClient().(*rest.RESTClient); ok { // All groups of a clientset share its http.Client.
+		c.Client.Transport = &watchObserver{c.Client.Transport, p.cluster}
+	}
+}
+
+// watchObserver tells a source of the watches that pass through it, by their paths.
+type watchObserver struct {
+	http.RoundTripper
+	source *scene.Source
+}
+
+// RoundTrip implements http.RoundTripper.
+func (o *watchObserver) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := o.RoundTripper.RoundTrip(r)
+	if !r.URL.Query().Has("watch") {
+		return resp, err
+	}
+	if err == nil && resp.StatusCode != http.StatusOK {
+		o.source.SetStream(r.URL.Path, errors.New(resp.Status))
+	} else {
+		o.source.SetStream(r.URL.Path, err)
+	}
+	if err == nil {
+		resp.Body = &watchBody{resp.Body, func(err error) { o.source.SetStream(r.URL.Path, err) }}
+	}
+	return resp, err
+}
+
+// watchBody tells when a watch ends.
+type watchBody struct {
+	io.ReadCloser
+	end func(error)
+}
+
+// Read implements io.Reader.
+func (b *watchBody) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	if errors.Is(err, io.EOF) {
+		b.end(errWatchEnded)
+	} else if err != nil {
+		b.end(err)
+	}
+	return n, err
 }

@@ -49,6 +49,11 @@ func busyRecording() console.Recording {
 		{ID: "pod/p", Kind: "pod", Name: "p", State: "Pending", Level: scene.LevelBusy, Reason: "0/1 nodes are available"},
 		{ID: "pod/q", Kind: "pod", Name: "q", State: "Ready", Level: scene.LevelOK, Links: []scene.Link{{To: "node/node-1"}}},
 		{ID: "fault/f", Kind: scene.KindFault, Name: "status=503", State: "in force", Level: scene.LevelBusy},
+		{
+			ID: "source/API server", Kind: scene.KindSource, Name: "API server", State: "does not answer", Level: scene.LevelUnknown,
+			Reason: "connection refused", Facts: []scene.Fact{{Name: "asked again", Value: "every 2s"}},
+			Unknown: &scene.Unknown{Since: start, Kinds: []scene.Kind{"pod", "service"}},
+		},
 		{ID: "route/r", Kind: scene.KindRoute, Name: "10.0.0.0/24", State: "active", Level: scene.LevelOK, Links: []scene.Link{{To: "cloud:i-1"}}},
 	} {
 		rec.Scene = append(rec.Scene, scene.Change{Time: start, Object: t})

@@ -165,7 +165,7 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 // newHandler serves the page.
 func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.Logger) http.Handler {
 	page := &console.Page{
-		Title: pageTitle(l), Guard: a.newGuard(l.State.Name), Log: log,
+		Title: pageTitle(l), Server: "the lab's agent", Guard: a.newGuard(l.State.Name), Log: log,
 		Stream: func(ctx context.Context, _ console.Session, send func(console.Batch) error) error {
 			return streamLab(ctx, l, send)
 		},

@@ -72,6 +72,7 @@ func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) 
 		for rest := b.Scene; ; {
 			n := min(len(rest), console.MaxBatch)
 			b.Scene, rest = rest[:n], rest[n:]
+			b.More = len(rest) > 0
 			if err := send(b); err != nil {
 				return err
 			}

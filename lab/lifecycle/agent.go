@@ -64,6 +64,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, 
 		return err
 	}
 	recorder.Picture = picture
+	picture.ObserveWatches(kube)
 	inContainers := l.Cluster.Traits().InContainers
 	if !inContainers { // There the lab's own CCM is no process of this machine.
 		picture.AddAbsent(optionalComponents(l)...)
@@ -79,7 +80,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, 
 		return node.Spec.ProviderID, nil
 	}
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
-	machines.OnChange = recorder.Record
+	machines.OnChange, machines.OnCloudStream = recorder.Record, picture.CloudStream
 	recorder.OnComponent = func(c timeline.Change) {
 		picture.Component(c)
 		machines.TriggerReconcile() // Another CCM may make no routes.
@@ -112,7 +113,8 @@ func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, 
 			})
 		})
 	}
-	group.Go(func() error { return picture.Follow(ctx, picturedCloud{cloud, operator}, kube) })
+	group.Go(func() error { return picture.FollowCloud(ctx, picturedCloud{cloud, operator}) })
+	group.Go(func() error { return picture.FollowCluster(ctx, kube) })
 	group.Go(func() error {
 		if err := console.Serve(ctx, l, picture, guide, log); err != nil { // Machines go on without a page.
 			log.Error("serving the page", "error", err)

@@ -13,8 +13,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// PollInterval is how often Follower.Poll is to be called.
-const PollInterval = 2 * time.Second
+const (
+	// PollInterval is how often Follower.Poll is to be called.
+	PollInterval = 2 * time.Second
+	// pollBound is how long reading all that no event tells may take.
+	pollBound = 10 * time.Second
+)
 
 // maxPolledBalancers bounds the balancers whose targets are asked for.
 const maxPolledBalancers = 30
@@ -32,6 +36,9 @@ type Follower struct {
 	// Seq is the number of the newest event that is in the scene already.
 	Seq int64
 
+	// Source is the cloud. Whoever follows its events tells it of their stream.
+	*Source
+
 	mu      sync.Mutex
 	store   Store
 	counted map[string]trafficCount
@@ -43,9 +50,15 @@ type trafficCount struct {
 	bytes map[string]int64
 }
 
-// NewFollower makes a Follower that continues after the event with the number.
-func NewFollower(store Store, seq int64) *Follower {
-	return &Follower{Seq: seq, store: store, counted: map[string]trafficCount{}}
+// NewFollower makes a Follower that continues after the event with the number, which the store has since the cloud last
+// answered.
+func NewFollower(store Store, seq int64, answered time.Time) *Follower {
+	return &Follower{
+		Seq: seq, store: store, counted: map[string]trafficCount{},
+		Source: NewSource(
+			store, "cloud", answered, KindInstance, KindBalancer, KindRoute, KindAddress, KindFirewall, KindFault,
+		),
+	}
 }
 
 // Event adds what an event tells, unless the scene has it already.
@@ -99,16 +112,22 @@ type Reader interface {
 }
 
 // Poll adds what no event tells: health and traffic of the balancers' targets, and faults. What cannot be
-// read stays as it was.
+// read stays as it was, and is unknown soon.
 func (f *Follower) Poll(ctx context.Context, cloud Reader) error {
-	return errors.Join(f.pollTraffic(ctx, cloud), f.PollFaults(ctx, cloud))
+	listing, cancel := context.WithTimeout(ctx, PollInterval)
+	defer cancel()
+	listed, err := cloud.ListLoadBalancers(listing, client.LoadBalancerFilter{})
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, pollBound)
+		defer cancel()
+		err = errors.Join(f.pollTraffic(ctx, cloud, listed), f.PollFaults(ctx, cloud))
+	} else {
+		err = fmt.Errorf("load balancers: %w", err)
+	}
+	return errors.Join(err, f.Observe(err))
 }
 
-func (f *Follower) pollTraffic(ctx context.Context, cloud Reader) error {
-	listed, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-	if err != nil {
-		return fmt.Errorf("load balancers: %w", err)
-	}
+func (f *Follower) pollTraffic(ctx context.Context, cloud Reader, listed []api.LoadBalancer) error {
 	var errs []error
 	for _, lb := range listed[:min(len(listed), maxPolledBalancers)] {
 		health, err1 := cloud.LoadBalancerHealth(ctx, lb.ID)

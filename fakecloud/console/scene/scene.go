@@ -38,6 +38,8 @@ const (
 	LevelBad Level = "bad"
 	// LevelOff is a thing that is stopped.
 	LevelOff Level = "off"
+	// LevelUnknown is a source that does not answer.
+	LevelUnknown Level = "unknown"
 )
 
 // Object is an object of the picture, such as a Node or a balancer, at one point in time.
@@ -58,6 +60,8 @@ type Object struct {
 	// Keys are other names by which links find the thing.
 	Keys  []string `json:"keys,omitempty"`
 	Links []Link   `json:"links,omitempty"`
+	// Unknown is what a source that does not answer leaves unknown.
+	Unknown *Unknown `json:"unknown,omitempty"`
 }
 
 // Fact is one of a thing's.

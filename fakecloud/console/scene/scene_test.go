@@ -3,7 +3,10 @@ package scene
 import (
 	"context"
 	"errors"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -67,7 +70,7 @@ func (f *fakeCloud) ListFaults(context.Context) ([]api.Fault, error) { return f.
 // cloud does not answer.
 func TestTrafficIsFollowed(t *testing.T) {
 	store := memory{Scene{}}
-	f, cloud := NewFollower(store, 0), &fakeCloud{bytes: 1000}
+	f, cloud := NewFollower(store, 0, time.Time{}), &fakeCloud{bytes: 1000}
 	require.NoError(t, f.Poll(t.Context(), cloud), "of a balancer that is not known yet")
 	lb := api.LoadBalancer{ID: "lb-1", Name: "web", Targets: []api.Target{{InstanceID: "i-1"}}}
 	require.NoError(t, f.Event(api.Event{Seq: 1, Type: api.EventCreated, LoadBalancer: &lb}))
@@ -84,7 +87,7 @@ func TestTrafficIsFollowed(t *testing.T) {
 // Faults are in the picture while they are in force.
 func TestFaultsAreFollowed(t *testing.T) {
 	store := memory{Scene{}}
-	f, cloud := NewFollower(store, 0), &fakeCloud{
+	f, cloud := NewFollower(store, 0, time.Time{}), &fakeCloud{
 		faults: []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Status: 503}, Match: api.FaultMatch{Token: "ccm"}}},
 	}
 	require.NoError(t, f.Poll(t.Context(), cloud))
@@ -93,4 +96,33 @@ func TestFaultsAreFollowed(t *testing.T) {
 	cloud.faults[0].Spent = true
 	require.NoError(t, f.Poll(t.Context(), cloud))
 	assert.Empty(t, store.Scene)
+}
+
+// A source that has not answered for a while is in the scene with since when, and with what is unknown meanwhile. An
+// answer beside a broken stream proves nothing.
+func TestSourcesThatDoNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory{Scene{}}
+		s := NewSource(store, "cloud", time.Time{}, KindInstance)
+		require.NoError(t, s.Observe(nil))
+		answered := time.Now()
+		time.Sleep(silenceBound - 1)
+		require.NoError(t, s.Observe(syscall.ECONNREFUSED))
+		assert.Empty(t, store.Scene, "it may be a moment's")
+		time.Sleep(1)
+		require.NoError(t, s.Observe(syscall.ECONNREFUSED))
+		cloud := store.Scene["source/cloud"]
+		assert.Equal(t, "connection refused", cloud.Reason)
+		assert.Equal(t, &Unknown{answered, []Kind{KindInstance}}, cloud.Unknown)
+		s.SetStream("events", errors.New("broken"))
+		require.NoError(t, s.Observe(nil))
+		assert.Equal(t, "broken", store.Scene["source/cloud"].Reason)
+		again := NewSource(store, "cloud", answered.Add(time.Second), KindInstance)
+		time.Sleep(silenceBound)
+		require.NoError(t, again.MarkUnasked())
+		assert.Equal(t, answered, store.Scene["source/cloud"].Unknown.Since, "as the process before has seen it")
+		s.SetStream("events", nil)
+		require.NoError(t, s.Observe(nil))
+		assert.Empty(t, store.Scene)
+	})
 }

@@ -3,6 +3,7 @@ package labscene
 import (
 	"os"
 	"sync"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
@@ -17,11 +18,12 @@ const maxLogBytes = 32 << 20
 type Log struct {
 	File string
 
-	mu    sync.Mutex
-	scene scene.Scene
-	seq   int64
-	size  int64
-	bound int64 // of size
+	mu     sync.Mutex
+	scene  scene.Scene
+	seq    int64
+	newest time.Time
+	size   int64
+	bound  int64 // of size
 }
 
 // OpenLog folds what the file has, if there is one.
@@ -33,6 +35,7 @@ func OpenLog(file string) (*Log, error) {
 	l := &Log{File: file, scene: scene.Fold(changes), bound: maxLogBytes}
 	for _, c := range changes {
 		l.seq = max(l.seq, c.CloudSeq)
+		l.newest = c.Time
 	}
 	if info, err := os.Stat(file); err == nil {
 		l.size = info.Size()
@@ -64,6 +67,9 @@ func (l *Log) Seq() int64 {
 	defer l.mu.Unlock()
 	return l.seq
 }
+
+// Newest is when the last change was that the log had when it was opened; the zero time if it had none.
+func (l *Log) Newest() time.Time { return l.newest }
 
 // Objects are those that there are now.
 func (l *Log) Objects() []scene.Object {
