@@ -20,7 +20,7 @@ import (
 // writes style attributes.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-//go:embed docs/index.html docs/init.js
+//go:embed docs/index.html docs/init.js docs/dark.css
 var docs embed.FS
 
 // docsFile is one file of the documentation page.
@@ -38,6 +38,7 @@ func docsFiles() (map[string]docsFile, error) {
 	}{
 		"":                     {docs, "docs/index.html"},
 		"init.js":              {docs, "docs/init.js"},
+		"dark.css":             {docs, "docs/dark.css"},
 		"favicon-32x32.png":    {swagger.FS, "favicon-32x32.png"},
 		"swagger-ui.css":       {swagger.FS, "swagger-ui.css.gz"},
 		"swagger-ui-bundle.js": {swagger.FS, "swagger-ui-bundle.js.gz"},

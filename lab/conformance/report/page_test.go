@@ -52,6 +52,7 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		`<a href="../recordings/lab-1.html">`,
 		`<title>fakecloud has not passed (core tests skipped: 1)</title>`,
+		`<p class="bad">Failed: <a href="#node-bad">node-bad</a>, <a href="#lb-claimed">lb-claimed</a></p>`,
 		`embedded v1.36.3`, `2026-11-21 03:00:00 UTC`,
 		`<tr><th scope="row">Node</th><td class="failure">1/2</td><td class="">–</td><td>0</td><td>0</td><td>1</td></tr>`,
 		`<tr><th scope="row">LoadBalancer</th><td class="">–</td><td class="failure">0/3</td><td>1</td><td>1</td><td>0</td></tr>`,
