@@ -20,6 +20,8 @@ type Act struct {
 	// Command is its program and arguments; those of Inputs come after them.
 	Command []string `json:"command"`
 	Inputs  []Input  `json:"inputs,omitempty"`
+	// Final says that it cannot be undone: the page asks first.
+	Final bool `json:"final,omitempty"`
 }
 
 // Input is what a person chooses or writes before an act.

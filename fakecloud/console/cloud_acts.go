@@ -18,9 +18,11 @@ func ActsOn(t scene.Object) []Act {
 	case scene.KindInstance:
 		return instanceActs(t, do)
 	case scene.KindBalancer:
-		return []Act{do("load-balancers", "delete")}
+		deletion := do("load-balancers", "delete")
+		deletion.Final = true
+		return []Act{deletion}
 	case scene.KindRoute:
-		return []Act{{Verb: "delete", Command: []string{"fakecloud", "routes", "delete", t.CloudID}}}
+		return []Act{{Verb: "delete", Command: []string{"fakecloud", "routes", "delete", t.CloudID}, Final: true}}
 	case scene.KindFault:
 		return []Act{{Verb: "end", Command: []string{"fakecloud", "faults", "delete", t.CloudID}}}
 	}
@@ -29,6 +31,7 @@ func ActsOn(t scene.Object) []Act {
 
 func instanceActs(t scene.Object, do func(resource, verb string) Act) []Act {
 	terminate := do("instances", "terminate")
+	terminate.Final = true
 	switch api.InstanceState(t.State) {
 	case api.InstanceRunning:
 		return []Act{do("instances", "stop"), do("instances", "reboot"), {

@@ -23,7 +23,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/console/story"
 )
 
-//go:embed page.css page.js page.html
+//go:embed page.css page.js page.html icon.svg
 var assets embed.FS
 
 // RecordingElement is what a recording has, and no other page.
@@ -48,6 +48,8 @@ type Page struct {
 	Objects func() []scene.Object
 	// Explain, unless nil, says why a thing is as it is: an object with verdict, because and next.
 	Explain func(ctx context.Context, subject string) (any, error)
+	// LogAbout, unless nil, returns the lines of the CCM's log about a thing, the newest first.
+	LogAbout func(ctx context.Context, subject string) ([]string, error)
 	// Guide, unless nil, returns a text with tasks to show beside the picture: title and opening, and tasks
 	// with title, do, current, done and seen. Opening and do are HTML that is no stranger's.
 	Guide func(ctx context.Context) (any, error)
@@ -92,6 +94,7 @@ type pageData struct {
 	Command   string // for a new link
 	Explains  bool
 	Guides    bool
+	Logs      bool
 	Recording template.JS
 	Style     template.CSS
 	Script    template.JS
@@ -107,13 +110,13 @@ func (p *Page) Handler() http.Handler {
 	router.Path("/").HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		data := pageData{
-			Title: p.Title, Server: p.Server, Command: p.LinkCommand, Explains: p.Explain != nil, Guides: p.Guide != nil,
+			Title: p.Title, Server: p.Server, Command: p.LinkCommand, Explains: p.Explain != nil, Guides: p.Guide != nil, Logs: p.LogAbout != nil,
 		}
 		if err := writePage(w, data); err != nil {
 			p.Log.Error("writing the page", "error", err)
 		}
 	})
-	for _, name := range []string{"page.css", "page.js"} {
+	for _, name := range []string{"page.css", "page.js", "icon.svg"} {
 		router.Path("/" + name).Handler(http.StripPrefix(p.Path, http.FileServerFS(assets)))
 	}
 	router.HandleFunc("/links", p.createLink).Methods(http.MethodPost)
@@ -131,6 +134,12 @@ func (p *Page) addGuardedRoutes(router *mux.Router) {
 	}
 	if p.Explain != nil {
 		router.HandleFunc("/explain.json", p.newExplanations())
+	}
+	if p.LogAbout != nil {
+		router.HandleFunc("/log.json", func(w http.ResponseWriter, r *http.Request) {
+			lines, err := p.LogAbout(r.Context(), r.URL.Query().Get("subject"))
+			answerJSON(w, lines, err)
+		})
 	}
 	if p.Guide != nil {
 		router.HandleFunc("/guide.json", func(w http.ResponseWriter, r *http.Request) {

@@ -7,12 +7,14 @@ const maxChanges = 50_000,
   keyframeEvery = 500,
   shownEntries = 200,
   shownLater = 5,
-  mapFrom = 60;
+  tilesFrom = 25, // instances are tiles with a name
+  crowdFrom = 200; // and without one
 const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○", unknown: "?"};
 const byID = (id) => document.getElementById(id);
 const recorded = byID("recording"); // null on a page that is served
 const server = document.querySelector("meta[name=server]"); // null on a recording
 const explains = document.querySelector("meta[name=explains]") !== null;
+const logs = document.querySelector("meta[name=logs]") !== null;
 
 // The session's secret is kept for this tab and this origin, and sent in a header: never in a cookie or a URL.
 // A recording has none, nor has a page that its server shows to everybody.
@@ -131,6 +133,8 @@ const view = {
   end: Date.now(),
   why: new Map(),
   acts: new Map(),
+  open: new Set(["facts"]) /* the parts of the details that are open */,
+  filter: [] /* words */,
   dirty: true,
   storyDirty: true,
   heard: null /* when the server sent its last message, by its clock */,
@@ -234,7 +238,7 @@ function chip(t, extra = []) {
   const selected = t.id === view.selected;
   return element(
     "div",
-    {class: `thing ${t.kind} ${t.level}`, "data-id": t.id},
+    {class: `thing ${t.kind} ${t.level}${view.related?.has(t.id) ? " related" : ""}`, "data-id": t.id},
     element(
       "button",
       {type: "button", title: thingTitle(t), "aria-pressed": String(selected), onclick: () => select(t.id)},
@@ -253,7 +257,14 @@ function chip(t, extra = []) {
 function mark(t) {
   return element(
     "button",
-    {type: "button", class: `mark ${t.level}`, "data-id": t.id, title: thingTitle(t), onclick: () => select(t.id)},
+    {
+      type: "button",
+      class: `mark ${t.level}`,
+      "data-id": t.id,
+      title: thingTitle(t),
+      "aria-pressed": String(t.id === view.selected),
+      onclick: () => select(t.id),
+    },
     element("span", {class: "shape", "aria-hidden": "true"}, shapes[t.level] ?? "●"),
     ` ${t.kind} ${t.name}`,
   );
@@ -289,6 +300,7 @@ function nodeChip(node, pods) {
             "data-id": p.id,
             title: thingTitle(p),
             "aria-label": thingTitle(p),
+            "aria-pressed": String(p.id === view.selected),
             onclick: () => select(p.id),
           },
           shapes[p.level] ?? "●",
@@ -317,10 +329,21 @@ function fill(parent, elements) {
   while (parent.children.length > elements.length) parent.lastChild.remove();
 }
 
+const manyChips = 12;
+
 // fillBand shows a row of the picture, if there is anything in it.
 function fillBand(id, chips) {
   byID(id).hidden = chips.length === 0;
+  byID(id).classList.toggle("many", chips.length >= manyChips);
   fill(document.querySelector(`#${id} .things`), chips);
+}
+
+// isFiltered tells whether the filter leaves a thing out: each of its words is in the thing's kind, name, namespace,
+// zone or state, or is how well it is.
+function isFiltered(t) {
+  const {namespace = ""} = Object.fromEntries((t.facts ?? []).map((f) => [f.name, f.value]));
+  const text = `${t.kind} ${t.name} ${namespace} ${t.zone ?? ""} ${t.state} ${t.level}`.toLowerCase();
+  return view.filter.some((word) => !text.includes(word));
 }
 
 function draw() {
@@ -330,59 +353,89 @@ function draw() {
     [...scene.values()]
       .filter((t) => t.kind === kind)
       .sort((a, b) => a.name.localeCompare(b.name, undefined, {numeric: true}));
-  const podsOf = new Map(),
-    nodesOf = new Map();
-  for (const p of of("pod")) push(podsOf, find(p.links?.[0]?.to) ?? "", p);
-  // What an instance has beside its Node: routes to it, addresses attached to it, firewalls of it.
-  const marksOf = new Map();
-  for (const t of [...of("route"), ...of("address"), ...of("firewall")])
-    for (const l of t.links ?? []) if (find(l.to)) push(marksOf, find(l.to), t);
-  for (const n of of("node")) push(nodesOf, find(n.links?.[0]?.to) ?? find("instance/" + n.name) ?? "", n);
+  const flow = flowOf(scene, find);
+  view.related = flow.isCrowded && scene.has(view.selected) ? flow.related(view.selected) : null;
+  byID("board").classList.toggle("focus", view.related !== null);
 
+  drawStrip("components", "Components", [...of("source"), ...of("component"), ...of("lease")]);
+  drawStrip("faults", "Faults in force", of("fault"), "applies to");
   fillBand(
-    "faults",
-    of("fault").map((t) => chip(t, factsOf(t, "applies to"))),
-  );
-  fillBand(
-    "cluster",
-    [...of("component"), ...of("lease"), ...of("service")].map((t) => chip(t, factsOf(t, "address"))),
-  );
-  fillBand(
-    "pending",
-    (podsOf.get("") ?? [])
-      .filter((p) => p.level !== "off")
-      .map((p) => chip(p, [element("span", {class: "reason"}, p.reason ?? "")])),
+    "services",
+    of("service")
+      .filter((t) => !isFiltered(t))
+      .map((t) => chip(t, factsOf(t, "address"))),
   );
   fillBand(
     "balancers",
-    [...of("balancer"), ...of("address").filter((a) => !find(a.links?.[0]?.to))].map((t) =>
-      chip(t, factsOf(t, "address", "listener")),
-    ),
+    [...of("balancer"), ...of("address").filter((a) => !find(a.links?.[0]?.to))]
+      .filter((t) => !isFiltered(t))
+      .map((t) => chip(t, [...factsOf(t, "address", "listener"), ...illTargets(t)])),
   );
+  drawMachines(of, find);
+  drawLines(flow);
+  drawAttention(scene);
+  drawDetails(scene, find);
+  if (byID("table").open) drawTable(scene);
+}
 
-  const zones = new Map(),
-    instances = of("instance"),
-    isMap = instances.length >= mapFrom,
-    asOf = instances.some((i) => i.level === "unknown") ? ", last known" : "";
-  for (const i of instances)
+// illTargets says how many of a balancer's targets are.
+function illTargets(t) {
+  const ill = (t.links ?? []).filter((l) => l.level === "bad").length;
+  return ill ? [element("span", {class: "fact bad"}, `▲ ${ill} of ${t.links.length} targets ill`)] : [];
+}
+
+// drawStrip shows things in one line that opens.
+function drawStrip(id, title, things, ...facts) {
+  byID(id).hidden = things.length === 0;
+  const said = things.filter((t) => t.kind !== "lease" && (t.kind !== "source" || t.unknown));
+  fill(byID(id).querySelector("summary"), [
+    element("b", {}, title),
+    ...said.map((t) =>
+      element(
+        "span",
+        {class: t.level},
+        element("span", {class: "shape"}, shapes[t.level] ?? "●"),
+        ` ${t.name}${t.level === "ok" ? "" : " " + t.state}`,
+      ),
+    ),
+  ]);
+  fill(
+    byID(id).querySelector(".things"),
+    things.map((t) => chip(t, factsOf(t, ...facts))),
+  );
+}
+
+// drawMachines shows the instances by zone: each with its Node, pods, routes, addresses and firewalls.
+function drawMachines(of, find) {
+  const podsOf = new Map(),
+    nodesOf = new Map(),
+    marksOf = new Map(),
+    zones = new Map();
+  for (const p of of("pod")) push(podsOf, find(p.links?.[0]?.to) ?? "", p);
+  for (const t of [...of("route"), ...of("address"), ...of("firewall")])
+    for (const l of t.links ?? []) if (find(l.to)) push(marksOf, find(l.to), t);
+  for (const n of of("node")) push(nodesOf, find(n.links?.[0]?.to) ?? find("instance/" + n.name) ?? "", n);
+  const instances = of("instance");
+  const add = (machine, first, nodes) => {
+    const pods = nodes.flatMap((n) => podsOf.get(n.id) ?? []);
+    if (view.filter.length && [machine, ...nodes, ...pods].every((t) => !t || isFiltered(t))) return;
     push(
       zones,
-      i.zone || "no zone",
+      (machine ?? nodes[0]).zone || "no zone",
       element(
         "div",
-        {class: `machine ${i.level}`, "data-machine": i.id},
-        chip(i),
-        ...(marksOf.get(i.id) ?? []).map(mark),
-        ...(nodesOf.get(i.id) ?? []).map((n) => nodeChip(n, podsOf.get(n.id) ?? [])),
+        {class: "machine", "data-machine": machine?.id},
+        ...first,
+        ...nodes.map((n) => nodeChip(n, podsOf.get(n.id) ?? [])),
       ),
     );
-  for (const n of nodesOf.get("") ?? [])
-    push(
-      zones,
-      n.zone || "no zone",
-      element("div", {class: "machine off"}, "no instance", nodeChip(n, podsOf.get(n.id) ?? [])),
-    );
-  byID("machines").classList.toggle("map", isMap);
+  };
+  for (const i of instances)
+    add(i, [chip(i), ...(marksOf.get(i.id) ?? []).map(mark)], nodesOf.get(i.id) ?? []);
+  for (const n of nodesOf.get("") ?? []) add(undefined, ["no instance"], [n]);
+  byID("machines").classList.toggle("map", instances.length >= tilesFrom);
+  byID("machines").classList.toggle("crowd", instances.length >= crowdFrom);
+  const asOf = instances.some((i) => i.level === "unknown") ? ", last known" : "";
   fill(
     byID("zones"),
     [...zones]
@@ -391,28 +444,29 @@ function draw() {
         element(
           "div",
           {class: "zone"},
-          element("h3", {}, isMap ? `${zone}: ${machines.length} instances${asOf}` : zone),
+          element("h3", {}, instances.length >= tilesFrom ? `${zone}: ${machines.length} instances${asOf}` : zone),
           element("div", {class: "machines"}, ...machines),
         ),
       ),
   );
+  fillBand(
+    "pending",
+    (podsOf.get("") ?? [])
+      .filter((p) => p.level !== "off" && !isFiltered(p))
+      .map((p) => chip(p, [element("span", {class: "reason"}, p.reason ?? "")])),
+  );
+}
 
-  drawLines(scene, find, isMap);
-  drawAttention(scene);
-  drawDetails(scene, find);
-  if (byID("table").open)
-    fill(
-      byID("table").querySelector("tbody"),
-      [...scene.values()]
-        .sort((a, b) => a.id.localeCompare(b.id))
-        .map((t) =>
-          element(
-            "tr",
-            {},
-            ...[t.kind, t.name, t.zone ?? "", t.state, t.reason ?? ""].map((v) => element("td", {}, v)),
-          ),
-        ),
-    );
+function drawTable(scene) {
+  fill(
+    byID("table").querySelector("tbody"),
+    [...scene.values()]
+      .filter((t) => !isFiltered(t))
+      .sort((a, b) => a.id.localeCompare(b.id))
+      .map((t) =>
+        element("tr", {}, ...[t.kind, t.name, t.zone ?? "", t.state, t.reason ?? ""].map((v) => element("td", {}, v))),
+      ),
+  );
 }
 
 function push(map, key, value) {
@@ -431,46 +485,93 @@ const endpointsOf = (scene, find) =>
       pods.map((link) => ({service: find(to.to), pod: find(link.to), link})).filter((e) => e.service && e.pod),
     );
 
-// The lines from Services to pods are drawn for all as long as there are so few; else for what is selected.
-const fewEndpoints = 12;
+// fewLines is how many lines can be told apart. Where there are more, those of the selected thing alone are drawn, and
+// what they do not lead to is dimmed. Lines from Services to pods cross everything, so there may be fewer of them.
+const fewLines = 40,
+  fewEndpoints = 12;
 
-// drawLines draws what belongs to what. Of a map, only the lines of the thing that is selected.
-function drawLines(scene, find, isMap) {
-  const svg = byID("lines"),
-    origin = byID("picture").getBoundingClientRect(),
-    lines = [];
-  const draw = (from, l, to, style) => {
-    const a = elementOf(from)?.getBoundingClientRect(),
-      b = elementOf(to)?.getBoundingClientRect();
-    if (!a || !b) return;
-    const x1 = a.left + a.width / 2 - origin.left,
-      y1 = a.bottom - origin.top,
-      x2 = b.left + b.width / 2 - origin.left,
-      y2 = b.top - origin.top;
-    const path = document.createElementNS(svg.namespaceURI, "path");
-    path.setAttribute("d", `M${x1},${y1} C${x1},${(y1 + y2) / 2} ${x2},${(y1 + y2) / 2} ${x2},${y2}`);
-    const flows = (l.bytesPerSecond ?? 0) > 0 || (l.connections ?? 0) > 0;
-    path.setAttribute("class", `${style}${flows ? " flows" : ""}`);
-    path.setAttribute("stroke-width", String(1.5 + Math.min(5, Math.log10(1 + (l.bytesPerSecond ?? 0)))));
-    lines.push(path);
+// flowOf is what leads to what, as traffic flows: from Services by balancers to instances, and by them to Nodes and pods.
+function flowOf(scene, find) {
+  const lines = [],
+    endpoints = [],
+    down = new Map(),
+    up = new Map();
+  const lead = (from, to) => {
+    push(down, from, to);
+    push(up, to, from);
   };
-  svg.setAttribute("width", origin.width);
-  svg.setAttribute("height", origin.height);
-  for (const t of scene.values()) {
-    if (t.kind !== "service" && t.kind !== "balancer") continue;
-    const drawn = new Set();
+  for (const t of scene.values())
     for (const l of t.links ?? []) {
       const to = find(l.to);
-      if (!to || drawn.has(to) || (isMap && view.selected !== t.id && view.selected !== to)) continue;
-      drawn.add(to);
-      draw(t.id, l, to, l.level ?? (t.kind === "balancer" ? "off" : "ok"));
+      if (!to || t.kind === "endpoints") continue;
+      if (t.kind !== "service" && t.kind !== "balancer") lead(to, t.id);
+      else if (!down.get(t.id)?.includes(to)) {
+        lead(t.id, to);
+        lines.push({from: t.id, to, link: l, style: l.level ?? (t.kind === "balancer" ? "off" : "ok")});
+      }
     }
+  for (const {service, pod, link} of endpointsOf(scene, find)) {
+    lead(service, pod);
+    endpoints.push({from: service, to: pod, link, style: `endpoint ${link.level === "ok" ? "" : link.level}`});
   }
-  const endpoints = endpointsOf(scene, find);
-  for (const {service, pod, link} of endpoints)
-    if ((endpoints.length <= fewEndpoints && !isMap) || view.selected === service || view.selected === pod)
-      draw(service, link, pod, `endpoint ${link.level}`);
-  fill(svg, lines);
+  const reach = (from, next, found) => {
+    for (const to of next.get(from) ?? [])
+      if (!found.has(to)) {
+        found.add(to);
+        reach(to, next, found);
+      }
+  };
+  return {
+    lines,
+    endpoints,
+    isCrowded: lines.length > fewLines,
+    related(id) {
+      const above = new Set([id]),
+        below = new Set([id]);
+      reach(id, up, above);
+      reach(id, down, below);
+      return above.union(below);
+    },
+  };
+}
+
+// drawLines draws what leads where.
+function drawLines({lines, endpoints, isCrowded}) {
+  const svg = byID("lines"),
+    origin = svg.getBoundingClientRect(),
+    paths = [];
+  const isOfSelected = ({from, to}) => view.selected === from || view.selected === to;
+  const isShown = (line) =>
+    isCrowded ? view.related?.has(line.from) && view.related.has(line.to) : !view.filter.length || elementOf(line.to);
+  const shown = [
+    ...lines.filter(isShown),
+    ...endpoints.filter((e) => isOfSelected(e) || (endpoints.length <= fewEndpoints && !isCrowded)),
+  ];
+  const add = (d, style) => {
+    const path = document.createElementNS(svg.namespaceURI, "path");
+    path.setAttribute("d", d);
+    path.setAttribute("class", style);
+    paths.push(path);
+  };
+  for (const {from, to, link, style} of shown) {
+    const a = elementOf(from)?.getBoundingClientRect(),
+      b = elementOf(to)?.getBoundingClientRect();
+    if (!a?.width || !b?.width) continue;
+    const x1 = Math.round(a.right - origin.left),
+      y1 = Math.round(a.top + a.height / 2 - origin.top),
+      x2 = Math.round(b.left - origin.left),
+      y2 = Math.round(b.top + Math.min(b.height / 2, 16) - origin.top),
+      middle = (x1 + x2) / 2;
+    const speed = link.bytesPerSecond ?? 0,
+      flows = speed > 0 || (link.connections ?? 0) > 0;
+    const width = Math.min(5, 1 + Math.round(Math.log10(1 + speed) / 1.5));
+    add(`M${x1},${y1} C${middle},${y1} ${middle},${y2} ${x2},${y2}`, `${style}${flows ? " flows w" + width : ""}`);
+    if (style === "bad") add(`M${x2 - 9},${y2 - 5} L${x2 - 1},${y2} L${x2 - 9},${y2 + 5} Z`, "bad end");
+  }
+  const board = byID("board");
+  svg.setAttribute("width", board.clientWidth);
+  svg.setAttribute("height", board.clientHeight);
+  fill(svg, paths);
 }
 
 // problemOf is what a person should know of a thing that is not as it should be; undefined if it is. What
@@ -507,7 +608,7 @@ function drawAttention(scene) {
       "button",
       {type: "button", class: style ?? level, onclick: () => select(t.id)},
       `${shapes[level]} ${who}: ${t.state}`,
-      element("small", {}, text),
+      text ? element("small", {}, ": " + text) : "",
     );
   });
   if (look.length > shownProblems) shown.push(element("span", {}, `and ${look.length - shownProblems} more`));
@@ -516,6 +617,17 @@ function drawAttention(scene) {
   else if (scene.size === 0) shown.push(element("span", {}, "○ nothing is here"));
   else if (look.length === 0) shown.push(element("span", {class: "ok"}, "● all is well"));
   fill(byID("attention"), shown);
+}
+
+// part is a section of the details that opens, and stays as it was left.
+function part(name, title, ...children) {
+  const toggled = (ev) => {
+    if (ev.target.open) view.open.add(name);
+    else view.open.delete(name);
+    redraw();
+  };
+  const isOpen = view.open.has(name);
+  return element("details", {open: isOpen, ontoggle: toggled}, element("summary", {}, title), ...(isOpen ? children : []));
 }
 
 function drawDetails(scene, find) {
@@ -534,7 +646,9 @@ function drawDetails(scene, find) {
     ]);
     return;
   }
-  const parts = [
+  ask(history.latest.get(t.id));
+  const why = view.time === null ? view.why.get(t.id) : undefined;
+  fill(byID("details"), [
     element(
       "h2",
       {},
@@ -542,43 +656,74 @@ function drawDetails(scene, find) {
       `${t.kind} ${t.name}`,
     ),
     element("p", {}, t.state, t.reason ? ". " + t.reason : ""),
-  ];
-  ask(history.latest.get(t.id));
-  const why = view.time === null ? view.why.get(t.id) : undefined;
-  if (why) parts.push(...explanation(why));
-  parts.push(...actions(t));
-  parts.push(
-    element(
-      "dl",
-      {},
-      ...(t.zone ? [{name: "zone", value: t.zone}] : [])
-        .concat(t.facts ?? [])
-        .flatMap((f) => [element("dt", {}, f.name), element("dd", {}, f.value)]),
-    ),
-  );
+    ...(why ? explanation(why) : []),
+    ...actions(t),
+    ...callsAbout(t),
+    ...logAbout(t),
+    part("facts", "Facts", facts(t), ...linksOf(t, scene, find)),
+  ]);
+}
+
+function facts(t) {
+  const all = (t.zone ? [{name: "zone", value: t.zone}] : []).concat(t.facts ?? []);
+  return element("dl", {}, ...all.flatMap((f) => [element("dt", {}, f.name), element("dd", {}, f.value)]));
+}
+
+// linksOf lists what a thing leads to.
+function linksOf(t, scene, find) {
   const pods = endpointsOf(scene, find).filter((e) => e.service === t.id);
   const links = [...(t.links ?? []), ...pods.map((e) => e.link)]
     .map((l) => ({...l, id: find(l.to)}))
     .filter((l, i, all) => l.id && all.findIndex((o) => o.id === l.id) === i);
-  if (links.length)
-    parts.push(
-      element(
-        "ul",
-        {class: "links"},
-        ...links.map((l) =>
-          element(
-            "li",
-            {},
-            element("button", {type: "button", onclick: () => select(l.id)}, l.id),
-            " ",
-            l.state ?? "",
-            l.connections ? `, ${l.connections} connections` : "",
-            l.bytesPerSecond ? `, ${formatBytes(l.bytesPerSecond)} a second` : "",
-          ),
-        ),
-      ),
+  if (!links.length) return [];
+  const line = (l) =>
+    element(
+      "li",
+      {},
+      element("button", {type: "button", onclick: () => select(l.id)}, l.id),
+      " ",
+      l.state ?? "",
+      l.connections ? `, ${l.connections} connections` : "",
+      l.bytesPerSecond ? `, ${formatBytes(l.bytesPerSecond)} a second` : "",
     );
-  fill(byID("details"), parts);
+  return [element("ul", {class: "links"}, ...links.map(line))];
+}
+
+const shownCalls = 20;
+
+// callsAbout are the calls of the cloud's API about a thing, the newest first.
+function callsAbout(t) {
+  const all = history.entries.filter((e) => e.call && e.subject === t.id && e.at <= now()).reverse();
+  if (!all.length) return [];
+  const failed = all.filter((e) => e.failed).length;
+  const line = (e) =>
+    element("li", {class: e.failed && "bad"}, `${e.seconds.toFixed(2)} ${e.caller ?? ""} ${e.what} ${e.detail ?? ""}`);
+  return [
+    part(
+      "calls",
+      `Calls about it: ${all.length}${failed ? `, ${failed} failed` : ""}`,
+      element("ol", {class: "calls"}, ...all.slice(0, shownCalls).map(line)),
+    ),
+  ];
+}
+
+const logInterval = 5000;
+
+// logAbout are the lines of the CCM's log about a thing, the newest first, as long as they are looked at.
+function logAbout(t) {
+  if (!logs || view.time !== null) return [];
+  const isOpen = view.open.has("log");
+  if (isOpen && !view.lost && (view.log?.id !== t.id || Date.now() - view.log.at > logInterval)) {
+    view.log = {id: t.id, at: Date.now(), lines: view.log?.id === t.id ? view.log.lines : undefined};
+    fetchJSON("log.json?subject=" + encodeURIComponent(t.id)).then((answer) => {
+      if (view.log.id === t.id) view.log.lines = Array.isArray(answer) ? answer : ["▲ " + answer.error];
+      redraw();
+      setTimeout(redraw, logInterval);
+    });
+  }
+  const lines = view.log?.id === t.id ? (view.log.lines ?? ["◐ reading"]) : [];
+  const said = lines.length ? lines : ["It says nothing about it."];
+  return [part("log", "The CCM's log about it", element("ol", {class: "log"}, ...said.map((l) => element("li", {}, l))))];
 }
 
 function formatBytes(n) {
@@ -607,6 +752,7 @@ function explanation(x) {
 // select shows a thing's details.
 function select(id) {
   view.selected = id;
+  byID("own").disabled = id === "";
   view.done = "";
   view.asked = undefined;
   view.askedAt = 0;
@@ -687,9 +833,9 @@ function actions(t) {
   const key = JSON.stringify([t.id, acts]);
   if (view.actsKey !== key) {
     view.actsKey = key;
-    view.actsElement = element("section", {}, element("h3", {}, "Do"), ...acts.map((a) => action(t, a)));
+    view.actsElement = element("section", {}, ...acts.map((a) => action(t, a)));
   }
-  return [view.actsElement, element("p", {role: "status"}, view.done ?? "")];
+  return [part("do", t === whole ? "Do something with all of it" : "Do something with it", view.actsElement), element("p", {role: "status"}, view.done ?? "")];
 }
 
 function action(t, a) {
@@ -718,19 +864,30 @@ function action(t, a) {
   return element(
     "div",
     {class: "act"},
-    element("button", {type: "button", "data-verb": a.verb, onclick: act}, a.verb),
+    element("button", {type: "button", "data-verb": a.verb, onclick: a.final ? askFirst(act) : act}, a.verb),
     ...inputs,
     code,
     copyButton(() => code.textContent),
   );
 }
 
+// askFirst makes a button act only when it is pressed a second time, soon after the first.
+function askFirst(act) {
+  return ({target}) => {
+    if (target.classList.contains("sure")) return act();
+    const verb = target.textContent;
+    target.classList.add("sure");
+    target.textContent = `really ${verb}?`;
+    setTimeout(() => {
+      target.classList.remove("sure");
+      target.textContent = verb;
+    }, 5000);
+  };
+}
+
 function copyButton(text) {
-  return element(
-    "button",
-    {type: "button", class: "copy", onclick: () => navigator.clipboard?.writeText(text())},
-    "copy",
-  );
+  const copy = () => navigator.clipboard?.writeText(text());
+  return element("button", {type: "button", class: "copy", "aria-label": `copy ${text()}`, onclick: copy}, "copy");
 }
 
 async function perform(t, a, inputs, command) {
@@ -755,7 +912,13 @@ async function followGuide() {
 
 // parsed makes elements of HTML that the server itself has made, and of no stranger's text.
 function parsed(html) {
-  return [...new DOMParser().parseFromString(html ?? "", "text/html").body.childNodes];
+  const {body} = new DOMParser().parseFromString(html ?? "", "text/html");
+  for (const e of body.querySelectorAll("[style]")) {
+    const css = e.getAttribute("style"); // The page's policy lets only a script set it.
+    e.removeAttribute("style");
+    e.style.cssText = css;
+  }
+  return [...body.childNodes];
 }
 
 function drawGuide(guide) {
@@ -795,6 +958,7 @@ function drawGuide(guide) {
 function isShown(e) {
   const search = byID("search").value.toLowerCase();
   if (byID("failed").checked && !e.failed) return false;
+  if (view.selected && byID("own").checked && e.subject !== view.selected) return false;
   const isRead = e.call && (e.call.method === "GET" || e.call.method === "HEAD");
   if (isRead && !e.failed && !byID("reads").checked) return false;
   const text = `${e.source} ${e.subject} ${e.what} ${e.detail ?? ""} ${e.caller ?? ""}`;
@@ -818,7 +982,46 @@ function drawStory() {
     ...moment,
     ...shown.map((e) => storyLine(e, "")),
   ]);
+  drawMarks();
   if (byID("cost").open) drawCost();
+}
+
+// happenings are the entries of the story other than calls, those of one moment as one.
+function happenings() {
+  const all = [];
+  for (const e of history.entries) {
+    if (e.call || !isShown(e)) continue;
+    const last = all.at(-1);
+    if (last && e.at - last.at < 250) last.failed ||= e.failed;
+    else all.push({at: e.at, failed: e.failed});
+  }
+  return all;
+}
+
+// drawMarks marks on the slider where something happened.
+function drawMarks() {
+  const begin = history.begin(),
+    span = Math.max(1, view.end - begin),
+    marks = {"": new Set(), bad: new Set()};
+  for (const h of happenings()) marks[h.failed ? "bad" : ""].add(Math.round(((h.at - begin) / span) * 500) * 2);
+  fill(
+    byID("marks"),
+    Object.entries(marks).map(([style, places]) => {
+      const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+      path.setAttribute("class", style);
+      path.setAttribute("d", [...places].map((x) => `M${x},0 V12`).join(" "));
+      return path;
+    }),
+  );
+}
+
+// step goes to the next happening, or with -1 to the previous one.
+function step(direction) {
+  const at = now(),
+    all = happenings().map((h) => h.at);
+  const to = direction > 0 ? all.find((h) => h > at) : all.findLast((h) => h < at);
+  if (to !== undefined) goTo(to);
+  else if (direction > 0) goLive();
 }
 
 function storyLine(e, when) {
@@ -902,11 +1105,19 @@ function drawClock() {
   const [first] = history.entries; // It tells when the story began to be counted.
   const zero = first ? first.at - first.seconds * 1000 : begin;
   const text = `${((now() - zero) / 1000).toFixed(1)} s, ${new Date(now()).toLocaleTimeString()}`;
-  const end = recorded ? ", the end" : view.lost ? ", last known" : ", now";
-  setText("clock", view.time === null ? text + end : text);
+  const which = recorded ? ", the end" : view.lost ? ", last known" : ", now";
+  setText("clock", text + (view.time === null ? which : ", the past"));
   byID("slider").setAttribute("aria-valuetext", text);
   setText("play", view.time === null ? "Pause" : view.playing ? "Pause" : "Play");
   document.body.classList.toggle("past", view.time !== null);
+  byID("past").hidden = view.time === null;
+  const end = recorded ? "the end" : "now";
+  if (view.time !== null) setText("past", `This is the past: ${clockTime(now())}, ${formatSpan(view.end - now())} before ${end}.`);
+}
+
+function formatSpan(ms) {
+  const s = Math.round(ms / 1000);
+  return s < 120 ? `${s} s` : s < 7200 ? `${Math.round(s / 60)} minutes` : `${Math.round(s / 3600)} hours`;
 }
 
 let lastFrame = 0,
@@ -1034,13 +1245,28 @@ byID("play").addEventListener("click", () => {
   scheduleFrame();
 });
 byID("live").addEventListener("click", goLive);
+byID("previous").addEventListener("click", () => step(-1));
+byID("next").addEventListener("click", () => step(1));
+document.addEventListener("keydown", (ev) => {
+  if (ev.ctrlKey || ev.metaKey || ev.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(ev.target.tagName)) return;
+  if (ev.key === "n") step(1);
+  if (ev.key === "p") step(-1);
+  if (ev.key === "Escape") select("");
+});
+byID("filter").addEventListener("input", (ev) => {
+  view.filter = ev.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+  redraw();
+});
+byID("picture").addEventListener("scroll", redraw, {passive: true}); // Columns that stay in view move their lines.
+byID("components").addEventListener("toggle", redraw);
+byID("faults").addEventListener("toggle", redraw);
 byID("whole").addEventListener("click", () => select(""));
-for (const id of ["search", "failed", "reads"])
+for (const id of ["search", "failed", "reads", "own"])
   byID(id).addEventListener("input", redrawStory);
 byID("filters").addEventListener("submit", (ev) => ev.preventDefault());
 byID("cost").addEventListener("toggle", redrawStory);
 byID("table").addEventListener("toggle", redraw);
-new ResizeObserver(redraw).observe(byID("picture"));
+new ResizeObserver(redraw).observe(byID("board"));
 
 if (recorded) {
   const rec = JSON.parse(recorded.textContent);

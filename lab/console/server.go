@@ -177,6 +177,10 @@ func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.L
 			}
 			return explain.OfLab(ctx, l, kind, namespace, rest)
 		},
+		LogAbout: func(ctx context.Context, subject string) ([]string, error) {
+			t, _ := picture.Get(subject)
+			return logAbout(ctx, l, t)
+		},
 		Objects: picture.Objects,
 		Guide:   guide,
 		Acts: func(ctx context.Context, _ console.Session, subject string) ([]console.Act, error) {
