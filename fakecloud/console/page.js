@@ -627,7 +627,7 @@ function part(name, title, ...children) {
     redraw();
   };
   const isOpen = view.open.has(name);
-  return element("details", {open: isOpen, ontoggle: toggled}, element("summary", {}, title), ...(isOpen ? children : []));
+  return element("details", {open: isOpen, "data-part": name, ontoggle: toggled}, element("summary", {}, title), ...(isOpen ? children : []));
 }
 
 function drawDetails(scene, find) {
@@ -830,12 +830,13 @@ function quote(word) {
 function actions(t) {
   const acts = view.acts.get(t.id);
   if (!Array.isArray(acts) || acts.length === 0 || view.time !== null) return [];
-  const key = JSON.stringify([t.id, acts]);
+  const key = JSON.stringify([t.id, acts, view.open.has("do")]);
   if (view.actsKey !== key) {
     view.actsKey = key;
-    view.actsElement = element("section", {}, ...acts.map((a) => action(t, a)));
+    const title = t === whole ? "Do something with all of it" : "Do something with it";
+    view.actsElement = part("do", title, ...acts.map((a) => action(t, a)));
   }
-  return [part("do", t === whole ? "Do something with all of it" : "Do something with it", view.actsElement), element("p", {role: "status"}, view.done ?? "")];
+  return [view.actsElement, element("p", {role: "status"}, view.done ?? "")];
 }
 
 function action(t, a) {

@@ -159,11 +159,17 @@ func openTab(t *testing.T, browser context.Context) context.Context {
 	return tab
 }
 
+// openPart opens a part of the details, once it is there.
+func openPart(name string) step {
+	part := "document.querySelector(" + quote("#details [data-part="+name+"]") + ")"
+	return waitFor("(() => { const part = " + part + "; if (part && !part.open) part.open = true; return part !== null })()")
+}
+
 // selectMachine selects the machine, and waits until the page knows what can be done with it, or that nothing can.
 func selectMachine(hasButton bool) []step {
 	steps := []step{chromedp.Click(".machine .instance button"), waitFor(text("#details") + ".includes('nebula-1a')")}
 	if hasButton {
-		return append(steps, waitFor("document.querySelector('#details [data-verb=stop]') !== null"))
+		return append(steps, openPart("do"), waitFor("document.querySelector('#details [data-verb=stop]') !== null"))
 	}
 	return append(steps, waitFor(text("#guide .current")+".includes('Now.')"), waitFor("!document.querySelector('[data-verb]')"))
 }
@@ -429,6 +435,7 @@ func TestTwoTabs(t *testing.T) {
 	}
 	runInBrowser(t, first,
 		chromedp.Click(".machine .instance button"),
+		openPart("do"),
 		waitFor(text("#details")+".includes('fakecloud instances stop node-1')"),
 		chromedp.Click("#details [data-verb=stop]"),
 		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
