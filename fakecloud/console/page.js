@@ -507,7 +507,8 @@ function flowOf(scene, find) {
       if (t.kind !== "service" && t.kind !== "balancer") lead(to, t.id);
       else if (!down.get(t.id)?.includes(to)) {
         lead(t.id, to);
-        lines.push({from: t.id, to, link: l, style: l.level ?? (t.kind === "balancer" ? "off" : "ok")});
+        const style = t.level === "unknown" ? "unknown" : (l.level ?? (t.kind === "balancer" ? "off" : "ok"));
+        lines.push({from: t.id, to, link: l, style});
       }
     }
   for (const {service, pod, link} of endpointsOf(scene, find)) {

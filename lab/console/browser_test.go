@@ -121,6 +121,7 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 			waitFor(text("#attention")+".includes('taint keeps pods off')"),
 			waitFor(text("#entries")+".includes('registered')"),
 			waitFor(text("#guide .current")+".includes('Now.') && document.querySelector('#guide em') !== null"),
+			waitFor("getComputedStyle(document.querySelector('#guide p')).color === 'rgb(1, 2, 3)'"), // Diagrams have styles.
 		)
 		show(time.Now(), readyNode())
 		runInBrowser(t, ctx,
@@ -437,6 +438,8 @@ func TestTwoTabs(t *testing.T) {
 		chromedp.Click(".machine .instance button"),
 		openPart("do"),
 		waitFor(text("#details")+".includes('fakecloud instances stop node-1')"),
+		chromedp.Click("#details [data-verb=terminate]"), // It asks first.
+		waitFor(text("#details [data-verb=terminate]")+" === 'really terminate?'"),
 		chromedp.Click("#details [data-verb=stop]"),
 		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
 	)

@@ -83,7 +83,7 @@ func noteCommands(t *testing.T) (noted func() string) {
 // testGuide is a lesson of one task.
 func testGuide(context.Context) (any, error) {
 	return map[string]any{
-		"title": "A lesson", "opening": "<p>It <em>begins</em>.</p>",
+		"title": "A lesson", "opening": `<p style="color: rgb(1, 2, 3)">It <em>begins</em>.</p>`,
 		"tasks": []map[string]any{{"title": "Do it", "do": "<p>Now.</p>", "current": true}, {"title": "Then"}},
 	}, nil
 }

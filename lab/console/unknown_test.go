@@ -128,6 +128,7 @@ func TestPageLosesItsStream(t *testing.T) {
 		defer s.refuses.Store(false)
 		s.CloseClientConnections()
 		runInBrowser(t, browser, says("refuses its stream: 503 come again"), isLastKnown(), triesAgain())
+		takePicture(t, browser, "stream-refused")
 	})
 	runInBrowser(t, browser, isLive())
 	t.Run("cut", func(t *testing.T) {
@@ -157,6 +158,7 @@ func TestPageLosesItsAgent(t *testing.T) {
 		says("The lab's agent, which serves this page, is gone: nobody answers"), isLastKnown(), triesAgain(),
 		waitFor(text("#retry")+".includes('was started again, this opens its page: lab console --name')"),
 	)
+	takePicture(t, browser, "agent-gone")
 	runInBrowser(t, browser, chromedp.Navigate(serve(t, l)))
 	awaitAfterLoad(t, browser, text("#attention")+".includes('all is well') && !document.title.startsWith('?')")
 }
@@ -217,6 +219,7 @@ func (o sourceOutage) assertSeen(t *testing.T, browser context.Context, bed *tes
 		)))
 	}
 	runInBrowser(t, browser, showsStates(o.known)...)
+	takePicture(t, browser, strings.ReplaceAll(o.name, " ", "-")+"-away")
 	resume()
 	runInBrowser(t, browser, showsStates(o.known)...)
 	runInBrowser(t, browser, showsStates(o.unknown)...)
