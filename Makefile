@@ -117,6 +117,10 @@ test-labs: build ## Run the tests that bring labs up (RUN='TestLifecycle|TestRes
 axe: ## Fetch axe-core, with which tests check that nobody is kept out of the lab's page; needs npm
 	@npm install --loglevel=error --no-save --no-audit --no-fund --no-update-notifier --prefix bin/axe axe-core@4.14.1
 
+.PHONY: screenshots
+screenshots: build ## Picture the states of the lab's page that its tests bring about, into bin/screenshots; needs chromium
+	@$(GO) test -count 1 -timeout 10m -run 'TestPage|TestForty|TestSixty|TestKeys|TestCalls' ./lab/console -args -pictures $(CURDIR)/bin/screenshots
+
 .PHONY: everything
 everything: ## Run all that CI runs, the whole of its rotation; as root it also installs what that needs, and tries kind. An hour
 	@.ci/run everything
