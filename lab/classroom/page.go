@@ -46,7 +46,7 @@ var parsePageTemplate = sync.OnceValue(func() *template.Template {
 		"gigabytes": func(bytes uint64) string { return fmt.Sprintf("%.1f", float64(bytes)/(1<<30)) },
 		"shape": func(l scene.Level) string {
 			return map[scene.Level]string{
-				scene.LevelOK: "●", scene.LevelBusy: "◐", scene.LevelBad: "▲", scene.LevelOff: "○",
+				scene.LevelOK: "●", scene.LevelBusy: "◐", scene.LevelBad: "▲", scene.LevelOff: "○", scene.LevelUnknown: "?",
 			}[l]
 		},
 		"target": func(page string) string {

@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/console/labscene"
 )
 
 // says is a room that says this.
@@ -162,4 +164,18 @@ func TestOrderOfSeats(t *testing.T) {
 		assert.Negative(t, compareSeatNames(tc.first, tc.second), tc)
 		assert.Positive(t, compareSeatNames(tc.second, tc.first), tc)
 	}
+}
+
+// What comes from a source that does not answer is not shown as it was.
+func TestSeatsPictureOfASilentCluster(t *testing.T) {
+	node := scene.Object{ID: "node/n", Kind: labscene.KindNode, State: "Ready", Level: scene.LevelOK}
+	pod := scene.Object{ID: "pod/p", Kind: labscene.KindPod}
+	silent := func(kind scene.Kind) scene.Object {
+		return scene.Object{Kind: scene.KindSource, Unknown: &scene.Unknown{Kinds: []scene.Kind{kind}}}
+	}
+	assert.Equal(t, []scene.Object{node}, nodesAndServices([]scene.Object{node, pod, silent(scene.KindInstance)}))
+	shown := nodesAndServices([]scene.Object{node, silent(labscene.KindNode)})
+	require.Len(t, shown, 1)
+	assert.Equal(t, scene.LevelUnknown, shown[0].Level)
+	assert.Equal(t, "unknown, last known Ready", shown[0].State)
 }

@@ -205,7 +205,8 @@ func (r *Room) viewSeat(ctx context.Context, seat string, all []*lessons.Lesson)
 		switch {
 		case errors.Is(st.Problem, state.ErrNone):
 			v.Problem = "the labs of its lesson are not up; `lab classroom up` begins it again"
-		case st.Problem != nil && st.Lesson.Step == 0: // What a suite has said is no problem of the seat.
+		case errors.As(st.Problem, new(lessons.NotYet)): // What the learner is told is no problem of the seat.
+		case st.Problem != nil:
 			v.Problem = st.Problem.Error()
 		}
 	}
@@ -222,12 +223,23 @@ func (r *Room) addPicture(ctx context.Context, v *SeatView) {
 	if err != nil {
 		return
 	}
-	v.Page = seatPath(v.Name)
+	v.Page, v.Picture = seatPath(v.Name), nodesAndServices(things)
+}
+
+// nodesAndServices are those of a picture. Of a source that does not answer only is known how they were.
+func nodesAndServices(things []scene.Object) (shown []scene.Object) {
 	for _, t := range things {
-		if t.Kind == labscene.KindNode || t.Kind == labscene.KindService {
-			v.Picture = append(v.Picture, t)
+		if t.Kind != labscene.KindNode && t.Kind != labscene.KindService {
+			continue
 		}
+		if slices.ContainsFunc(things, func(source scene.Object) bool {
+			return source.Unknown != nil && slices.Contains(source.Unknown.Kinds, t.Kind)
+		}) {
+			t.Level, t.State = scene.LevelUnknown, "unknown, last known "+t.State
+		}
+		shown = append(shown, t)
 	}
+	return shown
 }
 
 // openWindow opens the page of the lab of a seat's lesson.
