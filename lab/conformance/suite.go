@@ -86,6 +86,9 @@ type Options struct {
 	// called from one goroutine at a time, of all runs that share a queue. A test
 	// that is handed on to another run begins again.
 	Observer func(TestReport)
+	// Overdue, unless nil, is told once of each wait that lasts for long. The wait goes on, and no verdict depends on
+	// it. It is called from several goroutines.
+	Overdue func(Wait)
 }
 
 // Implementation is a CCM with its cloud.
@@ -405,6 +408,7 @@ func (r *run) lookAt(
 	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
 	defer cancel()
 	t := r.suite.newT(limited, test, trace)
+	t.overdue = r.Overdue
 	reasons, notes, spent = t.runTest()
 	if len(reasons) > 0 {
 		r.checkHealth(ctx)

@@ -131,6 +131,30 @@ func TestParallel(t *testing.T) {
 	})
 }
 
+// Whoever waits is told of a wait that lasts, once, and the verdict is another matter.
+func TestOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		waits := func(until time.Duration) func(*T) {
+			return func(t *T) {
+				began := time.Now()
+				t.Await("the balancer", func(context.Context) error {
+					if time.Since(began) < until {
+						return errors.New("there is none")
+					}
+					return nil
+				})
+			}
+		}
+		report := runTests(t, Options{
+			Tests:   []Test{core("slow", waits(overdueAfter+30*time.Second)), core("quick", waits(overdueAfter/2))},
+			Overdue: func(w Wait) { told = append(told, fmt.Sprintf("%s: %s; %v", w.Test.ID, w.For, w.Last)) },
+		})
+		assert.Equal(t, []string{"slow: the balancer; there is none"}, told)
+		assert.True(t, report.Passed(), "it is no verdict")
+	})
+}
+
 func TestWaysToFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var beyond atomic.Bool

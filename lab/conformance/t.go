@@ -35,6 +35,7 @@ type T struct {
 	// injections are the ways in which the test has made the cloud misbehave.
 	injections []*tracedInjection
 	ns         string        // once there is one
+	overdue    func(Wait)    // may be nil
 	trace      *record.Trace // what goes into its timeline; may be nil
 }
 
@@ -174,6 +175,7 @@ func (t *T) HoldsUntil(
 	defer func() { waited(t.ctx.Err(), "") }()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
+	began, told := time.Now(), false
 	last := errors.New("it was not looked at")
 	still := func() error {
 		if holds == nil {
@@ -198,6 +200,10 @@ func (t *T) HoldsUntil(
 		if t.ctx.Err() == nil { // The end itself stood in no way.
 			last = err
 		}
+		if took := time.Since(began); took >= overdueAfter && !told && t.overdue != nil && t.ctx.Err() == nil {
+			told = true
+			t.overdue(Wait{Test: t.test, For: until, Took: took, Last: last})
+		}
 		select {
 		case <-tick.C:
 		case <-t.ctx.Done():
@@ -205,6 +211,18 @@ func (t *T) HoldsUntil(
 		}
 	}
 }
+
+// Wait is a wait that goes on.
+type Wait struct {
+	Test Test
+	// For is what the test waits for, and Last what is there instead.
+	For  string
+	Last error
+	Took time.Duration
+}
+
+// overdueAfter is how long a wait must last to be told while it goes on: most of a correct CCM's waits are shorter.
+const overdueAfter = 7 * time.Second
 
 func waitDescription(what, until string) string {
 	if what == "" {

@@ -31,7 +31,8 @@ type Trial struct {
 	Tests, First []string
 	// Bound is the longest that any test may take; 0 is what each allows.
 	Bound time.Duration
-	// Tell is called for each test that ends, and with what runs while none does.
+	// Tell is called for each test that ends, with what runs while none does, and with what the first tests wait for
+	// that wait for long.
 	Tell func(string)
 }
 
@@ -77,12 +78,12 @@ func (t Trial) suiteOptions(still *progressReminder) Options {
 			claims = append(claims, test.Capability)
 		}
 	}
-	ended := 0
+	ended, early := 0, earlyFindings{tell: t.Tell}
 	return Options{
 		Name: t.Name, Labs: t.Labs, Program: t.Program, First: t.First,
 		Options: conformance.Options{
 			Implementation: conformance.Implementation{Claims: claims}, RequiredOnly: true, Bound: t.Bound,
-			Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
+			Overdue: early.add, Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 			Observer: func(test conformance.TestReport) {
 				still.observeTest(test)
 				if test.Result == "" { // It begins.
@@ -136,6 +137,30 @@ func formatReasons(reasons []string) string {
 		out.WriteString("\n  " + strings.ReplaceAll(r, "\n", "\n  "))
 	}
 	return out.String()
+}
+
+// maxEarlyFindings is how many tests are told about while they wait: the others say much the same.
+const maxEarlyFindings = 3
+
+// earlyFindings tells what tests wait for, before there is a verdict.
+type earlyFindings struct {
+	tell func(string)
+
+	mu    sync.Mutex
+	tests []string // by ID
+}
+
+func (e *earlyFindings) add(w conformance.Wait) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.tests) == maxEarlyFindings || slices.Contains(e.tests, w.Test.ID) {
+		return
+	}
+	e.tests = append(e.tests, w.Test.ID)
+	e.tell(fmt.Sprintf(
+		"%s: not yet after %s: %s; instead: %v\n     It requires: %s\n     The test goes on; Ctrl-C ends it.",
+		w.Test.ID, w.Took.Round(time.Second), w.For, w.Last, w.Test.Requires,
+	))
 }
 
 // reminderInterval is how long a suite may be silent before it looks like one that hangs.

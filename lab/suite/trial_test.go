@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -32,6 +33,22 @@ func TestSilence(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, []string{"lasts and 1 more: still running (20s)", "lasts: still running (20s)"}, told)
 	})
+}
+
+// A learner is told early what the first tests miss, and no more of them.
+func TestEarlyFindings(t *testing.T) {
+	var told []string
+	e := earlyFindings{tell: func(what string) { told = append(told, what) }}
+	for _, id := range []string{"a", "a", "b", "c", "d"} {
+		e.add(conformance.Wait{
+			Test: conformance.Test{ID: id, Requires: "A Node has an address."}, For: "the address of Node n",
+			Last: errors.New("it has none"), Took: 10*time.Second + time.Millisecond,
+		})
+	}
+	require.Len(t, told, maxEarlyFindings)
+	assert.Equal(t, "a: not yet after 10s: the address of Node n; instead: it has none\n"+
+		"     It requires: A Node has an address.\n     The test goes on; Ctrl-C ends it.", told[0])
+	assert.Contains(t, told[1], "b: not yet")
 }
 
 // reasons keeps failures as a test of the suite does.
