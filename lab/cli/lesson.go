@@ -137,6 +137,7 @@ type listedLesson struct {
 	Summary  string     `json:"summary"`
 	Minutes  int        `json:"minutes"`
 	Cluster  string     `json:"cluster"`
+	NeedsGo  bool       `json:"needsGo"`
 	Tasks    int        `json:"tasks"`
 	Done     int        `json:"done"`
 	Current  bool       `json:"current"`
@@ -155,12 +156,17 @@ func newLessonList(o *globalOptions) *cobra.Command {
 			}
 			var rows [][]string
 			for _, l := range list {
+				needs := "-"
+				if l.NeedsGo {
+					needs = "Go"
+				}
 				rows = append(rows, []string{
-					l.ID, l.Title, fmt.Sprint(l.Minutes), l.Cluster, fmt.Sprint(l.Tasks), l.formatProgress(),
+					l.ID, l.Title, fmt.Sprint(l.Minutes), l.Cluster, needs, fmt.Sprint(l.Tasks), l.formatProgress(),
 				})
 			}
 			return clikit.Print(cmd, list, func(w io.Writer) error {
-				return clikit.WriteTable(w, []string{"LESSON", "TITLE", "MINUTES", "CLUSTER", "TASKS", "PROGRESS"}, rows)
+				head := []string{"LESSON", "TITLE", "MINUTES", "CLUSTER", "NEEDS", "TASKS", "PROGRESS"}
+				return clikit.WriteTable(w, head, rows)
 			})
 		}),
 	}
@@ -197,8 +203,8 @@ func listLessons(s *lessons.Seat) ([]listedLesson, error) {
 	for _, l := range all {
 		listed := listedLesson{
 			ID: l.ID, Title: l.Title, Summary: l.Summary, Minutes: l.Minutes,
-			Cluster: cmp.Or(l.Cluster, cluster.KindEmbedded),
-			Tasks:   len(l.Tasks), Current: p.Current == l.ID,
+			Cluster: cmp.Or(l.Cluster, cluster.KindEmbedded), NeedsGo: l.NeedsGo(),
+			Tasks: len(l.Tasks), Current: p.Current == l.ID,
 		}
 		if lp := p.Lessons[l.ID]; lp != nil {
 			listed.Done = len(lp.Done)
@@ -532,16 +538,17 @@ func newLessonStop(o *globalOptions) *cobra.Command {
 func newLessonText(o *globalOptions) *cobra.Command {
 	var trainer bool
 	cmd := &cobra.Command{
-		Use:               "text ID",
-		Short:             "Print the whole text of a lesson, with its tasks",
-		Example:           "  lab lesson text taint | less -R\n  lab lesson text taint --trainer",
-		Args:              clikit.RequireArguments(1, 1),
+		Use:   "text [ID]",
+		Short: "Print the whole text of a lesson with its tasks; without an ID the text that led to the current task",
+		Example: "  lab lesson text   # what you read last, and the current task\n" +
+			"  lab lesson text taint | less -R\n  lab lesson text taint --trainer",
+		Args:              clikit.RequireArguments(0, 1),
 		ValidArgsFunction: completeLesson,
 		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
-			l, err := findLesson(args[0])
-			if err == nil {
-				l, err = s.Find(l.ID)
+			if len(args) == 0 && !trainer {
+				return printCurrentText(cmd, s)
 			}
+			l, err := chosenLesson(s, args)
 			if err != nil {
 				return err
 			}
@@ -557,6 +564,29 @@ func newLessonText(o *globalOptions) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&trainer, "trainer", false, "print the trainer's notes instead")
 	return cmd
+}
+
+// chosenLesson returns the lesson whose ID is the argument, or without one the current.
+func chosenLesson(s *lessons.Seat, args []string) (*lessons.Lesson, error) {
+	if len(args) == 0 {
+		l, _, err := s.Current()
+		return l, err
+	}
+	l, err := findLesson(args[0])
+	if err != nil {
+		return nil, err
+	}
+	return s.Find(l.ID)
+}
+
+// printCurrentText prints the text that led to the current task, and the task.
+func printCurrentText(cmd *cobra.Command, s *lessons.Seat) error {
+	st, err := s.Glance(cmd.Context())
+	if err != nil {
+		return err
+	}
+	text := "# " + st.Lesson.Title + "\n\n" + st.TextBefore() + "\n"
+	return errors.Join(ui.Markdown(cmd.OutOrStdout(), text), printCurrentTask(cmd.OutOrStdout(), st))
 }
 
 func newLessonSite(o *globalOptions) *cobra.Command {

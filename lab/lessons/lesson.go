@@ -446,8 +446,16 @@ func (l *Lesson) compileExpressions() error {
 	return errors.Join(errs...)
 }
 
+// NeedsGo tells whether the learner writes a CCM in the lesson.
+func (l *Lesson) NeedsGo() bool { return l.Step > 0 }
+
 // Fits is an error that says what this machine lacks for the lesson.
 func (l *Lesson) Fits(ctx context.Context) error {
+	if l.NeedsGo() {
+		if _, err := goVersion(ctx); err != nil {
+			return fmt.Errorf("lesson %s has you write Go: %w", l.ID, err)
+		}
+	}
 	kind := cluster.KindNamed(l.Cluster)
 	if kind == nil || kind.Available == nil {
 		return nil

@@ -3,6 +3,7 @@ package lessons
 import (
 	"fmt"
 	"io/fs"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 func TestAllAreSound(t *testing.T) {
@@ -175,4 +177,26 @@ func TestMistakesInALesson(t *testing.T) {
 		_, err := loadLessons(lessonIn(c.yaml, c.text), "content", reader{lab: DefaultName})
 		assert.ErrorContains(t, err, c.want, name)
 	}
+}
+
+// Who has no Go hears it before anything is brought up, and what to do.
+func TestALessonThatNeedsGo(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	l, err := Find("taint")
+	require.NoError(t, err)
+	require.NoError(t, l.Fits(t.Context()))
+	home := t.TempDir()
+	t.Setenv("CCMLAB_HOME", home)
+	s, err := Take("someone")
+	require.NoError(t, err)
+	l, err = Find("own-nodes")
+	require.NoError(t, err)
+	require.ErrorContains(t, s.Start(t.Context(), l, ui.Discard()), "lesson own-nodes has you write Go")
+	there, err := os.ReadDir(home)
+	require.NoError(t, err)
+	assert.Empty(t, there)
+
+	_, err = (&toolchain{goCommand: "go"}).version(t.Context())
+	require.ErrorContains(t, err, "Install Go (https://go.dev/doc/install)")
+	require.ErrorContains(t, err, "lab lesson --bundle FILE")
 }

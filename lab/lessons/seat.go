@@ -209,6 +209,11 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := l.Fits(ctx); err != nil {
 		return err
 	}
+	if l.NeedsGo() {
+		if err := steps.Do("go", func(func(string)) (string, error) { return goVersion(ctx) }); err != nil {
+			return err
+		}
+	}
 	l, err := s.Find(l.ID)
 	if err != nil {
 		return err
@@ -394,6 +399,18 @@ func (s *Status) Current() *Task {
 		}
 	}
 	return nil
+}
+
+// TextBefore is the lesson's text between the current task and the one before it; at the end of the lesson its last.
+func (s *Status) TextBefore() string {
+	text := s.Lesson.Opening
+	for _, t := range s.Tasks {
+		if t.Current {
+			break
+		}
+		text = t.After
+	}
+	return text
 }
 
 // Look checks which tasks of the current lesson are done, in their order, and records

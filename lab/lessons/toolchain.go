@@ -57,6 +57,27 @@ func findToolchain() (*toolchain, error) {
 	return w, err
 }
 
+// goVersion is what compiles a learner's CCM. The error says what is missing, and what to do.
+func goVersion(ctx context.Context) (string, error) {
+	w, err := findToolchain()
+	if err != nil {
+		return "", err
+	}
+	return w.version(ctx)
+}
+
+func (t *toolchain) version(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, t.goCommand, "version").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf(
+			"`go version` fails here (%w). Install Go (https://go.dev/doc/install) and have `go` in the PATH, "+
+				"or take a bundle, which has its own: `lab lesson --bundle FILE`%s",
+			err, strings.TrimRight("\n"+string(out), "\n"),
+		)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
 // cloneToolchain is the toolchain of a clone. Its go.mod requires the same modules as
 // the clone's and uses the same flags, so that Go's cache holds them compiled.
 func cloneToolchain(root string) (*toolchain, error) {
