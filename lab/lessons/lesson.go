@@ -168,6 +168,8 @@ type Way struct {
 	Says string `json:"says,omitempty"`
 	// Undo takes a wrong way back, where the task cannot be done from there.
 	Undo string `json:"undo,omitempty"`
+	// Fails is the test of the suite that a wrong way fails, in a task with Suite.
+	Fails string `json:"fails,omitempty"`
 }
 
 // Task finds a task of the lesson; nil if it has none of this ID.
@@ -332,7 +334,7 @@ func (l *Lesson) validate() error {
 		want(t.Until == "" || t.Seen != "", "task %s: want seen, what is said when it is done", t.ID)
 		want(t.Until == "" || t.Times == 0, "task %s: times is for saw and called", t.ID)
 		want(len(t.Suite) == 0 || len(t.Answers) == 0, "task %s: answers are not for suite", t.ID)
-		errs = append(errs, t.validateAnswers(), t.Ways.validate(t.ID))
+		errs = append(errs, t.validateAnswers(), t.validateWays())
 	}
 	return errors.Join(errs...)
 }
@@ -347,11 +349,16 @@ func (t *Task) validateAnswers() error {
 	return nil
 }
 
-// validate reports what is missing in a task's ways.
-func (w Ways) validate(task string) error {
-	for _, way := range slices.Concat(w.Wrong, w.Right) {
+// validateWays reports what is missing in a task's ways.
+func (t *Task) validateWays() error {
+	for _, way := range slices.Concat(t.Ways.Wrong, t.Ways.Right) {
 		if way.Name == "" || way.Script == "" {
-			return fmt.Errorf("task %s: a way wants a name and a script", task)
+			return fmt.Errorf("task %s: a way wants a name and a script", t.ID)
+		}
+	}
+	for _, way := range t.Ways.Wrong {
+		if len(t.tests) > 0 && !slices.Contains(t.tests, way.Fails) {
+			return fmt.Errorf("task %s: way %q: fails %q is no test of the task", t.ID, way.Name, way.Fails)
 		}
 	}
 	return nil

@@ -200,3 +200,18 @@ func TestALessonThatNeedsGo(t *testing.T) {
 	require.ErrorContains(t, err, "Install Go (https://go.dev/doc/install)")
 	require.ErrorContains(t, err, "lab lesson --bundle FILE")
 }
+
+// The suite judges a wrong way by the test that it is to fail.
+func TestAWrongWayFailsATestOfItsTask(t *testing.T) {
+	task := &Task{ID: "one", tests: []string{"node-addresses"}}
+	for fails, want := range map[string]string{
+		"node-addresses": "", "lb-created": `fails "lb-created" is no test of the task`, "": `fails "" is no test`,
+	} {
+		task.Ways.Wrong = []Way{{Name: "w", Script: "x", Fails: fails}}
+		if err := task.validateWays(); want == "" {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorContains(t, err, want)
+		}
+	}
+}

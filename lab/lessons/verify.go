@@ -161,10 +161,6 @@ const failingTestTimeout = 30 * time.Second
 // begins with. One test per task is enough, since each waits long for what does not
 // happen.
 func (s *Seat) checkStartingPointFails(ctx context.Context, l *Lesson, steps *ui.Steps) error {
-	p, err := s.Progress()
-	if err != nil {
-		return err
-	}
 	tried := map[string]bool{}
 	for _, t := range l.Tasks {
 		if len(t.tests) == 0 {
@@ -176,9 +172,7 @@ func (s *Seat) checkStartingPointFails(ctx context.Context, l *Lesson, steps *ui
 		}
 		tried[test] = true
 		if err := steps.Do("nothing written", func(note func(string)) (string, error) {
-			v, err := s.runSuite(ctx, p.Folder, suite.Trial{
-				Name: s.name + "-suite", Tests: []string{test}, Bound: failingTestTimeout, Tell: note,
-			})
+			v, err := s.judgeOne(ctx, test, note)
 			if err == nil && v.Passed {
 				err = fmt.Errorf(
 					"lesson %s: task %s may be done before anything was written: %s (%s)", l.ID, t.ID, v.Said, test,
@@ -190,6 +184,17 @@ func (s *Seat) checkStartingPointFails(ctx context.Context, l *Lesson, steps *ui
 		}
 	}
 	return nil
+}
+
+// judgeOne runs a test that the CCM is to fail.
+func (s *Seat) judgeOne(ctx context.Context, test string, tell func(string)) (suite.Verdict, error) {
+	p, err := s.Progress()
+	if err != nil {
+		return suite.Verdict{}, err
+	}
+	return s.runSuite(ctx, p.Folder, suite.Trial{
+		Name: s.name + "-suite", Tests: []string{test}, Bound: failingTestTimeout, Tell: tell,
+	})
 }
 
 // checkOutline is an error if the labs' outline differs from before.
