@@ -49,7 +49,7 @@ func serveSeatConsole(t *testing.T, r *Room, seat string) {
 		Level: scene.LevelOK,
 	}
 	page := &cloudconsole.Page{
-		Title: "Lab lesson", Log: slog.New(slog.DiscardHandler),
+		Title: "Lab lesson", Server: "the lab's agent", Log: slog.New(slog.DiscardHandler),
 		Guard: cloudconsole.Guard{Access: func(_ context.Context, key string) cloudconsole.Access {
 			if key == "reads" {
 				return cloudconsole.MayRead
