@@ -152,7 +152,7 @@ test-oci-sdk: ## Have Oracle's TypeScript SDK, which npm fetches, judge the clou
 	@scripts/test-oci-sdk
 
 .PHONY: lessons
-lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS="--parallel 3 ID...")
+lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS="--ways --parallel 3 ID...")
 	@bin/lab lesson verify $(LESSONS)
 
 .PHONY: mutants
