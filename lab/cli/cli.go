@@ -164,6 +164,13 @@ never printed.`,
 	return root
 }
 
+// addNameFlag has the help of a command say which lab it takes without --name, where that is not everybody's default.
+func (o *globalOptions) addNameFlag(cmd *cobra.Command, otherwise string) {
+	name := o.name
+	cmd.PersistentFlags().StringVar(&o.name, "name", "", "the lab's name (default "+otherwise+")")
+	o.name = name
+}
+
 // openLab opens the lab that --name names.
 func (o *globalOptions) openLab() (*lab.Lab, error) {
 	if _, err := state.Dir(o.name); err != nil {

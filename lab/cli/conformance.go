@@ -87,6 +87,7 @@ proxy, if the driver asks for that.`,
 			return f.runSuite(cmd, tests)
 		},
 	}
+	o.addNameFlag(cmd, "a random one")
 	f.addCCMFlags(cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(

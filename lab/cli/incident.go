@@ -127,6 +127,7 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
+	o.addNameFlag(cmd, "a random one")
 	f.addCCMFlags(cmd)
 	clikit.AddOutput(cmd, "table", "json", "yaml")
 	return cmd

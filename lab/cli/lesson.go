@@ -51,6 +51,7 @@ once: lab lesson start says what to type in a shell, which then has the bundle's
 		newLessonText(o), newLessonSite(o), newLessonVerify(o),
 	)
 	addBundleFlag(cmd, o)
+	o.addNameFlag(cmd, lessons.DefaultName+", or LAB_NAME unless that names a lab that no lesson began")
 	return cmd
 }
 

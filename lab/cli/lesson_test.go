@@ -112,3 +112,16 @@ func TestLessonOfLabName(t *testing.T) {
 	_, stderr, _ := runCommandLine(t.Context(), "lesson", "judge", "x", "--name", "lesson")
 	assert.Contains(t, stderr, "lesson taint", "the flag is stronger")
 }
+
+// What --help says of --name is so, and the commands beside keep their own.
+func TestHelpSaysTheNameThatIsTaken(t *testing.T) {
+	for command, want := range map[string]string{
+		"lesson start": "(default lesson, or LAB_NAME", "lesson verify": "(default verify)", "incident run": "(default a random one)",
+		"conformance": "(default a random one)", "status": `(default "lab")`,
+	} {
+		help, _, code := runCommandLine(t.Context(), append(strings.Fields(command), "--help")...)
+		assert.Zero(t, code)
+		assert.Equal(t, 1, strings.Count(help, "--name string"), command)
+		assert.Contains(t, help, want, command)
+	}
+}

@@ -42,6 +42,7 @@ takes some minutes a lesson, and is for whoever changes one. What a learner has 
 			return v.runAll(cmd, args)
 		},
 	}
+	o.addNameFlag(cmd, verifyLabName)
 	cmd.Flags().BoolVar(&v.ways, "ways", false, "also type the wrong and the other right ways of each task")
 	cmd.Flags().IntVar(&v.parallel, "parallel", 1, "how many lessons are verified at a time, each in a lab of its own")
 	return cmd
