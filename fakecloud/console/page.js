@@ -1108,7 +1108,8 @@ function drawClock() {
   const zero = first ? first.at - first.seconds * 1000 : begin;
   const text = `${((now() - zero) / 1000).toFixed(1)} s, ${new Date(now()).toLocaleTimeString()}`;
   const which = recorded ? ", the end" : view.lost ? ", last known" : ", now";
-  setText("clock", text + (view.time === null ? which : ", the past"));
+  const isEmpty = history.changes.length + history.entries.length === 0;
+  setText("clock", isEmpty ? "nothing is known yet" : text + (view.time === null ? which : ", the past"));
   byID("slider").setAttribute("aria-valuetext", text);
   setText("play", view.time === null ? "Pause" : view.playing ? "Pause" : "Play");
   document.body.classList.toggle("past", view.time !== null);
