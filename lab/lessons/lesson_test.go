@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -213,5 +214,29 @@ func TestAWrongWayFailsATestOfItsTask(t *testing.T) {
 		} else {
 			assert.ErrorContains(t, err, want)
 		}
+	}
+}
+
+// withoutWays are lessons that do not have all of their ways yet.
+var withoutWays = []string{
+	"balancer", "come-and-go", "routes", "client-address", "trouble", "leaders", "budget", "own-nodes", "own-lifecycle",
+	"own-balancers", "own-changes", "own-doubt", "own-routes", "bug-ports", "bug-stopped", "bug-throttled", "deploy",
+	"other-clouds",
+}
+
+// Each task has two wrong ways, which say how they are answered, and another right one; and what is typed differs from
+// seat to seat.
+func TestEveryTaskHasWays(t *testing.T) {
+	all, err := All()
+	require.NoError(t, err)
+	for _, l := range all {
+		hasAll := len(l.Values)+len(l.Choices) > 0
+		for _, task := range l.Tasks {
+			hasAll = hasAll && len(task.Ways.Wrong) >= 2 && len(task.Ways.Right) >= 1
+			for _, way := range task.Ways.Wrong {
+				hasAll = hasAll && way.Says+way.Fails != ""
+			}
+		}
+		assert.Equal(t, !slices.Contains(withoutWays, l.ID), hasAll, l.ID)
 	}
 }
