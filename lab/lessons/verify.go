@@ -66,7 +66,7 @@ func (s *Seat) Verify(ctx context.Context, l *Lesson, ways bool, steps *ui.Steps
 	}); err != nil || !ways {
 		return err
 	}
-	trial := &wayTrial{s, l, steps}
+	trial := &wayTrial{seat: s, lesson: l, steps: steps}
 	return trial.tryAll(ctx)
 }
 

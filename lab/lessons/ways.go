@@ -17,6 +17,7 @@ type wayTrial struct {
 	seat   *Seat
 	lesson *Lesson
 	steps  *ui.Steps
+	errs   []error
 }
 
 // tryAll types, for each task in turn, the wrong ways and then a right one, as somebody
@@ -24,58 +25,59 @@ type wayTrial struct {
 // right way must do it. The lesson begins anew after a dead end, after a mistake, and
 // between two right ways. It was just started.
 func (w *wayTrial) tryAll(ctx context.Context) error {
-	var errs []error
 	for _, t := range w.lesson.Tasks {
-		for _, way := range t.Ways.Wrong {
-			goesOn := false
-			if err := w.step("wrong", t, way, func(note func(string)) (err error) {
-				goesOn, err = w.tryWrong(ctx, t, way)
-				return err
-			}); err != nil {
-				errs = append(errs, err)
-			}
-			if !goesOn {
-				if err := w.startBefore(ctx, t); err != nil {
-					return errors.Join(append(errs, err)...)
-				}
-			}
-		}
-		for i, way := range t.Ways.Right {
-			if i > 0 {
-				if err := w.startBefore(ctx, t); err != nil {
-					return errors.Join(append(errs, err)...)
-				}
-			}
-			err := w.step("right", t, way, func(note func(string)) error {
-				_, err := w.seat.doTask(ctx, w.lesson, t, way.Script, note)
-				return err
-			})
-			if err == nil {
-				continue
-			}
-			errs = append(errs, err)
-			if err := w.startBefore(ctx, t); err != nil {
-				return errors.Join(append(errs, err)...)
-			}
-		}
-		if err := w.solveUntil(ctx, t); err != nil {
-			return errors.Join(append(errs, err)...)
+		if err := w.tryTask(ctx, t); err != nil {
+			return errors.Join(append(w.errs, err)...)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(w.errs...)
 }
 
-// step shows a way while it is tried.
-func (w *wayTrial) step(kind string, t *Task, way Way, try func(note func(string)) error) error {
+// tryTask types the ways of one task. What it returns ends the trial.
+func (w *wayTrial) tryTask(ctx context.Context, t *Task) error {
+	for _, way := range t.Ways.Wrong {
+		goesOn := false
+		w.step("wrong", t, way, func(func(string)) (err error) {
+			goesOn, err = w.tryWrong(ctx, t, way)
+			return err
+		})
+		if !goesOn {
+			if err := w.startBefore(ctx, t); err != nil {
+				return err
+			}
+		}
+	}
+	for i, way := range t.Ways.Right {
+		if i > 0 {
+			if err := w.startBefore(ctx, t); err != nil {
+				return err
+			}
+		}
+		if ok := w.step("right", t, way, func(note func(string)) error {
+			_, err := w.seat.doTask(ctx, w.lesson, t, way.Script, note)
+			return err
+		}); !ok && i+1 == len(t.Ways.Right) {
+			if err := w.startBefore(ctx, t); err != nil {
+				return err
+			}
+		}
+	}
+	return w.solveUntil(ctx, t)
+}
+
+// step shows a way while it is tried, and keeps what is wrong.
+func (w *wayTrial) step(kind string, t *Task, way Way, try func(note func(string)) error) (ok bool) {
 	what := t.ID + ": " + way.Name
 	err := w.steps.Do(kind, func(note func(string)) (string, error) {
 		note(what)
 		return what, try(note)
 	})
 	if err != nil {
-		return fmt.Errorf("lesson %s: task %s: %s way %q: %w", w.lesson.ID, t.ID, kind, way.Name, err)
+		w.errs = append(
+			w.errs, fmt.Errorf("lesson %s: task %s: %s way %q: %w", w.lesson.ID, t.ID, kind, way.Name, err),
+		)
 	}
-	return nil
+	return err == nil
 }
 
 // startBefore begins the lesson anew and solves the tasks before t.
