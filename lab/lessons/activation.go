@@ -127,6 +127,12 @@ func (l *labsActivation) fetchVariable(from *lab.Lab, variable string) (any, err
 		return from.OwnCCM()
 	case "calls":
 		return l.callsByID()
+	case "timeline":
+		entries, err := l.timelineEntries(false, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		return asJSON(entries)
 	}
 	caller := cluster.CallerLab
 	if variable == "faults" { // They are shown to admins only.

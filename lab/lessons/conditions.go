@@ -14,6 +14,8 @@ package lessons
 //	spent   the number of calls by caller and operation: spent.ccm.listInstances
 //	calls   the latest calls of the cloud's API, by request ID, as e in Called; only those of
 //	        the lesson's own lab
+//	timeline
+//	        its entries, oldest first, each as e in Saw; only those of the lesson's own lab
 //	runs    which of the lab's components run: runs.ccm
 //	own     whether that CCM is the lab's own program
 //	e       in Saw the entry of the timeline, in Called the call
@@ -37,7 +39,7 @@ import (
 // variables are the names of what a lab has.
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
-	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "runs", "own",
+	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "timeline", "runs", "own",
 }
 
 // entryName is the variable with the entry of the timeline.

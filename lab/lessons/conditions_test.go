@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -125,5 +126,26 @@ func TestHeldLease(t *testing.T) {
 		}}}})
 		require.NoError(t, err)
 		assert.Equal(t, c.want, is, c)
+	}
+}
+
+// A condition on one entry may look at the others, from before the lesson, too.
+func TestTimelineVariable(t *testing.T) {
+	speaks, err := newCELLanguage(nil)
+	require.NoError(t, err)
+	x, err := speaks.compileExpression("timeline.exists(x, x.what == 'frozen' && timestamp(x.time) < timestamp(e.time))")
+	require.NoError(t, err)
+	first := timeline.Entry{Time: time.Now(), Change: timeline.Change{What: "frozen"}}
+	second := timeline.Entry{Time: first.Time.Add(time.Second), Change: timeline.Change{What: "ended"}}
+	l := &labsActivation{
+		ctx: t.Context(), labs: map[string]*lab.Lab{"": {}}, have: map[string]any{},
+		entries: map[bool][]timeline.Entry{false: {first, second}},
+	}
+	for e, want := range map[*timeline.Entry]bool{&first: false, &second: true} {
+		of, err := l.withEntry(*e)
+		require.NoError(t, err)
+		is, err := x.evalBool(of)
+		require.NoError(t, err)
+		assert.Equal(t, want, is, e.What)
 	}
 }

@@ -219,7 +219,7 @@ func TestAWrongWayFailsATestOfItsTask(t *testing.T) {
 
 // withoutWays are lessons that do not have all of their ways yet.
 var withoutWays = []string{
-	"balancer", "come-and-go", "routes", "client-address", "trouble", "leaders", "budget", "own-nodes", "own-lifecycle",
+	"balancer", "come-and-go", "routes", "client-address", "leaders", "budget", "own-nodes", "own-lifecycle",
 	"own-balancers", "own-changes", "own-doubt", "own-routes", "bug-ports", "bug-stopped", "bug-throttled", "deploy",
 	"other-clouds",
 }

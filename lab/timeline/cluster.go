@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
@@ -109,6 +110,7 @@ func isRelevantEvent(e *corev1.Event) bool {
 		return true
 	}
 	return slices.Contains([]string{
+		contract.ReasonNodeRemoved,
 		"TaintManagerEviction", // k8s.io/kubernetes/pkg/controller/tainteviction
 		"DeletingNode",         // k8s.io/cloud-provider/controllers/nodelifecycle
 		"RemovingNode",         // k8s.io/kubernetes/pkg/controller/nodelifecycle

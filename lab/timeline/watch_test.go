@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -271,6 +272,7 @@ func TestKubernetesEvents(t *testing.T) {
 
 	assert.Len(t, timeline.Event(nil, event("Service", "EnsuredLoadBalancer", corev1.EventTypeNormal, 1)), 1)
 	assert.Len(t, timeline.Event(nil, event("Pod", "TaintManagerEviction", corev1.EventTypeNormal, 1)), 1)
+	assert.Len(t, timeline.Event(nil, event("Node", contract.ReasonNodeRemoved, corev1.EventTypeNormal, 1)), 1)
 	assert.Empty(
 		t, timeline.Event(nil, event("Node", "NodeHasSufficientMemory", corev1.EventTypeNormal, 1)),
 		"the watch of Nodes says what matters",
