@@ -221,7 +221,6 @@ func TestAWrongWayFailsATestOfItsTask(t *testing.T) {
 var withoutWays = []string{
 	"balancer", "come-and-go", "routes", "client-address", "leaders", "budget", "own-nodes", "own-lifecycle",
 	"own-balancers", "own-changes", "own-doubt", "own-routes", "bug-ports", "bug-stopped", "bug-throttled", "deploy",
-	"other-clouds",
 }
 
 // Each task has two wrong ways, which say how they are answered, and another right one; and what is typed differs from
