@@ -763,7 +763,8 @@ func (s *Seat) doTask(
 		return nil
 	}
 	if len(t.tests) > 0 { // The suite has waited, and would say the same again.
-		return st, seen(ctx)
+		err = seen(ctx)
+		return st, err
 	}
 	err = cluster.PollEvery(ctx, pollInterval, "task "+t.ID+" to be seen done", seen)
 	return st, err
