@@ -283,7 +283,7 @@ func asJSON(v any) (any, error) {
 	return out, json.Unmarshal(data, &out)
 }
 
-// maxCalls is how many of the latest calls a task's condition is evaluated on.
+// maxCalls is how many of each caller's latest calls a task's condition is evaluated on.
 const maxCalls = 2000
 
 // timelineEntries returns the timeline's entries since a time, or the calls of the
@@ -311,7 +311,8 @@ func (l *labsActivation) callsByID() (any, error) {
 }
 
 // listCalls returns the latest calls as entries, with subjects by name as in `lab
-// watch`. The names come from the entries recorded.
+// watch`. The names come from the entries recorded. The lab's own calls are left out: they
+// are most, and would push out the others.
 func (l *labsActivation) listCalls(from *lab.Lab, recorded []timeline.Entry) ([]timeline.Entry, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, fetchTimeout)
 	defer cancel()
@@ -319,14 +320,23 @@ func (l *labsActivation) listCalls(from *lab.Lab, recorded []timeline.Entry) ([]
 	if err != nil {
 		return nil, err
 	}
-	newest, err := cloud.ListAudit(ctx, client.AuditFilter{}, maxCalls)
+	var merge timeline.Merge
+	merge.Add(time.Now(), recorded...)
+	tokens, err := cloud.SumAudit(ctx, client.AuditFilter{}, api.AuditByToken)
 	if err != nil {
 		return nil, err
 	}
-	var merge timeline.Merge
-	merge.Add(time.Now(), recorded...)
-	for _, a := range slices.Backward(newest) {
-		merge.Add(time.Now(), from.Timeline().Call(a))
+	for _, t := range tokens {
+		if t.Token == "" || t.Token == cluster.CallerLab {
+			continue
+		}
+		newest, err := cloud.ListAudit(ctx, client.AuditFilter{Token: t.Token}, maxCalls)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range slices.Backward(newest) {
+			merge.Add(time.Now(), from.Timeline().Call(a))
+		}
 	}
 	return slices.DeleteFunc(merge.All(), func(e timeline.Entry) bool { return e.Source != timeline.SourceCall }), nil
 }

@@ -13,7 +13,7 @@ package lessons
 //	stats   their counters, likewise
 //	spent   the number of calls by caller and operation: spent.ccm.listInstances
 //	calls   the latest calls of the cloud's API, by request ID, as e in Called; only those of
-//	        the lesson's own lab
+//	        the lesson's own lab, and without the calls that the lab itself makes
 //	timeline
 //	        its entries, oldest first, each as e in Saw; only those of the lesson's own lab
 //	runs    which of the lab's components run: runs.ccm
