@@ -29,7 +29,11 @@ var objects = map[string]string{
 	"nodes": "/api/v1/nodes", "pods": "/api/v1/pods", "services": "/api/v1/services",
 	"configmaps":  "/api/v1/configmaps",
 	"deployments": "/apis/apps/v1/deployments", "leases": "/apis/coordination.k8s.io/v1/leases",
+	"roles": rbacPath + "roles", "clusterroles": rbacPath + "clusterroles",
+	"rolebindings": rbacPath + "rolebindings", "clusterrolebindings": rbacPath + "clusterrolebindings",
 }
+
+const rbacPath = "/apis/rbac.authorization.k8s.io/v1/"
 
 // fetchTimeout bounds the query for one variable.
 const fetchTimeout = 10 * time.Second

@@ -4,7 +4,8 @@ package lessons
 // are maps by name, and objects are as `kubectl get -o yaml` and the cloud's API print
 // them:
 //
-//	nodes, pods, services, deployments, configmaps, leases
+//	nodes, pods, services, deployments, configmaps, leases, roles, rolebindings, clusterroles,
+//	clusterrolebindings
 //	        by name, with "NAMESPACE/" before it outside of namespace "default"
 //	instances, routes, faults
 //	        the cloud's, by name, and faults by ID
@@ -39,6 +40,7 @@ import (
 // variables are the names of what a lab has.
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
+	"roles", "rolebindings", "clusterroles", "clusterrolebindings",
 	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "timeline", "runs", "own",
 }
 

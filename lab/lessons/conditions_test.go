@@ -69,6 +69,13 @@ func TestConditions(t *testing.T) {
 	assert.ErrorContains(t, err, "neither true nor false")
 }
 
+// Each kind of object that is listed is also a variable.
+func TestObjectsAreVariables(t *testing.T) {
+	for name := range objects {
+		assert.Contains(t, variables, name)
+	}
+}
+
 // A dead end is told before anything else, then the first answer that applies.
 func TestWhyATaskIsNotDone(t *testing.T) {
 	yaml := strings.Replace(soundYAML, "saw:", `answers: [
