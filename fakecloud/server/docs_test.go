@@ -39,7 +39,7 @@ func TestDocsPageWorksOffline(t *testing.T) {
 	assert.Contains(t, policy, "default-src 'none'; script-src 'self';")
 	assert.NotRegexp(t, `<script>|<style|https?:|\son[a-z]+=`, page.Body, "nothing that the policy forbids")
 	parts := regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(page.Body, -1)
-	require.Len(t, parts, 5)
+	require.Len(t, parts, 6)
 	for _, part := range parts {
 		zipped := get(path.Join("/docs", part[1]))
 		assert.Equal(t, 200, zipped.StatusCode, part[1])
