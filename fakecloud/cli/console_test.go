@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -55,11 +56,15 @@ func (v pageVisit) send(t *testing.T, method, path, origin string) (status int, 
 	return resp.StatusCode, resp.Body
 }
 
+// awaitBound bounds how long the page may take to tell.
+const awaitBound = time.Minute
+
 // await reads the page's stream until it has told all of these.
 func (v pageVisit) await(t *testing.T, things map[string]string, operations ...string) {
 	t.Helper()
 	_, body := v.send(t, http.MethodGet, "/stream", "")
 	defer func() { _ = body.Close() }()
+	defer time.AfterFunc(awaitBound, func() { _ = body.Close() }).Stop() // The stream has no end.
 	seen := scene.Scene{}
 	var called []string
 	stream := bufio.NewScanner(body)

@@ -56,7 +56,7 @@ func NewFollower(store Store, seq int64, answered time.Time) *Follower {
 	return &Follower{
 		Seq: seq, store: store, counted: map[string]trafficCount{},
 		Source: NewSource(
-			store, "cloud", answered, KindInstance, KindBalancer, KindRoute, KindAddress, KindFirewall, KindFault,
+			store, "cloud", answered, KindInstance, KindBalancer, KindRoute, KindAddress, KindFirewall,
 		),
 	}
 }
@@ -118,13 +118,16 @@ func (f *Follower) Poll(ctx context.Context, cloud Reader) error {
 	defer cancel()
 	listed, err := cloud.ListLoadBalancers(listing, client.LoadBalancerFilter{})
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, pollBound)
+		reading, cancel := context.WithTimeout(ctx, pollBound)
 		defer cancel()
-		err = errors.Join(f.pollTraffic(ctx, cloud, listed), f.PollFaults(ctx, cloud))
+		err = f.pollTraffic(reading, cloud, listed)
 	} else {
 		err = fmt.Errorf("load balancers: %w", err)
 	}
-	return errors.Join(err, f.Observe(err))
+	observed := f.Observe(err)
+	asking, cancelAsking := context.WithTimeout(ctx, PollInterval)
+	defer cancelAsking()
+	return errors.Join(err, observed, f.PollFaults(asking, cloud)) // No fault hides the faults.
 }
 
 func (f *Follower) pollTraffic(ctx context.Context, cloud Reader, listed []api.LoadBalancer) error {
