@@ -12,15 +12,15 @@ import (
 // ActsOn are what can be done with a thing of the cloud in its present state.
 func ActsOn(t scene.Object) []Act {
 	do := func(resource, verb string) Act {
-		return Act{Verb: verb, Command: []string{"fakecloud", resource, verb, t.Name}}
+		return Act{
+			Verb: verb, Command: []string{"fakecloud", resource, verb, t.Name}, Final: verb == "terminate" || verb == "delete",
+		}
 	}
 	switch t.Kind {
 	case scene.KindInstance:
 		return instanceActs(t, do)
 	case scene.KindBalancer:
-		deletion := do("load-balancers", "delete")
-		deletion.Final = true
-		return []Act{deletion}
+		return []Act{do("load-balancers", "delete")}
 	case scene.KindRoute:
 		return []Act{{Verb: "delete", Command: []string{"fakecloud", "routes", "delete", t.CloudID}, Final: true}}
 	case scene.KindFault:
@@ -31,7 +31,6 @@ func ActsOn(t scene.Object) []Act {
 
 func instanceActs(t scene.Object, do func(resource, verb string) Act) []Act {
 	terminate := do("instances", "terminate")
-	terminate.Final = true
 	switch api.InstanceState(t.State) {
 	case api.InstanceRunning:
 		return []Act{do("instances", "stop"), do("instances", "reboot"), {

@@ -137,6 +137,7 @@ const view = {
   filter: [] /* words */,
   dirty: true,
   storyDirty: true,
+  marksDirty: true,
   heard: null /* when the server sent its last message, by its clock */,
   lost: recorded ? null : {why: "The page is loading."},
   note: recorded ? "a recording" : "",
@@ -153,6 +154,12 @@ function redraw() {
 function redrawStory() {
   view.storyDirty = true;
   scheduleFrame();
+}
+
+// redrawEntries draws a story of which other entries are shown than before.
+function redrawEntries() {
+  view.marksDirty = true;
+  redrawStory();
 }
 
 const sourcesOf = (scene) => [...scene.values()].filter((t) => t.unknown);
@@ -341,6 +348,7 @@ function fillBand(id, chips) {
 // isFiltered tells whether the filter leaves a thing out: each of its words is in the thing's kind, name, namespace,
 // zone or state, or is how well it is.
 function isFiltered(t) {
+  if (!view.filter.length) return false;
   const {namespace = ""} = Object.fromEntries((t.facts ?? []).map((f) => [f.name, f.value]));
   const text = `${t.kind} ${t.name} ${namespace} ${t.zone ?? ""} ${t.state} ${t.level}`.toLowerCase();
   return view.filter.some((word) => !text.includes(word));
@@ -378,9 +386,11 @@ function draw() {
   if (byID("table").open) drawTable(scene);
 }
 
+const illLinks = (t) => (t.links ?? []).filter((l) => l.level === "bad");
+
 // illTargets says how many of a balancer's targets are.
 function illTargets(t) {
-  const ill = (t.links ?? []).filter((l) => l.level === "bad").length;
+  const ill = illLinks(t).length;
   return ill ? [element("span", {class: "fact bad"}, `▲ ${ill} of ${t.links.length} targets ill`)] : [];
 }
 
@@ -418,7 +428,7 @@ function drawMachines(of, find) {
   const instances = of("instance");
   const add = (machine, first, nodes) => {
     const pods = nodes.flatMap((n) => podsOf.get(n.id) ?? []);
-    if (view.filter.length && [machine, ...nodes, ...pods].every((t) => !t || isFiltered(t))) return;
+    if ([machine, ...nodes, ...pods].every((t) => !t || isFiltered(t))) return;
     push(
       zones,
       (machine ?? nodes[0]).zone || "no zone",
@@ -485,6 +495,14 @@ const endpointsOf = (scene, find) =>
       pods.map((link) => ({service: find(to.to), pod: find(link.to), link})).filter((e) => e.service && e.pod),
     );
 
+// svgPath makes a line of a drawing.
+function svgPath(d, style) {
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  path.setAttribute("d", d);
+  path.setAttribute("class", style);
+  return path;
+}
+
 // fewLines is how many lines can be told apart. Where there are more, those of the selected thing alone are drawn, and
 // what they do not lead to is dimmed. Lines from Services to pods cross everything, so there may be fewer of them.
 const fewLines = 40,
@@ -548,12 +566,6 @@ function drawLines({lines, endpoints, isCrowded}) {
     ...lines.filter(isShown),
     ...endpoints.filter((e) => isOfSelected(e) || (endpoints.length <= fewEndpoints && !isCrowded)),
   ];
-  const add = (d, style) => {
-    const path = document.createElementNS(svg.namespaceURI, "path");
-    path.setAttribute("d", d);
-    path.setAttribute("class", style);
-    paths.push(path);
-  };
   for (const {from, to, link, style} of shown) {
     const a = elementOf(from)?.getBoundingClientRect(),
       b = elementOf(to)?.getBoundingClientRect();
@@ -566,8 +578,9 @@ function drawLines({lines, endpoints, isCrowded}) {
     const speed = link.bytesPerSecond ?? 0,
       flows = speed > 0 || (link.connections ?? 0) > 0;
     const width = Math.min(5, 1 + Math.round(Math.log10(1 + speed) / 1.5));
-    add(`M${x1},${y1} C${middle},${y1} ${middle},${y2} ${x2},${y2}`, `${style}${flows ? " flows w" + width : ""}`);
-    if (style === "bad") add(`M${x2 - 9},${y2 - 5} L${x2 - 1},${y2} L${x2 - 9},${y2 + 5} Z`, "bad end");
+    const curve = `M${x1},${y1} C${middle},${y1} ${middle},${y2} ${x2},${y2}`;
+    paths.push(svgPath(curve, `${style}${flows ? " flows w" + width : ""}`));
+    if (style === "bad") paths.push(svgPath(`M${x2 - 9},${y2 - 5} L${x2 - 1},${y2} L${x2 - 9},${y2 + 5} Z`, "bad end"));
   }
   const board = byID("board");
   svg.setAttribute("width", board.clientWidth);
@@ -585,7 +598,7 @@ function problemOf(t, scene) {
   if (t.kind === "component" && t.level !== "ok")
     return {urgency: 0, level: t.level, style: "bad", text: t.reason ?? ""};
   if (t.level === "bad") return {urgency: 1, level: "bad", text: t.reason ?? ""};
-  const ill = (t.links ?? []).filter((l) => l.level === "bad");
+  const ill = illLinks(t);
   if (ill.length)
     return {urgency: 1, level: "bad", text: `${ill.length} of ${t.links.length} targets: ${ill[0].state}`};
   if (t.level === "busy" && t.reason) return {urgency: 2, level: "busy", text: t.reason};
@@ -754,6 +767,7 @@ function explanation(x) {
 function select(id) {
   view.selected = id;
   byID("own").disabled = id === "";
+  view.marksDirty ||= byID("own").checked;
   view.done = "";
   view.asked = undefined;
   view.askedAt = 0;
@@ -984,7 +998,7 @@ function drawStory() {
     ...moment,
     ...shown.map((e) => storyLine(e, "")),
   ]);
-  drawMarks();
+  if (view.marksDirty) drawMarks();
   if (byID("cost").open) drawCost();
 }
 
@@ -1000,20 +1014,17 @@ function happenings() {
   return all;
 }
 
-// drawMarks marks on the slider where something happened.
+// drawMarks marks on the slider where something happened, in milliseconds since the begin: the clock moves them as time
+// goes on.
 function drawMarks() {
+  view.marksDirty = false;
   const begin = history.begin(),
-    span = Math.max(1, view.end - begin),
+    apart = Math.max(1, (view.end - begin) / 500),
     marks = {"": new Set(), bad: new Set()};
-  for (const h of happenings()) marks[h.failed ? "bad" : ""].add(Math.round(((h.at - begin) / span) * 500) * 2);
+  for (const h of happenings()) marks[h.failed ? "bad" : ""].add(Math.round(Math.round((h.at - begin) / apart) * apart));
   fill(
     byID("marks"),
-    Object.entries(marks).map(([style, places]) => {
-      const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-      path.setAttribute("class", style);
-      path.setAttribute("d", [...places].map((x) => `M${x},0 V12`).join(" "));
-      return path;
-    }),
+    Object.entries(marks).map(([style, places]) => svgPath([...places].map((x) => `M${x},0 V12`).join(" "), style)),
   );
 }
 
@@ -1104,6 +1115,7 @@ function drawClock() {
     span = Math.max(1, view.end - begin);
   if (document.activeElement !== byID("slider") || view.time === null || view.playing)
     byID("slider").value = String(Math.round(((now() - begin) / span) * 1000));
+  byID("marks").setAttribute("viewBox", `0 0 ${span} 12`);
   const [first] = history.entries; // It tells when the story began to be counted.
   const zero = first ? first.at - first.seconds * 1000 : begin;
   const text = `${((now() - zero) / 1000).toFixed(1)} s, ${new Date(now()).toLocaleTimeString()}`;
@@ -1229,13 +1241,14 @@ function receive(batch) {
   view.limit = batch.limit ?? view.limit;
   view.budget = batch.budget ?? view.budget;
   view.note = batch.note || view.note;
+  if (batch.reset || batch.story?.some(isShown)) view.storyDirty = view.marksDirty = true;
   if (batch.more) return; // Until all of it is there, it shows what was.
   const wasLost = view.lost;
   view.lost = null;
   const isStale = view.time === null && !isAsked(view.selected ? history.latest.get(view.selected) : whole);
   if (batch.scene?.length || batch.reset || batch.note || wasLost || isStale) redraw();
-  if (batch.reset || byID("cost").open || batch.story?.some(isShown)) redrawStory();
-  scheduleFrame(); // for the clock
+  view.storyDirty ||= byID("cost").open;
+  scheduleFrame(); // for what is dirty, and the clock
 }
 
 byID("slider").addEventListener("input", (ev) =>
@@ -1265,7 +1278,7 @@ byID("components").addEventListener("toggle", redraw);
 byID("faults").addEventListener("toggle", redraw);
 byID("whole").addEventListener("click", () => select(""));
 for (const id of ["search", "failed", "reads", "own"])
-  byID(id).addEventListener("input", redrawStory);
+  byID(id).addEventListener("input", redrawEntries);
 byID("filters").addEventListener("submit", (ev) => ev.preventDefault());
 byID("cost").addEventListener("toggle", redrawStory);
 byID("table").addEventListener("toggle", redraw);

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,30 +15,12 @@ import (
 
 	cloudconsole "github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/browsertest"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
 // browserBound is how long the browser may take for all steps together.
 const browserBound = time.Minute
-
-// openBrowser starts a real browser that ends with the test.
-func openBrowser(t *testing.T) context.Context {
-	t.Helper()
-	if _, err := exec.LookPath("chromium"); err != nil && os.Getenv("CI") == "" {
-		t.Skip("needs a browser: Debian's package chromium")
-	}
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath("chromium"), chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.NoSandbox)...) // It opens our pages alone, and a container may have no user namespaces for a sandbox.
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	_, err := chromedp.Run(ctx, chromedp.Title()) // A bound on the first call would be the browser's.
-	require.NoError(t, err)
-	ctx, cancel = context.WithTimeout(ctx, browserBound)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // serveSeatConsole serves the page of a seat's lab, with one instance in its picture.
 func serveSeatConsole(t *testing.T, r *Room, seat string) {
@@ -78,7 +59,8 @@ func serveSeatConsole(t *testing.T, r *Room, seat string) {
 
 // A trainer's click on "open" shows the picture of the seat's lab in the frame below the table.
 func TestOpenShowsThePictureOfASeat(t *testing.T) {
-	browser := openBrowser(t)
+	browser, cancel := context.WithTimeout(browsertest.Open(t), browserBound)
+	defer cancel()
 	r, _ := newRoom(t, 1)
 	serveSeatConsole(t, r, "seat-01")
 	serve(t, r)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/browsertest"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -67,7 +68,7 @@ func TestPageIsAccessible(t *testing.T) {
 	axe := loadAxe(t)
 	for _, scheme := range []string{"light", "dark"} {
 		blink := map[string]string{"dark": "preferredColorScheme=0", "light": "preferredColorScheme=1"}[scheme]
-		ctx := openBrowser(t, chromedp.Flag("blink-settings", blink), chromedp.Flag("force-prefers-reduced-motion", true))
+		ctx := browsertest.Open(t, chromedp.Flag("blink-settings", blink), chromedp.Flag("force-prefers-reduced-motion", true))
 		runInBrowser(t, ctx,
 			chromedp.Navigate("file://"+writePageFile(t, busyRecording())),
 			waitFor("matchMedia('(prefers-color-scheme: "+scheme+")').matches"),

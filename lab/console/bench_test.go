@@ -11,6 +11,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/browsertest"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -34,7 +35,7 @@ func BenchmarkThousandInstances(b *testing.B) {
 	for _, t := range manyMachines(1000) {
 		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Object: t})
 	}
-	file, ctx := writePageFile(b, rec), openBrowser(b)
+	file, ctx := writePageFile(b, rec), browsertest.Open(b)
 	var sum float64
 	for b.Loop() {
 		runInBrowser(b, ctx, chromedp.Navigate("file://"+file), waitFor("document.querySelectorAll('.machine').length === 1000"))
@@ -54,7 +55,7 @@ func BenchmarkFiftyEventsASecond(b *testing.B) {
 	for _, t := range objects {
 		require.NoError(b, log.Add(scene.Change{Time: time.Now(), Object: t}))
 	}
-	ctx := openBrowser(b)
+	ctx := browsertest.Open(b)
 	runInBrowser(b, ctx,
 		chromedp.Navigate(serve(b, l)), waitFor("document.querySelectorAll('.machine').length === 20"),
 		chromedp.Evaluate[chromedp.Void](`window.frames_ = []; (function f(at) { window.frames_.push(at); requestAnimationFrame(f) })(performance.now()); 0`),

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/browsertest"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -34,24 +34,6 @@ import (
 const browserBound = time.Minute
 
 type step = chromedp.Action[chromedp.Void]
-
-// openBrowser starts a real browser that ends with the test.
-func openBrowser(t testing.TB, flags ...chromedp.ExecAllocatorOption) context.Context {
-	t.Helper()
-	if _, err := exec.LookPath("chromium"); err != nil && os.Getenv("CI") == "" {
-		t.Skip("needs a browser: Debian's package chromium")
-	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"),
-		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1600, 1000),
-		chromedp.NoSandbox) // It opens our pages alone, and a container may have no user namespaces for a sandbox.
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(options, flags...)...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	_, err := chromedp.Run(ctx, chromedp.Title()) // A bound on the first call would be the browser's.
-	require.NoError(t, err)
-	return ctx
-}
 
 func runInBrowser(t testing.TB, ctx context.Context, steps ...step) {
 	t.Helper()
@@ -110,7 +92,7 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 	require.NoError(t, l.Timeline().AddAt(start.Add(10*time.Second), timeline.Change{
 		Source: timeline.SourceCluster, Subject: "node/node-1", What: "registered",
 	}))
-	ctx := openBrowser(t)
+	ctx := browsertest.Open(t)
 	var url string
 	t.Run("first server", func(t *testing.T) {
 		url = serve(t, l)
@@ -185,7 +167,7 @@ func TestPageKindsSideBySide(t *testing.T) {
 	full := serve(t, l)
 	readOnly, err := Link(t.Context(), l, true, false)
 	require.NoError(t, err)
-	first := openBrowser(t)
+	first := browsertest.Open(t)
 	second := openTab(t, first)
 	runInBrowser(t, first, chromedp.Navigate(full), waitFor(
 		"performance.getEntriesByType('resource').some((e) => e.name.endsWith('acts.json?subject='))", // Of the whole.
@@ -288,7 +270,7 @@ func TestOtherPortsAreSentNoSecret(t *testing.T) {
 	l := newLab(t)
 	other := newStranger(t, nil, http.StatusOK, `<title>other</title>`)
 	foreign := newStranger(t, nil, http.StatusOK, `<title>foreign</title><a href="`+other.URL+`/linked">free food</a>`)
-	browser := openBrowser(t)
+	browser := browsertest.Open(t)
 	link := serve(t, l)
 	runInBrowser(t, browser, chromedp.Navigate(link), waitFor(text("#guide .current")+".includes('Now.')"))
 	tab := openTab(t, browser)
@@ -305,7 +287,7 @@ func TestOtherPortsAreSentNoSecret(t *testing.T) {
 // A server that takes the agent's port while the page is open is sent the secret of a session that has ended.
 func TestPortIsTakenByAnother(t *testing.T) {
 	l := newLab(t)
-	browser := openBrowser(t)
+	browser := browsertest.Open(t)
 	var link string
 	t.Run("first agent", func(t *testing.T) {
 		link = serve(t, l)
@@ -352,7 +334,7 @@ func TestPageOfACloudAlone(t *testing.T) {
 		require.NoError(t, err)
 		return link
 	}
-	browser := openBrowser(t)
+	browser := browsertest.Open(t)
 	isShown := waitFor(text(".machine .instance") + ".includes('running')")
 	runInBrowser(t, browser, chromedp.Navigate(newLink(false)), isShown)
 	runInBrowser(t, browser, chromedp.Reload(), isShown)
@@ -374,7 +356,7 @@ func TestPageWaitsForRoom(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: readyNode()}))
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: machine("running", scene.LevelOK)}))
-	browser := openBrowser(t)
+	browser := browsertest.Open(t)
 	link := serve(t, l)
 	page, secret := exchange(t, link)
 	busy, calmDown := context.WithCancel(t.Context())
@@ -429,7 +411,7 @@ func TestTwoTabs(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Object: machine("running", scene.LevelOK)}))
 	url := serve(t, l)
-	first := openBrowser(t)
+	first := browsertest.Open(t)
 	second := openTab(t, first)
 	for _, tab := range []context.Context{first, second} {
 		runInBrowser(t, tab, chromedp.Navigate(url), waitFor(text(".machine .instance")+".includes('running')"))
@@ -463,7 +445,7 @@ func TestRecordingOpensOffline(t *testing.T) {
 		},
 		Story: []timeline.Entry{{Time: start, Change: timeline.Change{Subject: hostile, What: hostile, Detail: hostile}}},
 	})
-	ctx := openBrowser(t)
+	ctx := browsertest.Open(t)
 	runInBrowser(t, ctx,
 		chromedp.Navigate("file://"+file),
 		waitFor(text(".zone .machine .node")+".includes('Ready')"),
@@ -487,7 +469,7 @@ func TestPageShowsAThousandInstances(t *testing.T) {
 		m.Name = m.ID
 		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Object: m})
 	}
-	runInBrowser(t, openBrowser(t),
+	runInBrowser(t, browsertest.Open(t),
 		chromedp.Navigate("file://"+writePageFile(t, rec)),
 		waitFor(text(".map .zone h3")+".includes('1000 instances')"),
 		chromedp.Click(".map .machine:nth-child(500) button"),

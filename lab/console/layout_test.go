@@ -14,6 +14,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/browsertest"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -35,7 +36,7 @@ func takePicture(t *testing.T, browser context.Context, name string) {
 // openPage opens a recording in a window of this size.
 func openPage(t *testing.T, rec console.Recording, width, height int64, flags ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
-	browser := openBrowser(t, flags...)
+	browser := browsertest.Open(t, flags...)
 	err := chromedp.Do(browser, chromedp.EmulateViewport(width, height))
 	require.NoError(t, err)
 	runInBrowser(t, browser, chromedp.Navigate("file://"+writePageFile(t, rec)), waitFor("performance.getEntriesByName('drawn').length > 0"))

@@ -26,6 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/console/browsertest"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/testbed"
@@ -120,7 +121,7 @@ func triesAgain() step {
 // A page whose stream breaks, is refused or is silent shows what it last knew as that, and is live again by itself.
 func TestPageLosesItsStream(t *testing.T) {
 	s, link := serveBroken(t, newQuietLab(t))
-	browser := openBrowser(t)
+	browser := browsertest.Open(t)
 	runInBrowser(t, browser, chromedp.Navigate(link), isLive())
 
 	t.Run("refused", func(t *testing.T) {
@@ -150,7 +151,7 @@ func TestPageLosesItsStream(t *testing.T) {
 
 // A page whose agent has ended says so, and how the page of the next one is opened.
 func TestPageLosesItsAgent(t *testing.T) {
-	l, browser := newQuietLab(t), openBrowser(t)
+	l, browser := newQuietLab(t), browsertest.Open(t)
 	t.Run("first agent", func(t *testing.T) {
 		runInBrowser(t, browser, chromedp.Navigate(serve(t, l)), isLive())
 	})
@@ -237,7 +238,7 @@ func showsStates(states map[string]string) (steps []step) {
 // What comes from a cloud or an API server that does not answer is unknown, and nothing else is. All is live again as
 // soon as it answers.
 func TestPageLosesItsSources(t *testing.T) {
-	l, bed, browser := newLab(t), testbed.ForTest(t, testbed.Options{}), openBrowser(t)
+	l, bed, browser := newLab(t), testbed.ForTest(t, testbed.Options{}), browsertest.Open(t)
 	instances, err := bed.CreateInstances(t.Context(), "node-1")
 	require.NoError(t, err)
 	_, err = bed.Cloud().CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
@@ -283,7 +284,7 @@ func TestPageLosesItsSources(t *testing.T) {
 
 // An explanation is asked for anew when something changes that it names, and not when another thing does.
 func TestExplanationIsAskedAnew(t *testing.T) {
-	l, browser := newQuietLab(t), openBrowser(t)
+	l, browser := newQuietLab(t), browsertest.Open(t)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
 	show := func(name, state string) {

@@ -111,9 +111,9 @@ func TestWhyATaskIsNotDone(t *testing.T) {
 	require.NoError(t, (&Status{Problem: NotYet("x")}).findDeadEnd())
 
 	way := Way{Says: "b is"}
-	assert.True(t, (&Status{Problem: NotYet("b is wrong")}).answers(way))
-	assert.False(t, (&Status{Problem: NotYet("a is wrong")}).answers(way))
-	assert.False(t, (&Status{Problem: errors.New("b is not to be reached")}).answers(way), "that is no answer")
+	assert.True(t, (&Status{Problem: NotYet("b is wrong")}).hasAnswerTo(way))
+	assert.False(t, (&Status{Problem: NotYet("a is wrong")}).hasAnswerTo(way))
+	assert.False(t, (&Status{Problem: errors.New("b is not to be reached")}).hasAnswerTo(way), "that is no answer")
 }
 
 // A lease is held while somebody renews it.

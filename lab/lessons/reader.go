@@ -25,7 +25,7 @@ const labMark = "{lab}"
 func (r reader) fillIn(lesson string, varies Variation, text string) string {
 	marks := []string{labMark, r.lab}
 	for name, values := range varies.Values {
-		marks = append(marks, "{"+name+"}", fmt.Sprint(values[r.pick(lesson+" "+name, len(values))]))
+		marks = append(marks, "{"+name+"}", fmt.Sprint(values[r.pickIndex(lesson+" "+name, len(values))]))
 	}
 	for name, answers := range varies.Choices {
 		order := slices.Clone(answers)
@@ -44,8 +44,8 @@ func (r reader) fillIn(lesson string, varies Variation, text string) string {
 // numberRE matches the number of a seat in a classroom.
 var numberRE = regexp.MustCompile(`\d+$`)
 
-// pick returns a number below n, which differs between neighbours in a classroom.
-func (r reader) pick(what string, n int) int {
+// pickIndex returns a number below n, which differs between neighbours in a classroom.
+func (r reader) pickIndex(what string, n int) int {
 	if r.seat == "" || n == 0 {
 		return 0
 	}

@@ -37,7 +37,7 @@ func (w *wayTrial) tryAll(ctx context.Context) error {
 func (w *wayTrial) tryTask(ctx context.Context, t *Task) error {
 	for _, way := range t.Ways.Wrong {
 		goesOn := false
-		w.step("wrong", t, way, func(func(string)) (err error) {
+		w.showWay("wrong", t, way, func(func(string)) (err error) {
 			goesOn, err = w.tryWrong(ctx, t, way)
 			return err
 		})
@@ -53,7 +53,7 @@ func (w *wayTrial) tryTask(ctx context.Context, t *Task) error {
 				return err
 			}
 		}
-		if ok := w.step("right", t, way, func(note func(string)) error {
+		if ok := w.showWay("right", t, way, func(note func(string)) error {
 			_, err := w.seat.doTask(ctx, w.lesson, t, way.Script, note)
 			return err
 		}); !ok && i+1 == len(t.Ways.Right) {
@@ -65,8 +65,8 @@ func (w *wayTrial) tryTask(ctx context.Context, t *Task) error {
 	return w.solveUntil(ctx, t)
 }
 
-// step shows a way while it is tried, and keeps what is wrong.
-func (w *wayTrial) step(kind string, t *Task, way Way, try func(note func(string)) error) (ok bool) {
+// showWay shows a way while it is tried, and keeps what is wrong.
+func (w *wayTrial) showWay(kind string, t *Task, way Way, try func(note func(string)) error) (ok bool) {
 	what := t.ID + ": " + way.Name
 	err := w.steps.Do(kind, func(note func(string)) (string, error) {
 		note(what)
@@ -145,7 +145,7 @@ func (w *wayTrial) tryWrong(ctx context.Context, t *Task, way Way) (goesOn bool,
 	if err != nil {
 		return false, err
 	}
-	if before.answers(way) {
+	if before.hasAnswerTo(way) {
 		return false, fmt.Errorf("its answer is given before it is typed: %w", before.Problem)
 	}
 	if err := w.typeWrong(ctx, t, way); err != nil {
@@ -216,7 +216,7 @@ func (w *wayTrial) awaitAnswer(ctx context.Context, t *Task, way Way) (st *Statu
 		if st, err = w.seat.Glance(ctx); err != nil {
 			return err
 		}
-		if st.doneOf(t) != nil || st.answers(way) {
+		if st.doneOf(t) != nil || st.hasAnswerTo(way) {
 			return nil
 		}
 		return errors.Join(errors.New("nothing says so"), st.Problem)
@@ -245,8 +245,8 @@ func (w *wayTrial) checkStaysUndone(ctx context.Context, t *Task, end <-chan tim
 	}
 }
 
-// answers tells whether a learner is told what a wrong way must be answered with.
-func (s *Status) answers(way Way) bool {
+// hasAnswerTo tells whether a learner is told what a wrong way must be answered with.
+func (s *Status) hasAnswerTo(way Way) bool {
 	isAnswer := errors.As(s.Problem, new(NotYet)) || errors.As(s.Problem, new(DeadEndError))
 	return isAnswer && strings.Contains(s.Problem.Error(), way.Says)
 }
