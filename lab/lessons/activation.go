@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -127,6 +128,10 @@ func (l *labsActivation) fetchVariable(from *lab.Lab, variable string) (any, err
 	switch variable {
 	case "runs":
 		return componentsRunning(ctx, from)
+	case "processes":
+		return runningProcesses(from.Host)
+	case "log":
+		return process.Tail(local.Site{Lab: from.State}.LogFile(local.ComponentCCM), maxLogLines)
 	case "own":
 		return from.OwnCCM()
 	case "calls":
@@ -188,6 +193,19 @@ func componentsRunning(ctx context.Context, l *lab.Lab) (map[string]any, error) 
 		out[c.Name] = c.State == cluster.StateRunning
 	}
 	return out, nil
+}
+
+// maxLogLines is how many lines of the CCM's log a condition is evaluated on.
+const maxLogLines = 1000
+
+// runningProcesses describes the processes of the lab's components.
+func runningProcesses(host process.Host) (any, error) {
+	running, err := host.Running()
+	out := map[string]any{}
+	for name, p := range running {
+		out[name] = map[string]any{"began": p.Started().Format(time.RFC3339Nano), "paused": p.Paused()}
+	}
+	return out, err
 }
 
 func fetchFromCloud(ctx context.Context, cloud *client.Client, variable string) (any, error) {

@@ -18,6 +18,10 @@ package lessons
 //	timeline
 //	        its entries, oldest first, each as e in Saw; only those of the lesson's own lab
 //	runs    which of the lab's components run: runs.ccm
+//	processes
+//	        the processes of these components: when one began, and whether a signal has
+//	        stopped it: processes.ccm.began, processes.ccm.paused
+//	log     the latest lines of the log of the lab's own CCM, where that is a process
 //	own     whether that CCM is the lab's own program
 //	e       in Saw the entry of the timeline, in Called the call
 //
@@ -41,7 +45,8 @@ import (
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
 	"roles", "rolebindings", "clusterroles", "clusterrolebindings",
-	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "timeline", "runs", "own",
+	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "timeline", "runs", "processes",
+	"log", "own",
 }
 
 // entryName is the variable with the entry of the timeline.

@@ -1,8 +1,10 @@
 package lessons
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -155,4 +160,34 @@ func TestTimelineVariable(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, is, e.What)
 	}
+}
+
+// A learner's own CCM is looked at, too, as it is now.
+func TestProcessesAndLogVariables(t *testing.T) {
+	l := &lab.Lab{State: state.InDir(t.TempDir(), "lab")}
+	l.Host.Lab = l.State.Path()
+	p, err := l.Host.Start(process.Spec{
+		Component: lab.ComponentManualCCM, Path: "/bin/sh", Args: []string{"-c", "echo lost; exec sleep 1000"},
+		LogFile: local.Site{Lab: l.State}.LogFile(local.ComponentCCM),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
+	speaks, err := newCELLanguage(nil)
+	require.NoError(t, err)
+	x, err := speaks.compileExpression(`processes['ccm-by-hand'].paused && log == ['lost']
+		&& timestamp(processes['ccm-by-hand'].began) > timestamp('2020-01-01T00:00:00Z')`)
+	require.NoError(t, err)
+	holds := func() bool {
+		is, err := x.evalBool(&labsActivation{ctx: t.Context(), labs: map[string]*lab.Lab{"": l}, have: map[string]any{}})
+		require.NoError(t, err)
+		return is
+	}
+	assert.False(t, holds())
+	require.Eventually(t, func() bool {
+		lines, err := process.Tail(p.LogFile, 1)
+		return err == nil && len(lines) == 1
+	}, time.Minute, 10*time.Millisecond)
+	assert.False(t, holds(), "it is not stopped")
+	require.NoError(t, p.Signal(syscall.SIGSTOP))
+	assert.Eventually(t, holds, time.Minute, 10*time.Millisecond)
 }
