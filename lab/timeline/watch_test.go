@@ -167,12 +167,14 @@ func TestCall(t *testing.T) {
 	log := timeline.Log{Start: zero}
 	made := log.Call(api.AuditEntry{
 		Time: at(5), Token: "ccm", Operation: "createLoadBalancer", Resource: &id, Status: 202,
-		DurationMilliseconds: 10, RequestID: "r",
+		DurationMilliseconds: 10, RequestID: "r", UserAgent: "ccm/v1",
 	})
 	assert.Equal(t, timeline.Entry{Time: at(4.99), Seconds: 4.99, Change: timeline.Change{
 		Source: timeline.SourceCall, Subject: "balancer/lb-1", What: "createLoadBalancer",
 		Detail: "POST /v1/load-balancers → 202", Caller: "ccm", ID: "lb-1",
-		Call: &timeline.Call{Method: "POST", Path: "/v1/load-balancers", Status: 202, Milliseconds: 10, RequestID: "r"},
+		Call: &timeline.Call{
+			Method: "POST", Path: "/v1/load-balancers", Status: 202, Milliseconds: 10, RequestID: "r", UserAgent: "ccm/v1",
+		},
 	}}, made, "before what it did")
 
 	read := log.Call(api.AuditEntry{

@@ -44,7 +44,7 @@ func OfCall(a api.AuditEntry) (time.Time, Change) {
 	id := api.ValueOf(a.Resource)
 	call := &Call{
 		Method: req.method, Path: req.path, Status: a.Status, Code: api.ValueOf(a.Code), Fault: api.ValueOf(a.Fault),
-		Milliseconds: a.DurationMilliseconds, RequestID: a.RequestID,
+		Milliseconds: a.DurationMilliseconds, RequestID: a.RequestID, UserAgent: a.UserAgent,
 	}
 	if begin, end := strings.Index(req.path, "{"), strings.Index(req.path, "}"); begin >= 0 && end > begin && id != "" {
 		call.Path = req.path[:begin] + id + req.path[end+1:]

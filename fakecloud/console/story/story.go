@@ -54,6 +54,8 @@ type Call struct {
 	Fault        string  `json:"fault,omitempty"`
 	Milliseconds float64 `json:"milliseconds"`
 	RequestID    string  `json:"requestId"`
+	// UserAgent is the calling program's name for itself.
+	UserAgent string `json:"userAgent"`
 }
 
 // Entry is one thing that happened.
