@@ -219,7 +219,7 @@ func TestAWrongWayFailsATestOfItsTask(t *testing.T) {
 
 // withoutWays are lessons that do not have all of their ways yet.
 var withoutWays = []string{
-	"routes", "client-address", "budget", "own-nodes", "own-balancers", "own-changes",
+	"routes", "client-address", "budget", "own-nodes", "own-changes",
 	"own-doubt", "own-routes",
 }
 
