@@ -219,18 +219,18 @@ func TestAWrongWayFailsATestOfItsTask(t *testing.T) {
 
 // withoutWays are lessons that do not have all of their ways yet.
 var withoutWays = []string{
-	"routes", "client-address", "budget", "own-nodes", "own-doubt",
+	"routes", "client-address", "budget", "own-nodes",
 }
 
 // Each task has two wrong ways, which say how they are answered, and another right one; and what is typed differs from
-// seat to seat.
+// seat to seat, except where the suite judges all tasks.
 func TestEveryTaskHasWays(t *testing.T) {
 	all, err := All()
 	require.NoError(t, err)
 	for _, l := range all {
-		hasAll := len(l.Values)+len(l.Choices) > 0
+		hasAll, varies := true, len(l.Values)+len(l.Choices) > 0
 		for _, task := range l.Tasks {
-			hasAll = hasAll && len(task.Ways.Wrong) >= 2 && len(task.Ways.Right) >= 1
+			hasAll = hasAll && len(task.Ways.Wrong) >= 2 && len(task.Ways.Right) >= 1 && (varies || len(task.tests) > 0)
 			for _, way := range task.Ways.Wrong {
 				hasAll = hasAll && way.Says+way.Fails != ""
 			}
