@@ -36,7 +36,7 @@ const (
 	ccmName = "cloud-controller-manager"
 	// ccmReplicas are two: one leads, one waits.
 	ccmReplicas = 2
-	ccmBound    = 90 * time.Second
+	ccmBound    = 2 * time.Minute
 )
 
 // StartCCM starts the program of UseCCM, else the Deployment.
@@ -61,15 +61,10 @@ func (c *Cluster) UseCCM(p *cluster.Program) error { return c.localSite().UseCCM
 // startDeployment loads the latest build of the CCM's image into every machine, applies the
 // Deployment, and returns when one replica is ready.
 func (c *Cluster) startDeployment(ctx context.Context) error {
-	machines, err := c.Machines(ctx)
-	if err != nil {
-		return err
-	}
-	var load errgroup.Group
-	for m := range machines {
-		load.Go(func() error { return c.loadImages(ctx, c.containerOf(m)) })
-	}
-	if err := load.Wait(); err != nil {
+	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
+	defer cancel()
+	// A machine may boot or stop meanwhile.
+	if err := cluster.Poll(ctx, "the CCM's image to be on all machines", c.loadImagesEverywhere); err != nil {
 		return err
 	}
 	files, err := c.ccmManifests()
@@ -83,8 +78,6 @@ func (c *Cluster) startDeployment(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
-	defer cancel()
 	return cluster.Poll(ctx, "a replica of the CCM to be ready; `lab logs ccm` says what it does", func(ctx context.Context) error {
 		d, err := client.AppsV1().Deployments(metav1.NamespaceSystem).Get(ctx, ccmName, metav1.GetOptions{})
 		if err == nil && (d.Status.ObservedGeneration < d.Generation || d.Status.ReadyReplicas == 0) {
@@ -92,6 +85,18 @@ func (c *Cluster) startDeployment(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+func (c *Cluster) loadImagesEverywhere(ctx context.Context) error {
+	machines, err := c.Machines(ctx)
+	if err != nil {
+		return err
+	}
+	var load errgroup.Group
+	for m := range machines {
+		load.Go(func() error { return c.loadImages(ctx, c.containerOf(m)) })
+	}
+	return load.Wait()
 }
 
 // ccmManifests are the CCM's configuration, its token, its Deployment and the

@@ -190,7 +190,7 @@ func (c *Cluster) loadImages(ctx context.Context, name string) error {
 	for _, tag := range []string{ccmImage, demoImage} {
 		want, err := image.ID(c.imageFile(tag))
 		if err != nil {
-			return err
+			return cluster.Permanent(err)
 		}
 		have, err := c.engine.execIn(
 			ctx, name, nil, "crictl", "inspecti", "--output", "go-template", "--template", "{{.status.id}}",

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
@@ -234,7 +235,23 @@ func deleteRemains(ctx context.Context, lab *state.Lab) (ended int, err error) {
 	return 0, nil
 }
 
+// deleteMarked deletes what carries the label of the lab in a folder. It tries for a while: a container that was being
+// created or removed when it began keeps the lab's network.
 func deleteMarked(ctx context.Context, e engine, dir string) (ended int, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, deleteBound, fmt.Errorf("gave up after %s", deleteBound))
+	defer cancel()
+	err = cluster.Poll(ctx, "the lab's containers, network and volume to be deleted", func(ctx context.Context) error {
+		n, err := tryDeleteMarked(ctx, e, dir)
+		ended += n
+		return err
+	})
+	return ended, err
+}
+
+// deleteBound is far longer than it takes an engine to delete some containers.
+const deleteBound = time.Minute
+
+func tryDeleteMarked(ctx context.Context, e engine, dir string) (ended int, err error) {
 	mark := labelLab + "=" + dir
 	containers, err := e.listLabelled(ctx, mark)
 	if err != nil {
