@@ -296,26 +296,35 @@ func (l *Lesson) Tests() []string {
 	return slices.Compact(tests)
 }
 
-// runSuite compiles the CCM in a folder and has a trial of it, when it is this seat's turn.
+// runSuite has a trial of the CCM in a folder when it is this seat's turn. The CCM is compiled while the trial's labs
+// start.
 func (s *Seat) runSuite(ctx context.Context, folder string, trial suite.Trial) (suite.Verdict, error) {
 	leave, err := seatsQueue().enter(ctx, trial.Tell)
 	if err != nil {
 		return suite.Verdict{}, err
 	}
 	defer leave()
-	trial.Tell("compiling " + folder)
 	w, err := findToolchain()
 	if err != nil {
 		return suite.Verdict{}, err
 	}
-	path, err := w.buildCCM(ctx, folder)
-	if err != nil && ctx.Err() == nil {
-		return suite.Verdict{Said: err.Error()}, nil
+	trial.Tell(fmt.Sprintf("compiling %s, for %d tests of the conformance suite", folder, len(trial.Tests)))
+	trying, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var failed error
+	compiled := make(chan struct{})
+	go func() {
+		defer close(compiled)
+		if failed = w.buildCCM(trying, folder); failed != nil {
+			cancel()
+		}
+	}()
+	trial.Labs, trial.Program = s.SuiteLabs, &program.CCM{Path: filepath.Join(folder, suiteBinary), Args: ownCCMArgs}
+	trial.AwaitProgram = func() { <-compiled }
+	verdict, err := trial.Run(trying)
+	<-compiled
+	if failed != nil && ctx.Err() == nil {
+		return suite.Verdict{Said: failed.Error()}, nil
 	}
-	if err != nil {
-		return suite.Verdict{}, err
-	}
-	trial.Tell(fmt.Sprintf("running %d tests of the conformance suite", len(trial.Tests)))
-	trial.Labs, trial.Program = s.SuiteLabs, &program.CCM{Path: path, Args: ownCCMArgs}
-	return trial.Run(ctx)
+	return verdict, err
 }

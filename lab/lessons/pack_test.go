@@ -78,7 +78,7 @@ func TestAWorkshopOfABundle(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(text), 0o644))
 	}
 	write("package main\n\nfunc main() { undefined() }\n")
-	_, err = w.buildCCM(ctx, folder)
+	err = w.buildCCM(ctx, folder)
 	require.ErrorContains(t, err, "main.go:3:15: undefined: undefined")
 	write("package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Printf(\"%d\\n\", 1) }\n")
 	out, err := goRun(folder, "build")

@@ -185,18 +185,17 @@ const buildTimeout = 15 * time.Minute
 // changes.
 const suiteBinary = "." + ownCCMDir
 
-// buildCCM compiles the CCM in a folder for the suite. The error has the compiler's
-// output.
-func (t *toolchain) buildCCM(ctx context.Context, folder string) (program string, err error) {
+// buildCCM compiles the CCM in a folder for the suite, as suiteBinary. The error has the
+// compiler's output.
+func (t *toolchain) buildCCM(ctx context.Context, folder string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("gave up after %s", buildTimeout))
 	defer cancel()
-	program = filepath.Join(folder, suiteBinary)
-	cmd := exec.CommandContext(ctx, t.goCommand, "build", "-o", program, ".")
+	cmd := exec.CommandContext(ctx, t.goCommand, "build", "-o", suiteBinary, ".")
 	cmd.Dir, cmd.Env = folder, lab.Environ(os.Environ(), t.env)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf(
+		return fmt.Errorf(
 			"%s does not compile: %w\n%s", folder, cmp.Or(context.Cause(ctx), err), strings.TrimSpace(string(out)),
 		)
 	}
-	return program, nil
+	return nil
 }

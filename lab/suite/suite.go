@@ -47,6 +47,9 @@ type Options struct {
 	Driver *Driver
 	// Program is the CCM; nil is the lab's own.
 	Program *program.CCM
+	// AwaitProgram, unless nil, returns when Program is there; the lab is started meanwhile. Where that fails, the
+	// context of Run is to be cancelled.
+	AwaitProgram func()
 	// Dialect is that of Program, a CCM of another cloud; "" is none.
 	Dialect string
 	// addressNames tells that it resolves the names of load balancers' addresses.
@@ -239,6 +242,9 @@ func (o Options) runOnLab(
 	}
 	if !o.Keep {
 		defer func() { _, downErr = lifecycle.Down(context.WithoutCancel(ctx), name) }()
+	}
+	if o.AwaitProgram != nil {
+		o.AwaitProgram()
 	}
 	if report, err = o.runTests(ctx, l, queue); report == nil {
 		queue.Missing()

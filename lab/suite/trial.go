@@ -24,9 +24,10 @@ type Trial struct {
 	// Name is the name of the first lab. Labs that an earlier trial of this name has
 	// left are taken down first.
 	Name string
-	// Labs is as in Options.
-	Labs    int
-	Program *program.CCM
+	// Labs, Program and AwaitProgram are as in Options.
+	Labs         int
+	Program      *program.CCM
+	AwaitProgram func()
 	// Tests are to be run, by ID; First are those to begin with.
 	Tests, First []string
 	// Bound is the longest that any test may take; 0 is what each allows.
@@ -80,7 +81,7 @@ func (t Trial) suiteOptions(still *progressReminder) Options {
 	}
 	ended, early := 0, earlyFindings{tell: t.Tell}
 	return Options{
-		Name: t.Name, Labs: t.Labs, Program: t.Program, First: t.First,
+		Name: t.Name, Labs: t.Labs, Program: t.Program, AwaitProgram: t.AwaitProgram, First: t.First,
 		Options: conformance.Options{
 			Implementation: conformance.Implementation{Claims: claims}, RequiredOnly: true, Bound: t.Bound,
 			Overdue: early.add, Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
