@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -126,6 +128,8 @@ func (l *labsActivation) fetchVariable(from *lab.Lab, variable string) (any, err
 		return listObjects(ctx, kube, path)
 	}
 	switch variable {
+	case "logs":
+		return podLogs(ctx, from)
 	case "runs":
 		return componentsRunning(ctx, from)
 	case "processes":
@@ -171,6 +175,27 @@ func listObjects(ctx context.Context, kube kubernetes.Interface, path string) (m
 		namespace, _ := fieldAt(o, "metadata", "namespace").(string)
 		name, _ := fieldAt(o, "metadata", "name").(string)
 		out[keyOf(namespace, name)] = o
+	}
+	return out, nil
+}
+
+// podLogs returns the latest lines of the pods in namespace "default". A pod whose container has not started has none.
+func podLogs(ctx context.Context, l *lab.Lab) (map[string]any, error) {
+	kube, err := l.Cluster.Operator()
+	if err != nil {
+		return nil, err
+	}
+	api := kube.CoreV1().Pods(corev1.NamespaceDefault)
+	pods, err := api.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{}
+	for _, p := range pods.Items {
+		lines, err := api.GetLogs(p.Name, &corev1.PodLogOptions{TailLines: new(int64(200))}).DoRaw(ctx)
+		if err == nil {
+			out[p.Name] = string(lines)
+		}
 	}
 	return out, nil
 }

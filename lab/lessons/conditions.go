@@ -17,6 +17,7 @@ package lessons
 //	        the lesson's own lab, and without the calls that the lab itself makes
 //	timeline
 //	        its entries, oldest first, each as e in Saw; only those of the lesson's own lab
+//	logs    the latest lines of each pod's log in namespace "default", by pod
 //	runs    which of the lab's components run: runs.ccm
 //	processes
 //	        the processes of these components: when one began, and whether a signal has
@@ -45,7 +46,7 @@ import (
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
 	"roles", "rolebindings", "clusterroles", "clusterrolebindings",
-	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "timeline", "runs", "processes",
+	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "timeline", "logs", "runs", "processes",
 	"log", "own",
 }
 
