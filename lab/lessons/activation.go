@@ -148,7 +148,7 @@ func (l *labsActivation) fetchVariable(from *lab.Lab, variable string) (any, err
 		return asJSON(entries)
 	}
 	caller := cluster.CallerLab
-	if variable == "faults" { // They are shown to admins only.
+	if variable == "faults" || variable == "tokens" { // They are shown to admins only.
 		caller = cluster.CallerOperator
 	}
 	cloud, err := from.Cluster.Cloud().Client(caller)
@@ -244,6 +244,13 @@ func fetchFromCloud(ctx context.Context, cloud *client.Client, variable string) 
 	case "faults":
 		all, err := cloud.ListFaults(ctx)
 		return mapByKey(all, err, func(f api.Fault) string { return f.ID })
+	case "tokens":
+		own, err := cloud.Project(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all, err := cloud.ListTokens(ctx, own.ID)
+		return mapByKey(all, err, func(t api.Token) string { return t.Name })
 	case "balancers":
 		all, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 		return mapByKey(all, err, balancerKey)

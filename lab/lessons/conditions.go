@@ -7,7 +7,7 @@ package lessons
 //	nodes, pods, services, deployments, configmaps, leases, roles, rolebindings, clusterroles,
 //	clusterrolebindings
 //	        by name, with "NAMESPACE/" before it outside of namespace "default"
-//	instances, routes, faults
+//	instances, routes, faults, tokens
 //	        the cloud's, by name, and faults by ID
 //	balancers
 //	        the cloud's, by the key of their Service in services
@@ -46,8 +46,8 @@ import (
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
 	"roles", "rolebindings", "clusterroles", "clusterrolebindings",
-	"instances", "routes", "faults", "balancers", "stats", "spent", "calls", "timeline", "logs", "runs", "processes",
-	"log", "own",
+	"instances", "routes", "faults", "tokens", "balancers", "stats", "spent", "calls", "timeline", "logs", "runs",
+	"processes", "log", "own",
 }
 
 // entryName is the variable with the entry of the timeline.
