@@ -142,7 +142,7 @@ func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.R
 		if err := o.Driver.Check(); err != nil {
 			return nil, err
 		}
-	case o.Program != nil:
+	case o.Program != nil && o.AwaitProgram == nil:
 		if err := o.Program.Check(); err != nil {
 			return nil, err
 		}
