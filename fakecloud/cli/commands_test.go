@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"flag"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 // allCommands are all commands except those that cobra adds.
@@ -44,6 +48,31 @@ func unreachableCloud(t *testing.T) {
 	t.Setenv("FAKECLOUD_URL", "http://127.0.0.1:1")
 	t.Setenv("FAKECLOUD_TOKEN_FILE", filepath.Join(t.TempDir(), "token"))
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
+}
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// What a command's help says changes on purpose only.
+func TestHelpIsAsItWas(t *testing.T) {
+	for _, name := range []string{"FAKECLOUD_URL", "FAKECLOUD_TOKEN_FILE", "FAKECLOUD_CA_FILE"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("XDG_STATE_HOME", "/state")
+	var all strings.Builder
+	for _, cmd := range allCommands(t) {
+		if cmd.HasParent() {
+			cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = true }) // The root's help has them.
+		}
+		cmd.SetOut(&all)
+		all.WriteString("=== " + cmd.CommandPath() + "\n")
+		require.NoError(t, cmd.Help())
+	}
+	const file = "testdata/help.txt"
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(all.String()), 0o644))
+	}
+	want := must.Do(os.ReadFile(file))(t)
+	assert.Equal(t, string(want), all.String(), "if it gets better: go test ./fakecloud/cli -run TestHelpIsAsItWas -update")
 }
 
 func TestEveryCommandHasHelp(t *testing.T) {
