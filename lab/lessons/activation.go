@@ -3,7 +3,9 @@ package lessons
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -135,7 +137,11 @@ func (l *labsActivation) fetchVariable(from *lab.Lab, variable string) (any, err
 	case "processes":
 		return runningProcesses(from.Host)
 	case "log":
-		return process.Tail(local.Site{Lab: from.State}.LogFile(local.ComponentCCM), maxLogLines)
+		lines, err := process.Tail(local.Site{Lab: from.State}.LogFile(local.ComponentCCM), maxLogLines)
+		if errors.Is(err, fs.ErrNotExist) { // The CCM was never started.
+			err = nil
+		}
+		return lines, err
 	case "own":
 		return from.OwnCCM()
 	case "calls":

@@ -191,3 +191,14 @@ func TestProcessesAndLogVariables(t *testing.T) {
 	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	assert.Eventually(t, holds, time.Minute, 10*time.Millisecond)
 }
+
+func TestLogBeforeTheFirstStart(t *testing.T) {
+	speaks, err := newCELLanguage(nil)
+	require.NoError(t, err)
+	x, err := speaks.compileExpression("log.size() == 0")
+	require.NoError(t, err)
+	l := &lab.Lab{State: state.InDir(t.TempDir(), "lab")}
+	is, err := x.evalBool(&labsActivation{ctx: t.Context(), labs: map[string]*lab.Lab{"": l}, have: map[string]any{}})
+	require.NoError(t, err)
+	assert.True(t, is)
+}
