@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const lastStep = 6
+const lastStep = 7
 
 func TestStepsOfASource(t *testing.T) {
 	const text = "a\n// step 1\nb\n// step 3\nc\n// end\n// before\n// d\n// end\ne\n"
@@ -54,8 +54,8 @@ func TestStepsOfTheCCM(t *testing.T) {
 		}
 	}
 	assert.Len(
-		t, unwritten, 1+2+4+3+2,
-		"main stays; provider and routes change in step 6, instances in 1, 2 and 5, balancers in 3 and 4",
+		t, unwritten, 2+3+4+3+2,
+		"main changes in step 7, provider in 6 and 7, routes in 6, instances in 1, 2 and 5, balancers in 3 and 4",
 	)
 }
 

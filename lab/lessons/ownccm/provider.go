@@ -4,8 +4,15 @@ package main
 // that a cloud may have this one has.
 
 import (
+	// step 7
+	"errors"
+	// end
 	"fmt"
-	"os"
+	// step 7
+	"io"
+	// before
+	// "os"
+	// end
 
 	cloudprovider "k8s.io/cloud-provider"
 	"sigs.k8s.io/yaml"
@@ -46,8 +53,18 @@ type provider struct {
 	cluster string
 }
 
-func newProvider(configFile, cluster string) (*provider, error) {
-	data, err := os.ReadFile(configFile)
+// step 7
+
+// newProvider is a cloudprovider.Factory. The configuration is nil without --cloud-config.
+func newProvider(configuration io.Reader) (cloudprovider.Interface, error) {
+	if configuration == nil {
+		return nil, errors.New("--cloud-config is missing")
+	}
+	data, err := io.ReadAll(configuration)
+	// before
+	// func newProvider(configFile, cluster string) (*provider, error) {
+	// 	data, err := os.ReadFile(configFile)
+	// end
 	if err != nil {
 		return nil, fmt.Errorf("--cloud-config: %w", err)
 	}
@@ -58,12 +75,16 @@ func newProvider(configFile, cluster string) (*provider, error) {
 		CAFile    string `json:"caFile"`
 	}
 	if err := yaml.UnmarshalStrict(data, &config); err != nil {
-		return nil, fmt.Errorf("%s: %w", configFile, err)
+		return nil, fmt.Errorf("--cloud-config: %w", err)
 	}
 	cloud, err := client.New(
 		client.Config{URL: config.URL, TokenFile: config.TokenFile, CAFile: config.CAFile, UserAgent: "my-ccm"},
 	)
-	return &provider{cloud: cloud, project: config.Project, cluster: cluster}, err
+	// step 7
+	return &provider{cloud: cloud, project: config.Project}, err
+	// before
+	// return &provider{cloud: cloud, project: config.Project, cluster: cluster}, err
+	// end
 }
 
 // step 6
@@ -80,7 +101,12 @@ func (p *provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan stru
 func (p *provider) ProviderName() string { return providerName }
 
 // HasClusterID implements cloudprovider.Interface.
-func (p *provider) HasClusterID() bool { return true }
+// step 7
+func (p *provider) HasClusterID() bool { return p.cluster != "" }
+
+// before
+// func (p *provider) HasClusterID() bool { return true }
+// end
 
 // InstancesV2 implements cloudprovider.Interface: see instances.go.
 func (p *provider) InstancesV2() (cloudprovider.InstancesV2, bool) { return p, true }
