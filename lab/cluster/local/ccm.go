@@ -192,7 +192,7 @@ func (s Site) StopCCM(ctx context.Context) error {
 // exits whenever it loses its lease, after a laptop's sleep for one.
 func (s Site) KeepCCM(ctx context.Context, spec process.Spec, log *slog.Logger) error {
 	return Keeper{
-		Mark: s.ccmMark(), Log: log,
+		Mark: s.ccmMark(), Log: log, Delay: restartDelay,
 		Running: func() (*process.Process, error) {
 			running, err := s.Host.Running()
 			return running[ComponentCCM], err
@@ -235,6 +235,8 @@ type Keeper struct {
 	Running func() (*process.Process, error) // nil if it does not run
 	Start   func() (*process.Process, error)
 	Log     *slog.Logger
+	// Delay is how long a process that ended stays away at first.
+	Delay time.Duration
 }
 
 // Run works until ctx ends, and then leaves the process as it is. The restart delay
@@ -248,7 +250,7 @@ func (k Keeper) Run(ctx context.Context) error {
 	if err := watcher.Add(filepath.Dir(k.Mark)); err != nil {
 		return err
 	}
-	delay := restartDelay
+	delay := k.Delay
 	for ctx.Err() == nil {
 		began := time.Now()
 		p, err := k.findOrStart(ctx)
@@ -256,7 +258,7 @@ func (k Keeper) Run(ctx context.Context) error {
 			k.Log.Error("keeping the CCM running", "error", err)
 		}
 		if p == nil && err == nil { // Not wanted.
-			delay = restartDelay
+			delay = k.Delay
 			k.waitForMark(ctx, watcher)
 			continue
 		}
@@ -264,16 +266,33 @@ func (k Keeper) Run(ctx context.Context) error {
 			return nil
 		}
 		if time.Since(began) > healthyRun {
-			delay = restartDelay
+			delay = k.Delay
 		}
 		k.Log.Info("the CCM ended", "again", k.isWanted(), "after", delay)
-		select {
-		case <-ctx.Done():
-		case <-time.After(delay):
+		if k.waitForRestart(ctx, watcher, delay) {
+			delay = k.Delay
+		} else {
+			delay = min(2*delay, maxDelay)
 		}
-		delay = min(2*delay, maxDelay)
 	}
 	return nil
+}
+
+// waitForRestart waits for a delay. It returns true at once if somebody stops or starts the process by its mark.
+func (k Keeper) waitForRestart(ctx context.Context, w *fsnotify.Watcher, delay time.Duration) (byMark bool) {
+	over := time.After(delay)
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-over:
+			return false
+		case e := <-w.Events:
+			if e.Name == k.Mark {
+				return true
+			}
+		}
+	}
 }
 
 func (k Keeper) isWanted() bool {

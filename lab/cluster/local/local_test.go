@@ -112,6 +112,7 @@ func TestKeeper(t *testing.T) {
 	}
 	k := Keeper{
 		Mark: filepath.Join(host.Lab, "ccm.wanted"), Running: running, Log: slog.New(slog.DiscardHandler),
+		Delay: restartDelay,
 		Start: func() (*process.Process, error) {
 			return host.Start(process.Spec{
 				Component: "ccm", Path: "/bin/sleep", Args: []string{"1000"},
@@ -148,6 +149,18 @@ func TestKeeper(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 	assert.NotZero(t, pid(), "an agent that ends leaves it running")
+
+	k.Delay = time.Hour
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { done <- k.Run(ctx) }()
+	second, err := running()
+	require.NoError(t, err)
+	require.NoError(t, process.Stop(t.Context(), 0, second))
+	require.NoError(t, os.Remove(k.Mark))
+	require.NoError(t, os.WriteFile(k.Mark, nil, 0o600))
+	until("it to start without the delay, as somebody starts it anew", func() bool { return pid() != 0 })
+	cancel()
+	require.NoError(t, <-done)
 }
 
 func newSite(t *testing.T) Site {
