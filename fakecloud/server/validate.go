@@ -277,10 +277,11 @@ func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
 	}
 	// An unknown property is reported for its parent. The property itself offends.
 	var unknown string
-	if n, err := fmt.Sscanf(e.Reason, "property %q is unsupported", &unknown); n == 1 && err == nil {
+	_, err := fmt.Sscanf(e.Reason, "property %q is unsupported", &unknown)
+	if err == nil { // Else it may be set all the same: "property %q is missing" begins alike.
 		path = append(slices.Clone(path), unknown)
 	}
-	message := schemaMessage(e, unknown != "")
+	message := schemaMessage(e, err == nil)
 	if len(path) == 0 {
 		return cloud.Field{Path: at, Message: message}
 	}
