@@ -252,14 +252,14 @@ func (k Keeper) Run(ctx context.Context) error {
 	}
 	delay := k.Delay
 	for ctx.Err() == nil {
-		began := time.Now()
+		began, marked := time.Now(), k.markedAt()
 		p, err := k.findOrStart(ctx)
 		if err != nil {
 			k.Log.Error("keeping the CCM running", "error", err)
 		}
 		if p == nil && err == nil { // Not wanted.
 			delay = k.Delay
-			k.waitForMark(ctx, watcher)
+			k.waitForMark(ctx, watcher, k.isWanted, nil)
 			continue
 		}
 		if p != nil && p.Wait(ctx) != nil {
@@ -269,7 +269,9 @@ func (k Keeper) Run(ctx context.Context) error {
 			delay = k.Delay
 		}
 		k.Log.Info("the CCM ended", "again", k.isWanted(), "after", delay)
-		if k.waitForRestart(ctx, watcher, delay) {
+		// Whoever stops it, or starts it anew, does not wait.
+		changed := func() bool { return !k.markedAt().Equal(marked) }
+		if k.waitForMark(ctx, watcher, changed, time.After(delay)) {
 			delay = k.Delay
 		} else {
 			delay = min(2*delay, maxDelay)
@@ -278,27 +280,16 @@ func (k Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// waitForRestart waits for a delay. It returns true at once if somebody stops or starts the process by its mark.
-func (k Keeper) waitForRestart(ctx context.Context, w *fsnotify.Watcher, delay time.Duration) (byMark bool) {
-	over := time.After(delay)
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-over:
-			return false
-		case e := <-w.Events:
-			if e.Name == k.Mark {
-				return true
-			}
-		}
+// markedAt is when the mark was made; zero without one.
+func (k Keeper) markedAt() time.Time {
+	info, err := os.Stat(k.Mark)
+	if err != nil {
+		return time.Time{}
 	}
+	return info.ModTime()
 }
 
-func (k Keeper) isWanted() bool {
-	_, err := os.Stat(k.Mark)
-	return err == nil
-}
+func (k Keeper) isWanted() bool { return !k.markedAt().IsZero() }
 
 // findOrStart returns the process, started if need be; nil if it is not wanted.
 func (k Keeper) findOrStart(ctx context.Context) (*process.Process, error) {
@@ -316,14 +307,18 @@ func (k Keeper) findOrStart(ctx context.Context) (*process.Process, error) {
 	return p, nil
 }
 
-func (k Keeper) waitForMark(ctx context.Context, w *fsnotify.Watcher) {
-	for !k.isWanted() {
+// waitForMark waits until is says that the mark is so. It returns false if ctx ends before, or the time is over.
+func (k Keeper) waitForMark(ctx context.Context, w *fsnotify.Watcher, is func() bool, over <-chan time.Time) bool {
+	for !is() {
 		select {
 		case <-w.Events:
 		case err := <-w.Errors:
 			k.Log.Error("watching for the CCM's mark", "error", err)
+		case <-over:
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
+	return true
 }
