@@ -178,9 +178,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r.recorder.OnStep = o.Step
 	ccm.beginStep = r.recorder.BeginStep
 	watching, stopWatching := context.WithCancel(ctx)
-	go r.standstill.watch(watching, kube)
+	var watch sync.WaitGroup
+	watch.Go(func() { r.standstill.watch(watching, kube, "conformance-"+r.suite.runID) })
 	err = r.runQueue(ctx)
 	stopWatching()
+	watch.Wait()
 	r.report.Timelines = r.recorder.Close()
 	if err != nil {
 		r.report.Unfinished = err.Error()
