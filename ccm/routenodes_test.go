@@ -74,8 +74,8 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 	c.calls = append(c.calls, "create "+r.Name+" to "+r.InstanceID)
 	c.made++
 	created := api.Route{
-		ID: fmt.Sprint("r-made-", c.made), Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
-		State: api.RouteActive, Tags: *r.Tags, Version: 1,
+		Metadata:    api.Metadata{ID: fmt.Sprint("r-made-", c.made), Name: r.Name, Tags: *r.Tags, Version: 1},
+		Destination: r.Destination, InstanceID: r.InstanceID, State: api.RouteActive,
 	}
 	c.routes = append(c.routes, created)
 	return &created, nil

@@ -190,7 +190,7 @@ func balancer(id, service string, version int64) api.LoadBalancer {
 }
 
 func route(id string, version int64) api.Route {
-	return api.Route{ID: id, Version: version, Tags: api.Tags{"cluster": "lab"}}
+	return api.Route{Metadata: api.Metadata{ID: id, Version: version, Tags: api.Tags{"cluster": "lab"}}}
 }
 
 // harness is a cache of a fake cloud, in a synctest bubble.

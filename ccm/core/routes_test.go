@@ -36,10 +36,10 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 // route is what CreateRoute makes for node-1.
 func route(change ...func(*api.Route)) api.Route {
 	r := api.Route{
-		ID: "r-1", Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
-		State: api.RouteActive, Version: 1, Tags: api.Tags{
+		Metadata: api.Metadata{ID: "r-1", Name: "node-1-10.244.1.0-24", Version: 1, Tags: api.Tags{
 			contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-1",
-		},
+		}},
+		Destination: "10.244.1.0/24", InstanceID: "i-1", State: api.RouteActive,
 	}
 	for _, c := range change {
 		c(&r)

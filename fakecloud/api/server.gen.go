@@ -2350,43 +2350,17 @@ type Role string
 //
 // Example: {"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","serial":45,"state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Route struct {
-	CreatedAt time.Time `json:"createdAt"`
-
+	Metadata
 	// Destination Example: 10.244.1.0/24
 	Destination string `json:"destination"`
-
-	// ID Example: r-01jd3n8x4b6q
-	ID string `json:"id"`
-
 	// InstanceID The next hop. It may be gone; the route then stays a blackhole until it is deleted.
 	InstanceID string `json:"instanceId"`
-
-	// Name Example: node-1
-	Name string `json:"name"`
-
 	// NetworkID Its instance's. It may be gone.
 	NetworkID string `json:"networkId"`
-	Project   string `json:"project"`
-
-	// Serial A number that no other resource or operation of this cloud has or had, whatever
-	// was deleted, or restored from a snapshot.
-	//
-	//
-	// Example: 42
-	Serial Serial `json:"serial"`
-
 	// State A route is a blackhole while its instance is not running.
 	State RouteState `json:"state"`
-
 	// StateReason Example: instance is stopped
-	StateReason *string `json:"stateReason,omitempty"`
-
-	// Tags Example: {"cluster":"lab"}
-	Tags      Tags      `json:"tags"`
-	UpdatedAt time.Time `json:"updatedAt"`
-
-	// Version Grows with every change.
-	Version int64 `json:"version"`
+	StateReason string `json:"stateReason,omitempty"`
 }
 
 // RouteCreate Example: {"destination":"10.244.1.0/24","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","tags":{"cluster":"lab"}}
@@ -2933,23 +2907,9 @@ type ListTokensParams struct {
 	PageToken *string `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
-// ListRoutesParams defines parameters for ListRoutes.
-type ListRoutesParams struct {
-	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
-	Name *Name `form:"name,omitempty" json:"name,omitempty"`
-
-	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
-	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
-
-	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
-	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// PageToken `nextPageToken` of the page before. Opaque.
-	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
-}
-
 // ServerInterface has a method for each operation. Parameters of reads are read for it. Those of
-// changes are headers and waits that many operations share, which the server reads by itself.
+// changes are headers and waits that many operations share, which the server reads by itself. Operations
+// with x-kind are the same for several kinds of resources, and are not here.
 type ServerInterface interface {
 	GetDocs(w http.ResponseWriter, r *http.Request)
 	GetHealth(w http.ResponseWriter, r *http.Request)
@@ -3021,11 +2981,6 @@ type ServerInterface interface {
 	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
 	GetQuotas(w http.ResponseWriter, r *http.Request)
 	ListRegions(w http.ResponseWriter, r *http.Request)
-	ListRoutes(w http.ResponseWriter, r *http.Request, params ListRoutesParams)
-	CreateRoute(w http.ResponseWriter, r *http.Request)
-	DeleteRoute(w http.ResponseWriter, r *http.Request, id RouteID)
-	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
-	UpdateRoute(w http.ResponseWriter, r *http.Request, id RouteID)
 	ListSnapshots(w http.ResponseWriter, r *http.Request)
 	CreateSnapshot(w http.ResponseWriter, r *http.Request)
 	DeleteSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
@@ -3303,29 +3258,6 @@ func RegisterHandlers(
 	router.HandleFunc("/v1/addresses/{id}/detach", func(w http.ResponseWriter, r *http.Request) {
 		handler.DetachAddress(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
-	router.HandleFunc("/v1/routes", func(w http.ResponseWriter, r *http.Request) {
-		read := parameters{query: r.URL.Query(), header: r.Header}
-		var params ListRoutesParams
-		read.readQuery("name", false, "string", "", &params.Name)
-		read.readQuery("tag", false, "array", "", &params.Tag)
-		read.readQuery("limit", false, "integer", "", &params.Limit)
-		read.readQuery("pageToken", false, "string", "", &params.PageToken)
-		if read.err != nil {
-			refuse(w, r, read.err)
-			return
-		}
-		handler.ListRoutes(w, r, params)
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/routes", handler.CreateRoute).Methods(http.MethodPost)
-	router.HandleFunc("/v1/routes/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteRoute(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodDelete)
-	router.HandleFunc("/v1/routes/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetRoute(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/routes/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateRoute(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/operations", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
 		var params ListOperationsParams

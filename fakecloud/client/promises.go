@@ -68,6 +68,12 @@ func findMissingField(decoded reflect.Value, value any) *incompleteError {
 	object, _ := value.(map[string]any)
 	for i := range decoded.NumField() {
 		field := decoded.Type().Field(i)
+		if field.Anonymous { // Its fields stand beside the others.
+			if missing := findMissingField(decoded.Field(i), value); missing != nil {
+				return missing
+			}
+			continue
+		}
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 		switch below := object[name]; {
 		case below != nil:

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -59,7 +60,7 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 		return nil
 	}
 	forwarder := LoadBalancer{
-		Metadata: Metadata{ID: id}, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
+		Metadata: Metadata{Metadata: api.Metadata{ID: id}}, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
 	}
 	c.markForwarding(forwarder)
 	failure, err := c.applyForwarding(ctx, forwarder)

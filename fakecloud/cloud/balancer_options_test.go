@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -94,7 +95,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, 40_000, f.ConnectionLimit)
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
 	stored := must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
-	assert.Equal(t, map[string]string{"a": "b"}, stored.Tags)
+	assert.Equal(t, api.Tags{"a": "b"}, stored.Tags)
 	assert.Equal(
 		t, balancerOptions{LargeBalancer, ProxyBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions(),
 	)

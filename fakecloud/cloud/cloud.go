@@ -18,6 +18,7 @@ import (
 
 	"github.com/jonboulle/clockwork"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -75,6 +76,8 @@ type Config struct {
 // Cloud is the simulated cloud. It is safe for concurrent use. Its transitions happen
 // while Run runs.
 type Cloud struct {
+	Routes Kind[Route, api.RouteCreate]
+
 	cfg     Config
 	store   *store.Store
 	clock   clockwork.Clock
@@ -158,6 +161,7 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	cfg.DataPlane.Notify(c.queueCondition)
 	ctx := context.Background()
+	c.Routes = c.routes()
 	return c, errors.Join(
 		c.snapshots.removePartial(),
 		c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) }),

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -524,16 +525,16 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	q := must.Do(c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"}))(t)
 	in := newInstance(t, c, p, InstanceSpec{})
 	theirs := must.First(c.CreateInstance(t.Context(), q, InstanceSpec{}))(t)
-	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
-	r := must.First(c.CreateRoute(t.Context(), p, spec))(t)
-	requireRefusedAt(t, UnknownInstance, "instanceId")(c.CreateRoute(t.Context(), q, spec))
-	spec.Instance = theirs.ID
-	other := must.First(c.CreateRoute(t.Context(), q, spec))(t, "the same name and destination as in another project")
-	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
-	requireRefused(t, NotFound)(c.GetRoute(t.Context(), q, r.ID))
-	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))
+	spec := api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID}
+	r := must.First(c.Routes.Create(t.Context(), p, spec))(t)
+	requireRefusedAt(t, UnknownInstance, "instanceId")(c.Routes.Create(t.Context(), q, spec))
+	spec.InstanceID = theirs.ID
+	other := must.First(c.Routes.Create(t.Context(), q, spec))(t, "the same name and destination as in another project")
+	assert.Equal(t, api.Tags{"owner": "q"}, other.Tags)
+	requireRefused(t, NotFound)(c.Routes.Get(t.Context(), q, r.ID))
+	requireCode(t, NotFound, c.Routes.Delete(t.Context(), q, r.ID))
 	for _, destination := range []string{"10.0.0.1/24", "fd00::/64", "10.1.0.0"} {
-		spec := RouteSpec{Name: "b", Destination: destination, Instance: in.ID}
-		requireRefusedAt(t, InvalidRequest, "destination")(c.CreateRoute(t.Context(), p, spec))
+		spec := api.RouteCreate{Name: "b", Destination: destination, InstanceID: in.ID}
+		requireRefusedAt(t, InvalidRequest, "destination")(c.Routes.Create(t.Context(), p, spec))
 	}
 }

@@ -447,5 +447,5 @@ func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id s
 
 func tagsOf[T resource](ctx context.Context, c *Cloud, p Project, id string) (map[string]string, error) {
 	r, err := getResource[T](ctx, c, p, id)
-	return any(&r).(changeable).metadata().Tags, err
+	return any(&r).(changeable).Meta().Tags, err
 }

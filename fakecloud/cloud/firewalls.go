@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -69,10 +70,10 @@ func (c *Cloud) CreateFirewall(ctx context.Context, p Project, spec FirewallSpec
 			spec.Name = "firewall-" + c.random.letters(6)
 		}
 		f := Firewall{
-			Metadata: Metadata{
+			Metadata: Metadata{Metadata: api.Metadata{
 				Project: p.ID, Name: spec.Name, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
 				CreatedAt: tx.now, UpdatedAt: tx.now,
-			},
+			}},
 			Instances: spec.Instances, Rules: spec.Rules, Records: spec.Records,
 		}
 		if err := checkFirewall(ctx, tx.Tx, p, f, nil); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -333,10 +334,10 @@ func (w *world) check() {
 	w.checkUsage()
 	w.checkNetworks()
 	w.checkOperations()
-	routes := must.First(w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500}))(w.t)
+	routes := must.First(w.cloud.Routes.List(ctx, w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, routes, len(w.routes))
 	for _, r := range routes {
-		require.Equal(w.t, w.routes[r.ID], modelRoute{r.Name, r.Destination.String(), r.Instance})
+		require.Equal(w.t, w.routes[r.ID], modelRoute{r.Name, r.Destination, r.InstanceID})
 		require.Equal(w.t, w.routeState(r.ID), fmt.Sprintf("%s %s", r.State, r.StateReason))
 	}
 }
@@ -676,8 +677,8 @@ func (w *world) createRoute(t *rapid.T) {
 		return slices.ContainsFunc(slices.Collect(maps.Values(w.routes)), with)
 	}
 	want := netip.MustParsePrefix(m.destination)
-	r, _, err := w.cloud.CreateRoute(
-		t.Context(), w.proj, RouteSpec{Name: m.name, Destination: m.destination, Instance: m.instance},
+	r, _, err := w.cloud.Routes.Create(
+		t.Context(), w.proj, api.RouteCreate{Name: m.name, Destination: m.destination, InstanceID: m.instance},
 	)
 	switch {
 	case has(func(o modelRoute) bool { return o.name == m.name }):
@@ -695,7 +696,7 @@ func (w *world) createRoute(t *rapid.T) {
 
 func (w *world) deleteRoute(t *rapid.T) {
 	id := drawKey(t, w.routes)
-	require.NoError(t, w.cloud.DeleteRoute(t.Context(), w.proj, id))
+	require.NoError(t, w.cloud.Routes.Delete(t.Context(), w.proj, id))
 	delete(w.routes, id)
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // A page of large resources ends early, and whoever reads on sees all.
@@ -20,10 +22,10 @@ func TestPagesOfLargeResourcesEndEarly(t *testing.T) {
 	want := []string{"default"}
 	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
 		for i, size := range sizes {
-			n := Network{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Metadata: Metadata{
+			n := Network{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Metadata: Metadata{Metadata: api.Metadata{
 				ID: fmt.Sprintf("n-zz%03d", i), Serial: int64(1000 + i), Project: p.ID, Name: fmt.Sprint(i),
 				Tags: map[string]string{"size": strings.Repeat("x", size)},
-			}}
+			}}}
 			want = append(want, n.Name)
 			if err := insertResource(ctx, tx, n); err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -75,10 +76,10 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 	if err != nil {
 		return Project{}, err
 	}
-	return p, tx.InsertResource(ctx, describeFully(Network{Default: true, Metadata: Metadata{
+	return p, tx.InsertResource(ctx, describeFully(Network{Default: true, Metadata: Metadata{Metadata: api.Metadata{
 		ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default",
 		Tags: map[string]string{}, Version: 1, CreatedAt: now, UpdatedAt: now,
-	}}).row)
+	}}}).row)
 }
 
 // CreateProject gives the new project. An idempotency key belongs to the caller's project.

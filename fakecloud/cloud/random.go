@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // random is the cloud's only source of randomness. A seed makes what is drawn repeatable,
@@ -64,10 +66,10 @@ func (c *Cloud) newMetadata(
 	tags map[string]string,
 ) (Metadata, error) {
 	id, serial, err := c.newIdentity(ctx, tx, prefix)
-	return Metadata{
+	return Metadata{Metadata: api.Metadata{
 		ID: id, Serial: serial, Project: p.ID, Name: name, Tags: withDefaults(tags, p.DefaultTags), Version: 1,
 		CreatedAt: tx.now, UpdatedAt: tx.now,
-	}, err
+	}}, err
 }
 
 // float draws from [0,1).

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -17,7 +18,7 @@ func TestResourceTags(t *testing.T) {
 	in := newInstance(t, c, p, InstanceSpec{Tags: tags})
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Tags: tags})
 	a := must.First(c.ReserveAddress(ctx, p, AddressSpec{Tags: tags}))(t)
-	r, _, err := c.CreateRoute(ctx, p, RouteSpec{Name: "r", Destination: "10.0.0.0/24", Instance: in.ID, Tags: tags})
+	r, _, err := c.Routes.Create(ctx, p, api.RouteCreate{Name: "r", Destination: "10.0.0.0/24", InstanceID: in.ID, Tags: new(api.Tags(tags))})
 	require.NoError(t, err)
 	n := must.First(c.CreateNetwork(ctx, p, NetworkSpec{Name: "n", CIDR: "10.1.0.0/24", Tags: tags}))(t)
 	for kind, id := range map[Resource]string{

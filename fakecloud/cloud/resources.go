@@ -14,6 +14,7 @@ import (
 
 	json "github.com/go-json-experiment/json/v1"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -32,9 +33,14 @@ func (d description) kind() Resource { return Resource(d.row.Kind) }
 
 // row gives the columns that resources of all kinds have.
 func (m *Metadata) row(kind Resource) db.InsertResourceParams {
+	row := rowOf(kind, m.Metadata)
+	row.DueAt = millisOrNull(m.due)
+	return row
+}
+
+func rowOf(kind Resource, m api.Metadata) db.InsertResourceParams {
 	return db.InsertResourceParams{
 		ID: m.ID, Serial: m.Serial, Kind: string(kind), ProjectID: m.Project, Name: m.Name, Version: m.Version,
-		DueAt: millisOrNull(m.due),
 	}
 }
 
@@ -58,14 +64,6 @@ func (a ReservedAddress) describe() description {
 	return description{row, ""}
 }
 
-func (r Route) describe() description {
-	row := r.row(RouteResource)
-	first, _ := addressRange(r.Destination)
-	row.State, row.NetworkID, row.RefersTo = string(r.State), &r.Network, textOrNull(r.Instance)
-	row.FirstAddress = new(int64(first))
-	return description{row, r.StateReason}
-}
-
 func (n Network) describe() description { return description{n.row(NetworkResource), ""} }
 
 func (f Firewall) describe() description { return description{f.row(FirewallResource), ""} }
@@ -73,14 +71,12 @@ func (f Firewall) describe() description { return description{f.row(FirewallReso
 // changeable is a pointer to a resource.
 type changeable interface {
 	resource
-	metadata() *Metadata
+	Meta() *api.Metadata
 }
-
-func (m *Metadata) metadata() *Metadata { return m }
 
 // describeNext makes a resource its next version, and describes that.
 func describeNext(r changeable, now time.Time) description {
-	m := r.metadata()
+	m := r.Meta()
 	m.Version, m.UpdatedAt = m.Version+1, now
 	return describeFully(r)
 }
@@ -183,8 +179,10 @@ func resourceFrom[T resource, R storedResource](row R) (T, error) {
 		d := r.describe()
 		return r, fmt.Errorf("stored %s %s: %w", d.row.Kind, d.row.ID, err)
 	}
-	m := any(&r).(changeable).metadata()
-	m.Serial, m.due = stored.Serial, timeOrNil(stored.DueAt) // Documents of old have no serial number.
+	any(&r).(changeable).Meta().Serial = stored.Serial // Documents of old have no serial number.
+	if s, ok := any(&r).(interface{ scheduled() *schedule }); ok {
+		s.scheduled().due = timeOrNil(stored.DueAt)
+	}
 	return r, nil
 }
 
@@ -398,7 +396,7 @@ func updateResource[T resource](
 			return err
 		}
 		next, state := any(&r).(changeable), r.describe().row.State
-		m := next.metadata()
+		m := next.Meta()
 		name, tags := m.Name, m.Tags
 		replaceIfGiven(&name, u.Name)
 		if u.Tags != nil {

@@ -6,51 +6,61 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// CreateRoute gives the new route, which is in force.
-func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Route, Outcome, error) {
-	destination, err := parseCIDR("destination", spec.Destination)
-	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
-		return Route{}, Outcome{}, err
+// Route sends packets for a destination to an instance. The instance and its network may be gone.
+type Route struct{ api.Route }
+
+func (r Route) describe() description {
+	row := rowOf(RouteResource, r.Metadata)
+	first, _ := addressRange(r.prefix())
+	row.State, row.NetworkID, row.RefersTo = string(r.State), &r.NetworkID, textOrNull(r.InstanceID)
+	row.FirstAddress = new(int64(first))
+	return description{row, r.StateReason}
+}
+
+// prefix is the destination, which was checked at the create.
+func (r Route) prefix() netip.Prefix {
+	p, _ := netip.ParsePrefix(r.Destination)
+	return p
+}
+
+func (c *Cloud) routes() Kind[Route, api.RouteCreate] {
+	return Kind[Route, api.RouteCreate]{
+		cloud: c, IDPrefix: "r", quota: QuotaRoutes,
+		check: func(spec api.RouteCreate) (string, *api.Tags, error) {
+			_, err := parseCIDR("destination", spec.Destination)
+			return spec.Name, spec.Tags, err
+		},
+		build: c.newRoute,
 	}
-	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Route, error) {
-		if err := c.withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
-			return Route{}, err
-		}
-		if err := checkUnused(ctx, tx.Tx, RouteResource, p, "", spec.Name); err != nil {
-			return Route{}, err
-		}
-		in, err := instanceToUse(
-			ctx, tx.Tx, p, spec.Instance, ": a route needs one as its next hop", "a route needs one that is not",
-		)
-		if err != nil {
-			return Route{}, err
-		}
-		if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
-			return Route{}, err
-		}
-		metadata, err := c.newMetadata(ctx, tx, p, "r", spec.Name, spec.Tags)
-		if err != nil {
-			return Route{}, err
-		}
-		r := Route{Metadata: metadata, Network: in.Network, Destination: destination, Instance: in.ID}
-		r.State, r.StateReason = routeStateFor(in.State)
-		return r, insertResource(ctx, tx, r)
-	})
+}
+
+// newRoute is in force at once.
+func (c *Cloud) newRoute(ctx context.Context, tx *changeTx, p Project, spec api.RouteCreate) (r Route, err error) {
+	in, err := instanceToUse(
+		ctx, tx.Tx, p, spec.InstanceID, ": a route needs one as its next hop", "a route needs one that is not",
+	)
+	if err != nil {
+		return r, err
+	}
+	r.NetworkID, r.Destination, r.InstanceID = in.Network, spec.Destination, in.ID
+	r.State, r.StateReason = routeStateFor(in.State)
+	return r, c.checkDestination(ctx, tx.Tx, p, in.Network, r.prefix())
 }
 
 // routeStateFor is the state of a route via an instance in that state, and why.
-func routeStateFor(state InstanceState) (RouteState, string) {
+func routeStateFor(state InstanceState) (api.RouteState, string) {
 	switch state {
 	case InstanceRunning:
-		return RouteActive, ""
+		return api.RouteActive, ""
 	case instanceNone:
-		return RouteBlackhole, "instance is gone"
+		return api.RouteBlackhole, "instance is gone"
 	}
-	return RouteBlackhole, "instance is " + string(state)
+	return api.RouteBlackhole, "instance is " + string(state)
 }
 
 // checkDestination refuses a destination that overlaps with the network itself or with
@@ -87,7 +97,7 @@ func (c *Cloud) checkDestination(
 	if err != nil {
 		return err
 	}
-	if has.Destination.Overlaps(want) {
+	if has.prefix().Overlaps(want) {
 		return refuse(
 			RouteConflict,
 			"route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first",
@@ -95,32 +105,6 @@ func (c *Cloud) checkDestination(
 		).withField("destination", "overlaps with %s of route %s", has.Destination, has.ID)
 	}
 	return nil
-}
-
-// GetRoute reads one route.
-func (c *Cloud) GetRoute(ctx context.Context, p Project, id string) (Route, error) {
-	return getResource[Route](ctx, c, p, id)
-}
-
-// ListRoutes gives one page, oldest first, and whether more follow.
-func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Route, more bool, err error) {
-	return listResources[Route](ctx, c, p, f)
-}
-
-// UpdateRoute replaces what is given.
-func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u ResourceUpdate) (Route, error) {
-	return updateResource(ctx, c, p, id, u, func(_ *Route, name string) error { return checkName(name) })
-}
-
-// DeleteRoute ends a route at once.
-func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
-	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		r, err := loadToChange[Route](ctx, tx, p, id)
-		if err != nil {
-			return err
-		}
-		return deleteResource(ctx, tx, &r)
-	})
 }
 
 // updateRoutesVia gives the routes via an instance the state that follows from the

@@ -30,16 +30,6 @@ const (
 	loadBalancerNone LoadBalancerState = ""
 )
 
-// RouteState tells whether a route leads anywhere. It follows from the state of
-// the route's instance: active while that runs.
-type RouteState string
-
-// The states of a route.
-const (
-	RouteActive    RouteState = "active"
-	RouteBlackhole RouteState = "blackhole"
-)
-
 // AddressState tells whether a reserved address is held by something.
 type AddressState string
 

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // Project owns resources; tokens act within one.
@@ -52,22 +54,17 @@ const (
 
 // Metadata is what resources of all kinds have.
 type Metadata struct {
-	ID        string            `json:"id"`
-	Serial    int64             `json:"serial"`  // see newIdentity
-	Project   string            `json:"project"` // the project's ID
-	Name      string            `json:"name"`
-	Tags      map[string]string `json:"tags"`
-	Version   int64             `json:"version"`
-	CreatedAt time.Time         `json:"createdAt"`
-	UpdatedAt time.Time         `json:"updatedAt"`
+	api.Metadata
+	schedule
+}
 
+type schedule struct {
 	due *time.Time // when a state ends by itself, or is tried again
 }
 
-// PageKey is what Filter.After says of the last item of a page.
-func (m Metadata) PageKey() string { return m.ID }
+func (s *schedule) scheduled() *schedule { return s }
 
-// PageKey is as Metadata's.
+// PageKey is what Filter.After says of the last item of a page.
 func (p Project) PageKey() string { return p.ID }
 
 // PageKey is as Metadata's.
@@ -322,24 +319,6 @@ type LoadBalancerUpdate struct {
 	Tags               *map[string]string
 }
 
-// Route sends packets for a destination to an instance.
-type Route struct {
-	Metadata
-	Network     string       `json:"network"` // its instance's; the ID of one that may be gone
-	Destination netip.Prefix `json:"destination"`
-	Instance    string       `json:"instance"` // an ID; it may be gone
-	State       RouteState   `json:"state"`
-	StateReason string       `json:"stateReason,omitempty"`
-}
-
-// RouteSpec asks for a route.
-type RouteSpec struct {
-	Name        string
-	Destination string // a CIDR
-	Instance    string
-	Tags        map[string]string
-}
-
 // LoadBalancerStats is what a balancer carried since the process started.
 type LoadBalancerStats struct {
 	Listeners []ListenerStats
@@ -460,7 +439,7 @@ type Event struct {
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
 	Address      *ReservedAddress
-	Route        *Route
+	Route        *api.Route
 	Network      *Network
 	Firewall     *Firewall
 }

@@ -142,16 +142,6 @@ func toAPIHealthChange(c cloud.HealthChange) api.HealthChange {
 	return api.HealthChange{Health: api.TargetHealthState(c.Health), Reason: textOrNil(c.Reason), At: c.At.UTC()}
 }
 
-func toAPIRoute(r cloud.Route) api.Route {
-	return api.Route{
-		ID: r.ID, Serial: r.Serial, Project: r.Project, Name: r.Name, NetworkID: r.Network,
-		Destination: r.Destination.String(),
-		InstanceID:  r.Instance,
-		State:       api.RouteState(r.State), StateReason: textOrNil(r.StateReason),
-		Tags: r.Tags, Version: r.Version, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
-	}
-}
-
 func toAPIStats(s cloud.LoadBalancerStats) api.LoadBalancerStats {
 	return api.LoadBalancerStats{
 		Listeners: mapSlice(s.Listeners, toAPIListenerStats), Targets: mapSlice(s.Targets, toAPITargetStats),
@@ -189,7 +179,7 @@ func toAPIEvent(e cloud.Event) api.Event {
 		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),
 		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
 		Instance: mapOrNil(e.Instance, toAPIInstance), LoadBalancer: mapOrNil(e.LoadBalancer, toAPILoadBalancer),
-		Address: mapOrNil(e.Address, toAPIAddress), Route: mapOrNil(e.Route, toAPIRoute),
+		Address: mapOrNil(e.Address, toAPIAddress), Route: e.Route,
 		Firewall: mapOrNil(e.Firewall, toAPIFirewall), Network: mapOrNil(e.Network, toAPINetwork),
 	}
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -29,11 +28,11 @@ import (
 func (r *rig) routes(t *testing.T, worker, rounds int) {
 	t.Helper()
 	for i := range rounds {
-		route, _, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{
-			Name: fmt.Sprintf("r%d", worker), Destination: fmt.Sprintf("10.%d.0.0/24", worker), Instance: r.hop,
-			Tags: map[string]string{"parity": fmt.Sprint(i % 2)},
+		route, _, err := r.cloud.Routes.Create(t.Context(), r.project, api.RouteCreate{
+			Name: fmt.Sprintf("r%d", worker), Destination: fmt.Sprintf("10.%d.0.0/24", worker), InstanceID: r.hop,
+			Tags: &api.Tags{"parity": fmt.Sprint(i % 2)},
 		})
-		if !assert.NoError(t, err) || !assert.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID)) {
+		if !assert.NoError(t, err) || !assert.NoError(t, r.cloud.Routes.Delete(t.Context(), r.project, route.ID)) {
 			return
 		}
 	}
@@ -214,8 +213,8 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 		})
 	}()
 	r.feed(t, underway, func() bool { _, cut := r.srv.Readers(); return cut > 0 })
-	must.First(r.cloud.CreateRoute(
-		t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop},
+	must.First(r.cloud.Routes.Create(
+		t.Context(), r.project, api.RouteCreate{Name: "last", Destination: "10.1.0.0/24", InstanceID: r.hop},
 	))(t)
 	select {
 	case err := <-done:
@@ -247,11 +246,11 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 				t.Fatal("the slow reader was not cut off, or the other one was held up")
 			}
 		}
-		route := must.First(r.cloud.CreateRoute(
+		route := must.First(r.cloud.Routes.Create(
 			t.Context(), r.project,
-			cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big},
+			api.RouteCreate{Name: "big", Destination: "10.0.0.0/24", InstanceID: r.hop, Tags: new(api.Tags(big))},
 		))(t)
-		require.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID))
+		require.NoError(t, r.cloud.Routes.Delete(t.Context(), r.project, route.ID))
 	}
 }
 

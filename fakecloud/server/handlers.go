@@ -283,32 +283,3 @@ func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, i
 	targets, err := s.cloud.LoadBalancerHealth(r.Context(), callerProject(r), id)
 	s.answerResult(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: mapSlice(targets, toAPITargetHealth)}, err)
 }
-
-// ListRoutes implements api.ServerInterface.
-func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.ListRoutesParams) {
-	f, err := filterOf("r-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), toAPIRoute)
-}
-
-// CreateRoute implements api.ServerInterface.
-func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request) {
-	body, ok := decodeBody[api.RouteCreate](s, w, r)
-	if !ok {
-		return
-	}
-	route, outcome, err := s.cloud.CreateRoute(r.Context(), callerProject(r), cloud.RouteSpec{
-		Name: body.Name, Destination: body.Destination, Instance: body.InstanceID, Tags: api.ValueOf(body.Tags),
-	})
-	s.answerCreated(w, r, "/v1/routes/"+route.ID, route.Version, toAPIRoute(route), outcome, err)
-}
-
-// GetRoute implements api.ServerInterface.
-func (s *Server) GetRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
-	route, err := s.cloud.GetRoute(r.Context(), callerProject(r), id)
-	s.answerResource(w, r, http.StatusOK, route.Version, toAPIRoute(route), err)
-}
-
-// DeleteRoute implements api.ServerInterface.
-func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
-	s.answerNoContent(w, r, s.cloud.DeleteRoute(r.Context(), callerProject(r), id))
-}

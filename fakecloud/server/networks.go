@@ -57,16 +57,6 @@ func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.I
 	s.answerResource(w, r, http.StatusOK, in.Version, toAPIInstance(in), err)
 }
 
-// UpdateRoute implements api.ServerInterface.
-func (s *Server) UpdateRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
-	u, ok := s.resourceUpdate(w, r)
-	if !ok {
-		return
-	}
-	route, err := s.cloud.UpdateRoute(r.Context(), callerProject(r), id, u)
-	s.answerResource(w, r, http.StatusOK, route.Version, toAPIRoute(route), err)
-}
-
 func (s *Server) resourceUpdate(w http.ResponseWriter, r *http.Request) (cloud.ResourceUpdate, bool) {
 	body, ok := decodeBody[api.ResourceUpdate](s, w, r)
 	return cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)}, ok

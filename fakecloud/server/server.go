@@ -122,6 +122,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	api.RegisterHandlers(router, s, s.answerBadParameter)
+	serveKind(s, router, "/v1/routes", "r-", s.cloud.Routes)
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)
 	}

@@ -569,7 +569,7 @@ func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason st
 	t.Helper()
 	await(t, r.GetRoute, id, func(c *assert.CollectT, route *api.Route) {
 		assert.Equal(c, want, route.State)
-		assert.Equal(c, reason, valueOrZero(route.StateReason, ""))
+		assert.Equal(c, reason, route.StateReason)
 	})
 }
 
@@ -583,9 +583,11 @@ func TestRoutes(t *testing.T) {
 	}
 	route := must.Do(create("one", "10.244.1.0/24", in.ID))(t)
 	assert.Equal(t, &api.Route{
-		ID: route.ID, Serial: route.Serial, Project: r.project.ID, Name: "one", NetworkID: in.NetworkID,
-		Destination: "10.244.1.0/24", InstanceID: in.ID, State: api.RouteActive,
-		Tags: api.Tags{"owner": "lab", "name": "one"}, Version: 1, CreatedAt: route.CreatedAt, UpdatedAt: route.CreatedAt,
+		Metadata: api.Metadata{
+			ID: route.ID, Serial: route.Serial, Project: r.project.ID, Name: "one",
+			Tags: api.Tags{"owner": "lab", "name": "one"}, Version: 1, CreatedAt: route.CreatedAt, UpdatedAt: route.CreatedAt,
+		},
+		NetworkID: in.NetworkID, Destination: "10.244.1.0/24", InstanceID: in.ID, State: api.RouteActive,
 	}, route)
 	requireCode(t, api.NameTaken)(create("one", "10.244.2.0/24", in.ID))
 	requireCode(t, api.RouteConflict, route.ID)(create("two", "10.244.1.128/25", in.ID))

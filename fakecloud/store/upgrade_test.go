@@ -23,7 +23,7 @@ import (
 
 // What fakecloud wrote under each released schema is kept as SQL in testdata, made by `sqlite3 cloud.db .dump` and
 // never edited. 00002 is v0.1.0's.
-var releases = []string{"00002", "00013"}
+var releases = []string{"00002", "00013", "00014"}
 
 // changed are the tables whose content a migration, or the test itself, changes on purpose.
 var changed = []string{"sqlite_sequence", "goose_db_version", "serials"}
@@ -53,7 +53,7 @@ func TestEveryReleaseIsUpgraded(t *testing.T) {
 
 // Files that were never released, and those of a newer fakecloud, are left as they were.
 func TestUnknownSchemasAreRefused(t *testing.T) {
-	for version, by := range map[int]string{3: "unreleased", 12: "unreleased", 14: "newer"} {
+	for version, by := range map[int]string{3: "unreleased", 12: "unreleased", 15: "newer"} {
 		path := filepath.Join(t.TempDir(), "cloud.db")
 		conn := load(t, path, "00002")
 		_, err := conn.ExecContext(
@@ -133,7 +133,8 @@ func assertUsable(t *testing.T, s *store.Store) {
 	assert.Len(t, must.Do(s.EventsAfter(ctx, "p", after, 10))(t).Events, 1)
 }
 
-// assertKept compares rows by the columns that both versions have, in tables or views.
+// assertKept compares rows by the columns that both versions have, in tables or views. A document is compared by
+// the columns of its view: a migration may rewrite it.
 func assertKept(t *testing.T, before, after map[string]table) {
 	t.Helper()
 	for name, old := range before {
@@ -143,7 +144,7 @@ func assertKept(t *testing.T, before, after map[string]table) {
 		now, ok := after[name]
 		var both []string
 		for _, c := range old.columns {
-			if slices.Contains(now.columns, c) {
+			if slices.Contains(now.columns, c) && c != "document" {
 				both = append(both, c)
 			}
 		}

@@ -279,8 +279,8 @@ func TestMachineNetworks(t *testing.T) {
 	two.Addresses = []api.Address{{Type: api.AddressInternal, IP: "127.0.0.10"}}
 	route := func(id, destination, hop string, version int64, state api.RouteState) api.Route {
 		return api.Route{
-			ID: id, Destination: destination, InstanceID: hop, Version: version, State: state,
-			Tags: api.Tags{"cluster": "lab"},
+			Metadata:    api.Metadata{ID: id, Version: version, Tags: api.Tags{"cluster": "lab"}},
+			Destination: destination, InstanceID: hop, State: state,
 		}
 	}
 	cloud := &fakeCloud{

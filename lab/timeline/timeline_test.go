@@ -124,7 +124,7 @@ func TestRouteEvents(t *testing.T) {
 			ev.To = &to
 		}
 		if to == blackhole {
-			ev.Route.StateReason = &reason
+			ev.Route.StateReason = reason
 		}
 		return timeline.Cloud(ev, "tag")
 	}

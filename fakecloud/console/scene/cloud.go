@@ -95,7 +95,7 @@ func OfBalancer(lb api.LoadBalancer) Object {
 func OfRoute(r api.Route) Object {
 	t := Object{
 		ID: "route/" + r.Name, Kind: KindRoute, Name: r.Destination, State: string(r.State), Level: LevelOK,
-		CloudID: r.ID, Reason: api.ValueOf(r.StateReason), Links: []Link{{To: CloudKey(r.InstanceID)}},
+		CloudID: r.ID, Reason: r.StateReason, Links: []Link{{To: CloudKey(r.InstanceID)}},
 	}
 	if r.State == api.RouteBlackhole {
 		t.Level = LevelBad

@@ -127,7 +127,7 @@ func OfEvent(ev api.Event, owner func(api.Tags) string) (c Change, ok bool) {
 // blackhole drops what is sent to it. what is "" if none of that is new.
 func routeChange(ev api.Event) (what, detail string) {
 	detail = ev.Route.Destination + " via " + ev.Route.InstanceID
-	if r := api.ValueOf(ev.Route.StateReason); r != "" {
+	if r := ev.Route.StateReason; r != "" {
 		detail += ": " + r
 	}
 	switch what = api.ValueOf(ev.To); {

@@ -68,7 +68,7 @@ func listCloudIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect
 
 // showCloudIP gives the cloud IP of what a native call answered.
 func showCloudIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) (cloudIP, error) {
-	address := cloud.ReservedAddress{Metadata: cloud.Metadata{Serial: a.Serial, Tags: a.Tags}}
+	address := cloud.ReservedAddress{Metadata: cloud.Metadata{Metadata: api.Metadata{Serial: a.Serial, Tags: a.Tags}}}
 	if a.Holder != nil {
 		address.Holder = cloud.AddressHolder{Kind: cloud.Resource(a.Holder.Kind), ID: a.Holder.ID}
 	}

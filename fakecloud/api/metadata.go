@@ -1,0 +1,24 @@
+package api
+
+import "time"
+
+// Metadata is what resources of all kinds have. Types of the kinds embed it.
+type Metadata struct {
+	ID        string    `json:"id"`
+	Serial    Serial    `json:"serial"`
+	Project   string    `json:"project"` // the project's ID
+	Name      string    `json:"name"`
+	Tags      Tags      `json:"tags"`
+	Version   int64     `json:"version"` // grows with every change
+	CreatedAt time.Time `json:"createdAt"`
+	UpdatedAt time.Time `json:"updatedAt"`
+}
+
+// Meta is the metadata of the resource that embeds it.
+func (m *Metadata) Meta() *Metadata { return m }
+
+// PageKey tells where the page of a list that ends with the resource ended.
+func (m Metadata) PageKey() string { return m.ID }
+
+// AtVersion is the resource's version.
+func (m Metadata) AtVersion() int64 { return m.Version }

@@ -1,0 +1,21 @@
+-- A route is stored as the API shows it, in the API's own type.
+
+-- +goose Up
+-- +goose StatementBegin
+UPDATE resources SET document = json_remove(json_set(document, '$.networkId', json_extract(document, '$.network'),
+    '$.instanceId', json_extract(document, '$.instance')), '$.network', '$.instance') WHERE kind = 'route';
+UPDATE events SET body = json_remove(json_set(body, '$.networkId', json_extract(body, '$.network'),
+    '$.instanceId', json_extract(body, '$.instance')), '$.network', '$.instance') WHERE resource = 'route';
+UPDATE idempotency_keys SET result = json_remove(json_set(result, '$.networkId', json_extract(result, '$.network'),
+    '$.instanceId', json_extract(result, '$.instance')), '$.network', '$.instance')
+WHERE json_extract(result, '$.destination') IS NOT NULL;
+
+DROP VIEW routes;
+CREATE VIEW routes AS SELECT
+    id, project_id, name, json_extract(document, '$.networkId') AS network_id,
+    json_extract(document, '$.destination') AS destination, first_address,
+    json_extract(document, '$.instanceId') AS instance_id, state,
+    coalesce(json_extract(document, '$.stateReason'), '') AS state_reason, json_extract(document, '$.tags') AS tags, version,
+    json_extract(document, '$.createdAt') AS created_at, json_extract(document, '$.updatedAt') AS updated_at, document
+FROM resources WHERE kind = 'route';
+-- +goose StatementEnd
