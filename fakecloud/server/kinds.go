@@ -7,7 +7,6 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -70,7 +69,7 @@ func queryFilter(r *http.Request, idPrefix string) (cloud.Filter, error) {
 	if given := text("limit"); given != nil {
 		n, err := strconv.Atoi(*given)
 		if err != nil {
-			return cloud.Filter{}, &api.ParameterError{Name: "limit", Err: err}
+			return cloud.Filter{}, &parameterError{Name: "limit", Err: err}
 		}
 		limit = &n
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
@@ -86,7 +85,7 @@ type Server struct {
 	maxCounted int
 }
 
-var _ api.ServerInterface = (*Server)(nil)
+var _ serverInterface = (*Server)(nil)
 
 // New builds the server's routes.
 func New(cfg Config) (*Server, error) {
@@ -121,7 +120,7 @@ func New(cfg Config) (*Server, error) {
 	if err := s.serveDocs(router); err != nil {
 		return nil, err
 	}
-	api.RegisterHandlers(router, s, s.answerBadParameter)
+	registerHandlers(router, s, s.answerBadParameter)
 	serveKind(s, router, "/v1/routes", "r-", s.cloud.Routes)
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)

@@ -325,7 +325,7 @@ func firstLine(s string) string {
 // answerBadParameter answers for parameters that the generated router cannot parse.
 func (s *Server) answerBadParameter(w http.ResponseWriter, r *http.Request, err error) {
 	field := "parameter"
-	var parameter *api.ParameterError
+	var parameter *parameterError
 	if errors.As(err, &parameter) {
 		field = parameter.Name
 	}
