@@ -190,7 +190,7 @@ const balancersPerWrite = 16
 func (c *Cloud) removeTargetsInSteps(ctx context.Context, ids []string) error {
 	for first, more := true, true; more; first = false {
 		err := c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
-			more, err = removeSomeTargets(ctx, tx, ids, first)
+			more, err = c.removeSomeTargets(ctx, tx, ids, first)
 			return err
 		})
 		if err != nil {
@@ -201,9 +201,17 @@ func (c *Cloud) removeTargetsInSteps(ctx context.Context, ids []string) error {
 }
 
 // removeSomeTargets makes one step. The first leaves few targets to the transitions of
-// their instances, so that the change of an instance and those of its balancers are one.
-func removeSomeTargets(ctx context.Context, tx *changeTx, ids []string, first bool) (more bool, err error) {
+// their instances, so that the change of an instance and those of its balancers are one. An instance
+// that a fault keeps from ending stays a target.
+func (c *Cloud) removeSomeTargets(ctx context.Context, tx *changeTx, ids []string, first bool) (more bool, err error) {
 	ending, err := tx.DueTerminating(ctx, db.DueTerminatingParams{Ids: listJSON(ids), Now: millisOrNull(&tx.now)})
+	if f := c.currentFaults(); f != nil {
+		ending = slices.DeleteFunc(ending, func(id string) bool {
+			in, readErr := resourceByID[Instance](ctx, tx.Tx, id)
+			err = errors.Join(err, readErr)
+			return f.Stuck(instanceSubject(in), tx.now, tx.OnRollback)
+		})
+	}
 	if err != nil || len(ending) == 0 {
 		return false, err
 	}

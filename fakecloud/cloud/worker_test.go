@@ -62,7 +62,6 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 	for _, id := range ending {
 		requireOK(t)(c.TerminateInstance(t.Context(), p, id))
 	}
-	c.clock.(*clockwork.FakeClock).Advance(time.Minute)
 	targets := func() (n int64) {
 		require.NoError(t, c.store.Read(t.Context(), func(tx *store.Tx) (err error) {
 			n, err = tx.CountTargets(t.Context(), listJSON(ending))
@@ -70,8 +69,13 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 		}))
 		return n
 	}
+	c.SetFaults(&modelFaults{stuck: true})
+	advance(t, c, time.Minute)
+	require.EqualValues(t, len(ending)*balancers, targets(), "they do not end")
+	c.SetFaults(nil)
+	require.NoError(t, c.LiftFaults(t.Context(), []string{"f-1"}))
 	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
-		more, err := removeSomeTargets(ctx, tx, ids, true) // And then it crashes.
+		more, err := c.removeSomeTargets(ctx, tx, ids, true) // And then it crashes.
 		assert.True(t, more)
 		return err
 	}))
