@@ -1898,33 +1898,11 @@ type LoadBalancerUpdate struct {
 //
 // Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","serial":1,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Network struct {
+	Metadata
 	// Cidr Example: 10.1.0.0/24
-	Cidr      string    `json:"cidr"`
-	CreatedAt time.Time `json:"createdAt"`
-
+	Cidr string `json:"cidr"`
 	// Default Whether instances that name no network are in it. There is one such in each project.
 	Default bool `json:"default"`
-
-	// ID Example: n-01jd3n5qk2v8
-	ID string `json:"id"`
-
-	// Name Example: backend
-	Name    string `json:"name"`
-	Project string `json:"project"`
-
-	// Serial A number that no other resource or operation of this cloud has or had, whatever
-	// was deleted, or restored from a snapshot.
-	//
-	//
-	// Example: 42
-	Serial Serial `json:"serial"`
-
-	// Tags Example: {"cluster":"lab"}
-	Tags      Tags      `json:"tags"`
-	UpdatedAt time.Time `json:"updatedAt"`
-
-	// Version Grows with every change.
-	Version int64 `json:"version"`
 }
 
 // NetworkCreate Example: {"cidr":"10.1.0.0/24","name":"backend","tags":{"cluster":"lab"}}
@@ -2821,21 +2799,6 @@ type ListLoadBalancersParams struct {
 
 	// State Only balancers in one of these states.
 	State *[]LoadBalancerState `form:"state,omitempty" json:"state,omitempty"`
-
-	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
-	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
-
-	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
-	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// PageToken `nextPageToken` of the page before. Opaque.
-	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
-}
-
-// ListNetworksParams defines parameters for ListNetworks.
-type ListNetworksParams struct {
-	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
-	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`

@@ -27,10 +27,10 @@ func TestApplyKeepsConcurrentTags(t *testing.T) {
 					Status: http.StatusPreconditionFailed, Problem: api.Problem{Code: api.PreconditionFailed},
 				}
 			}
-			return &api.Network{ID: "n-1"}, nil
+			return &api.Network{Metadata: api.Metadata{ID: "n-1"}}, nil
 		}
 		get := func(context.Context, string) (*api.Network, error) {
-			return &api.Network{ID: "n-1", Version: 2, Tags: api.Tags{"new": "one"}}, nil
+			return &api.Network{Metadata: api.Metadata{ID: "n-1", Version: 2, Tags: api.Tags{"new": "one"}}}, nil
 		}
 		_, err := createOrUpdate(t.Context(), &plan{}, s, func(
 			context.Context,

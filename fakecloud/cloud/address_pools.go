@@ -239,7 +239,7 @@ func (c *Cloud) instanceAddresses(
 	if spec.Address != "" {
 		return all[0], all[1:], nil
 	}
-	first, err = c.usedIPv4.takeLowestFree(tx, n.CIDR)
+	first, err = c.usedIPv4.takeLowestFree(tx, n.prefix())
 	return first, all, err
 }
 
@@ -256,7 +256,7 @@ func (c *Cloud) parseInstanceAddress(n Network, field, want string) (netip.Addr,
 		return a, refuse(
 			InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want,
 		).withField(field, "is not a unicast IPv4 address")
-	case !n.CIDR.Contains(a):
+	case !n.prefix().Contains(a):
 		return a, c.checkTargetAddress(a, field)
 	}
 	return a, nil

@@ -31,7 +31,7 @@ func (c *Cloud) withNetwork(
 	case want == lb.Network && (wantAddress == "" || wantAddress == lb.PrivateAddress.String()):
 		return lb, nil
 	}
-	n, err := c.networkToUse(ctx, tx, p, want)
+	n, err := networkToUse(ctx, tx, p, want)
 	if err != nil {
 		return lb, err
 	}
@@ -54,14 +54,14 @@ func (c *Cloud) privateAddress(
 	want string,
 ) (netip.Addr, error) {
 	if want == "" {
-		return c.usedIPv4.takeLowestFree(tx, n.CIDR)
+		return c.usedIPv4.takeLowestFree(tx, n.prefix())
 	}
 	a, err := netip.ParseAddr(want)
-	if err != nil || !isHostOf(n.CIDR, a) {
+	if err != nil || !isHostOf(n.prefix(), a) {
 		return a, refuse(
 			InvalidRequest, "%q is not an address for a machine of network %q (%s): choose one of %s that is neither its "+
-				"first nor its last", want, n.Name, n.ID, n.CIDR,
-		).withField("privateAddress", "is not in %s", n.CIDR)
+				"first nor its last", want, n.Name, n.ID, n.Cidr,
+		).withField("privateAddress", "is not in %s", n.Cidr)
 	}
 	return a, c.takeWanted(ctx, tx, p, "privateAddress", a)
 }

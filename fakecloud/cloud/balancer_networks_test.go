@@ -8,13 +8,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 func TestBalancerOfNetwork(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
-	n := must.First(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: "pods", CIDR: "10.9.0.0/29"}))(t)
+	n := must.First(c.Networks.Create(t.Context(), p, api.NetworkCreate{Name: "pods", Cidr: "10.9.0.0/29"}))(t)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", NetworkID: n.ID, PrivateAddress: "10.9.0.3"})
 	public, private := lb.Address, lb.PrivateAddress
 	assert.Equal(t, "10.9.0.3", private.String())
@@ -32,7 +33,7 @@ func TestBalancerOfNetwork(t *testing.T) {
 	requireRefusedAt(t, AddressInUse, "privateAddress")(c.CreateLoadBalancer(t.Context(), p, taken))
 	noNetwork := LoadBalancerSpec{Name: "other", PrivateAddress: "10.9.0.3"}
 	requireRefusedAt(t, InvalidRequest, "privateAddress")(c.CreateLoadBalancer(t.Context(), p, noNetwork))
-	requireRefused(t, InUse)(c.DeleteNetwork(t.Context(), p, n.ID))
+	requireRefused(t, InUse)(c.Networks.Delete(t.Context(), p, n.ID))
 
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Scheme: new(Internal)})
 	servesOn(private)

@@ -76,7 +76,8 @@ type Config struct {
 // Cloud is the simulated cloud. It is safe for concurrent use. Its transitions happen
 // while Run runs.
 type Cloud struct {
-	Routes Kind[Route, api.RouteCreate]
+	Networks Kind[Network, api.NetworkCreate]
+	Routes   Kind[Route, api.RouteCreate]
 
 	cfg     Config
 	store   *store.Store
@@ -161,10 +162,11 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	cfg.DataPlane.Notify(c.queueCondition)
 	ctx := context.Background()
-	c.Routes = c.routes()
+	c.Networks, c.Routes = c.networks(), c.routes()
 	return c, errors.Join(
 		c.snapshots.removePartial(),
 		c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) }),
+		c.store.Write(ctx, func(tx *store.Tx) error { return tx.SetDefaultCIDR(ctx, cfg.InstanceCIDR.String()) }),
 	)
 }
 

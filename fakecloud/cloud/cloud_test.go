@@ -538,3 +538,15 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 		requireRefusedAt(t, InvalidRequest, "destination")(c.Routes.Create(t.Context(), p, spec))
 	}
 }
+
+// All default networks have the CIDR of the process, whatever an earlier one had.
+func TestDefaultNetworkFollowsTheInstanceCIDR(t *testing.T) {
+	var cfg Config
+	c, p := newCloud(t, func(used *Config) { cfg = *used })
+	backend := must.First(c.Networks.Create(t.Context(), p, api.NetworkCreate{Name: "b", Cidr: "10.1.0.0/24"}))(t)
+	cfg.InstanceCIDR = netip.MustParsePrefix("127.40.16.0/20")
+	c = must.Do(New(cfg))(t)
+	for id, want := range map[string]string{defaultNetworkID(p.ID): "127.40.16.0/20", backend.ID: "10.1.0.0/24"} {
+		assert.Equal(t, want, must.Do(c.Networks.Get(t.Context(), p, id))(t).Cidr)
+	}
+}

@@ -75,7 +75,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 	if err := c.checkZoneAvailable(p, zone); err != nil {
 		return Instance{}, err
 	}
-	network, err := c.instanceNetwork(ctx, tx.Tx, p, spec.Network)
+	network, err := instanceNetwork(ctx, tx.Tx, p, spec.Network)
 	if err != nil {
 		return Instance{}, err
 	}

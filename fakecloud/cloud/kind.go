@@ -11,12 +11,14 @@ import (
 // with the delete. R is the resource and C the request that creates one, in the API's own types.
 type Kind[R resource, C any] struct {
 	cloud    *Cloud
-	IDPrefix string
+	idPrefix string
 	quota    Quota
 	// check gives the name and the tags that are asked for. It refuses what is wrong whatever else there is.
 	check func(C) (name string, tags *api.Tags, err error)
 	// build makes a resource, all but its metadata. It refuses what does not go with what there is.
 	build func(context.Context, *changeTx, Project, C) (R, error)
+	// checkDelete refuses to delete what must stay. It may be nil.
+	checkDelete func(context.Context, *changeTx, Project, R) error
 }
 
 // Create gives the new resource.
@@ -36,7 +38,7 @@ func (k Kind[R, C]) Create(ctx context.Context, p Project, spec C) (R, Outcome, 
 		if r, err = k.build(ctx, tx, p, spec); err != nil {
 			return r, err
 		}
-		metadata, err := k.cloud.newMetadata(ctx, tx, p, k.IDPrefix, name, api.ValueOf(tags))
+		metadata, err := k.cloud.newMetadata(ctx, tx, p, k.idPrefix, name, api.ValueOf(tags))
 		if err != nil {
 			return r, err
 		}
@@ -64,6 +66,9 @@ func (k Kind[R, C]) Update(ctx context.Context, p Project, id string, u Resource
 func (k Kind[R, C]) Delete(ctx context.Context, p Project, id string) error {
 	return k.cloud.change(ctx, func(ctx context.Context, tx *changeTx) error {
 		r, err := loadToChange[R](ctx, tx, p, id)
+		if err == nil && k.checkDelete != nil {
+			err = k.checkDelete(ctx, tx, p, r)
+		}
 		if err != nil {
 			return err
 		}

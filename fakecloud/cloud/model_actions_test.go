@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -104,18 +105,18 @@ func (w *world) outage(t *rapid.T) {
 }
 
 func (w *world) createNetwork(t *rapid.T) {
-	spec := NetworkSpec{
+	spec := api.NetworkCreate{
 		Name: rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "name"),
-		CIDR: rapid.SampledFrom([]string{"10.8.0.0/24", "10.8.1.0/24", "10.9.0.0/24"}).Draw(t, "cidr"),
+		Cidr: rapid.SampledFrom([]string{"10.8.0.0/24", "10.8.1.0/24", "10.9.0.0/24"}).Draw(t, "cidr"),
 	}
-	has := func(with func(NetworkSpec) bool) bool {
+	has := func(with func(api.NetworkCreate) bool) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Values(w.networks)), with)
 	}
-	n, _, err := w.cloud.CreateNetwork(t.Context(), w.proj, spec)
+	n, _, err := w.cloud.Networks.Create(t.Context(), w.proj, spec)
 	switch {
-	case has(func(o NetworkSpec) bool { return o.Name == spec.Name }):
+	case has(func(o api.NetworkCreate) bool { return o.Name == spec.Name }):
 		requireCode(t, NameTaken, err)
-	case has(func(o NetworkSpec) bool { return o.CIDR == spec.CIDR }):
+	case has(func(o api.NetworkCreate) bool { return o.Cidr == spec.Cidr }):
 		requireCode(t, NetworkConflict, err)
 	default:
 		require.NoError(t, err)
@@ -125,16 +126,16 @@ func (w *world) createNetwork(t *rapid.T) {
 
 func (w *world) deleteNetwork(t *rapid.T) {
 	id := drawKey(t, w.networks)
-	require.NoError(t, w.cloud.DeleteNetwork(t.Context(), w.proj, id))
+	require.NoError(t, w.cloud.Networks.Delete(t.Context(), w.proj, id))
 	delete(w.networks, id)
 }
 
 func (w *world) checkNetworks() {
-	list := must.First(w.cloud.ListNetworks(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
+	list := must.First(w.cloud.Networks.List(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
 	require.Len(w.t, list, 1+len(w.networks))
 	for _, n := range list {
 		if !n.Default {
-			require.Equal(w.t, w.networks[n.ID].CIDR, n.CIDR.String())
+			require.Equal(w.t, w.networks[n.ID].Cidr, n.Cidr)
 			require.Equal(w.t, w.networks[n.ID].Name, n.Name)
 		}
 	}

@@ -151,7 +151,7 @@ type modelState struct {
 	instances map[string]*modelInstance
 	balancers map[string]*modelBalancer
 	routes    map[string]modelRoute
-	networks  map[string]NetworkSpec
+	networks  map[string]api.NetworkCreate
 	keys      map[string]modelKey
 	lost      string // the zone that has an outage
 	taken     []string
@@ -708,7 +708,7 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 			modelState: modelState{
 				instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{},
 				routes:   map[string]modelRoute{},
-				networks: map[string]NetworkSpec{}, keys: map[string]modelKey{},
+				networks: map[string]api.NetworkCreate{}, keys: map[string]modelKey{},
 			},
 		}
 		w.open()

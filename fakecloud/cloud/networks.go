@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -20,47 +21,34 @@ const (
 
 // Network is where instances get their addresses from. All projects' default networks
 // share one CIDR, Config.InstanceCIDR, since the addresses are this machine's own.
-type Network struct {
-	Metadata
-	CIDR    netip.Prefix `json:"cidr"`
-	Default bool         `json:"default"`
+type Network struct{ api.Network }
+
+func (n Network) describe() description { return description{rowOf(NetworkResource, n.Metadata), ""} }
+
+// prefix is the network's CIDR, which was checked at the create.
+func (n Network) prefix() netip.Prefix {
+	p, _ := netip.ParsePrefix(n.Cidr)
+	return p
 }
 
-// NetworkSpec asks for a network.
-type NetworkSpec struct {
-	Name string
-	CIDR string
-	Tags map[string]string
-}
-
-// CreateNetwork gives the new network.
-func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) (Network, Outcome, error) {
-	cidr, err := parseCIDR("cidr", spec.CIDR)
-	if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
-		err = refuse(
-			InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork,
-		).withField("cidr", "is too large or too small")
+func (c *Cloud) networks() Kind[Network, api.NetworkCreate] {
+	return Kind[Network, api.NetworkCreate]{
+		cloud: c, idPrefix: "n", quota: QuotaNetworks,
+		check: func(spec api.NetworkCreate) (string, *api.Tags, error) {
+			cidr, err := parseCIDR("cidr", spec.Cidr)
+			if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
+				err = refuse(
+					InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork,
+				).withField("cidr", "is too large or too small")
+			}
+			return spec.Name, spec.Tags, err
+		},
+		build: func(ctx context.Context, tx *changeTx, p Project, spec api.NetworkCreate) (Network, error) {
+			n := Network{api.Network{Cidr: spec.Cidr}}
+			return n, c.checkNetworkCIDR(ctx, tx.Tx, p, n.prefix())
+		},
+		checkDelete: checkNetworkUnused,
 	}
-	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
-		return Network{}, Outcome{}, err
-	}
-	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (Network, error) {
-		if err := c.withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
-			return Network{}, err
-		}
-		if err := checkUnused(ctx, tx.Tx, NetworkResource, p, "", spec.Name); err != nil {
-			return Network{}, err
-		}
-		if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
-			return Network{}, err
-		}
-		metadata, err := c.newMetadata(ctx, tx, p, "n", spec.Name, spec.Tags)
-		if err != nil {
-			return Network{}, err
-		}
-		n := Network{Metadata: metadata, CIDR: cidr}
-		return n, insertResource(ctx, tx, n)
-	})
 }
 
 // checkNetworkCIDR refuses a CIDR that overlaps with another network of the project or
@@ -77,79 +65,50 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 		return err
 	}
 	for _, n := range has {
-		n = c.withDefaultCIDR(n)
-		if n.CIDR.Overlaps(cidr) {
+		if n.prefix().Overlaps(cidr) {
 			return refuse(
 				NetworkConflict,
 				"network %q (%s) has %s, which overlaps with %s: choose another, or delete that network first", n.Name,
-				n.ID, n.CIDR, cidr,
-			).withField("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
+				n.ID, n.Cidr, cidr,
+			).withField("cidr", "overlaps with %s of network %s", n.Cidr, n.ID)
 		}
 	}
 	return nil
 }
 
-// GetNetwork reads one network.
-func (c *Cloud) GetNetwork(ctx context.Context, p Project, id string) (Network, error) {
-	return readOne(ctx, c, func(tx *store.Tx) (Network, error) { return c.loadNetwork(ctx, tx, p, id) })
-}
-
-// ListNetworks gives one page, oldest first, and whether more follow.
-func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []Network, more bool, err error) {
-	page, more, err = listResources[Network](ctx, c, p, f)
-	for i, n := range page {
-		page[i] = c.withDefaultCIDR(n)
+// checkNetworkUnused refuses to delete the default network, and one that an instance or a balancer is in.
+func checkNetworkUnused(ctx context.Context, tx *changeTx, p Project, n Network) error {
+	if n.Default {
+		return refuse(InUse, "network %q (%s) is the project's default one: it is deleted with the project", n.Name, n.ID)
 	}
-	return page, more, err
-}
-
-// UpdateNetwork replaces what is given.
-func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u ResourceUpdate) (Network, error) {
-	return updateResource(ctx, c, p, id, u, func(n *Network, name string) error {
-		*n = c.withDefaultCIDR(*n)
-		return checkName(name)
-	})
-}
-
-// DeleteNetwork deletes a network that no instance and no balancer is in. The default network
-// cannot be deleted.
-func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
-	return c.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		n, err := loadToChange[Network](ctx, tx, p, id)
-		if err != nil {
-			return err
-		}
-		if n.Default {
-			return refuse(InUse, "network %q (%s) is the project's default one: it is deleted with the project", n.Name, n.ID)
-		}
-		switch in, err := tx.ResourceInNetwork(ctx, db.ResourceInNetworkParams{ProjectID: p.ID, Network: &n.ID}); {
-		case err == nil:
-			return refuse(
-				InUse, "network %q (%s) is in use, by %s among others: terminate its instances, and detach or delete "+
-					"its load balancers, first", n.Name, n.ID, in,
-			)
-		case !errors.Is(err, sql.ErrNoRows):
-			return err
-		}
-		return deleteResource(ctx, tx, &n)
-	})
+	in, err := tx.ResourceInNetwork(ctx, db.ResourceInNetworkParams{ProjectID: p.ID, Network: &n.ID})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(
+		InUse, "network %q (%s) is in use, by %s among others: terminate its instances, and detach or delete "+
+			"its load balancers, first", n.Name, n.ID, in,
+	)
 }
 
 // instanceNetwork is the network asked for, or the project's default one.
-func (c *Cloud) instanceNetwork(ctx context.Context, tx *store.Tx, p Project, want string) (Network, error) {
+func instanceNetwork(ctx context.Context, tx *store.Tx, p Project, want string) (Network, error) {
 	if want == "" {
 		n, err := resourceByID[Network](ctx, tx, defaultNetworkID(p.ID))
 		if err != nil {
 			return Network{}, fmt.Errorf("default network of project %s: %w", p.ID, err)
 		}
-		return c.withDefaultCIDR(n), nil
+		return n, nil
 	}
-	return c.networkToUse(ctx, tx, p, want)
+	return networkToUse(ctx, tx, p, want)
 }
 
 // networkToUse is the network that a request names by its networkId.
-func (c *Cloud) networkToUse(ctx context.Context, tx *store.Tx, p Project, want string) (Network, error) {
-	n, err := c.loadNetwork(ctx, tx, p, want)
+func networkToUse(ctx context.Context, tx *store.Tx, p Project, want string) (Network, error) {
+	n, err := loadResource[Network](ctx, tx, p, want)
 	var refused *Error
 	if errors.As(err, &refused) {
 		return n, refuse(UnknownNetwork, "no network %q in project %q", want, p.Name).
@@ -160,18 +119,3 @@ func (c *Cloud) networkToUse(ctx context.Context, tx *store.Tx, p Project, want 
 
 // defaultNetworkID is as in the migration that added default networks.
 func defaultNetworkID(project string) string { return "n" + strings.TrimPrefix(project, "p") }
-
-// loadNetwork reads a network; another project's is not found.
-func (c *Cloud) loadNetwork(ctx context.Context, tx *store.Tx, p Project, id string) (Network, error) {
-	n, err := loadResource[Network](ctx, tx, p, id)
-	return c.withDefaultCIDR(n), err
-}
-
-// withDefaultCIDR gives a default network the CIDR that the cloud has now, which may have
-// been another when the network was stored.
-func (c *Cloud) withDefaultCIDR(n Network) Network {
-	if n.Default {
-		n.CIDR = c.cfg.InstanceCIDR
-	}
-	return n
-}

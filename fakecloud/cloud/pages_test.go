@@ -3,7 +3,6 @@ package cloud
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +21,7 @@ func TestPagesOfLargeResourcesEndEarly(t *testing.T) {
 	want := []string{"default"}
 	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
 		for i, size := range sizes {
-			n := Network{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Metadata: Metadata{Metadata: api.Metadata{
+			n := Network{api.Network{Cidr: "10.0.0.0/8", Metadata: api.Metadata{
 				ID: fmt.Sprintf("n-zz%03d", i), Serial: int64(1000 + i), Project: p.ID, Name: fmt.Sprint(i),
 				Tags: map[string]string{"size": strings.Repeat("x", size)},
 			}}}
@@ -39,7 +38,7 @@ func TestPagesOfLargeResourcesEndEarly(t *testing.T) {
 	for more := true; more; {
 		var page []Network
 		var err error
-		page, more, err = c.ListNetworks(t.Context(), p, f)
+		page, more, err = c.Networks.List(t.Context(), p, f)
 		require.NoError(t, err)
 		require.NotEmpty(t, page)
 		for _, n := range page {
@@ -50,7 +49,7 @@ func TestPagesOfLargeResourcesEndEarly(t *testing.T) {
 	}
 	assert.Equal(t, []int{1 + small + 3, 2, 1, 1, 1}, pages)
 	assert.Equal(t, want, names)
-	all, more, err := c.ListNetworks(t.Context(), p, Filter{Limit: NoLimit})
+	all, more, err := c.Networks.List(t.Context(), p, Filter{Limit: NoLimit})
 	require.NoError(t, err)
 	assert.Len(t, all, len(want))
 	assert.False(t, more)

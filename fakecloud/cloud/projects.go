@@ -76,10 +76,12 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 	if err != nil {
 		return Project{}, err
 	}
-	return p, tx.InsertResource(ctx, describeFully(Network{Default: true, Metadata: Metadata{Metadata: api.Metadata{
-		ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default",
-		Tags: map[string]string{}, Version: 1, CreatedAt: now, UpdatedAt: now,
-	}}}).row)
+	return p, tx.InsertResource(ctx, describeFully(Network{api.Network{
+		Default: true, Cidr: c.cfg.InstanceCIDR.String(), Metadata: api.Metadata{
+			ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default",
+			Tags: map[string]string{}, Version: 1, CreatedAt: now, UpdatedAt: now,
+		},
+	}}).row)
 }
 
 // CreateProject gives the new project. An idempotency key belongs to the caller's project.

@@ -20,7 +20,7 @@ func TestResourceTags(t *testing.T) {
 	a := must.First(c.ReserveAddress(ctx, p, AddressSpec{Tags: tags}))(t)
 	r, _, err := c.Routes.Create(ctx, p, api.RouteCreate{Name: "r", Destination: "10.0.0.0/24", InstanceID: in.ID, Tags: new(api.Tags(tags))})
 	require.NoError(t, err)
-	n := must.First(c.CreateNetwork(ctx, p, NetworkSpec{Name: "n", CIDR: "10.1.0.0/24", Tags: tags}))(t)
+	n := must.First(c.Networks.Create(ctx, p, api.NetworkCreate{Name: "n", Cidr: "10.1.0.0/24", Tags: (*api.Tags)(&tags)}))(t)
 	for kind, id := range map[Resource]string{
 		InstanceResource: in.ID, LoadBalancerResource: lb.ID, AddressResource: a.ID, RouteResource: r.ID,
 		NetworkResource: n.ID,

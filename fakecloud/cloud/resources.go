@@ -64,8 +64,6 @@ func (a ReservedAddress) describe() description {
 	return description{row, ""}
 }
 
-func (n Network) describe() description { return description{n.row(NetworkResource), ""} }
-
 func (f Firewall) describe() description { return description{f.row(FirewallResource), ""} }
 
 // changeable is a pointer to a resource.

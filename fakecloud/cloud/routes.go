@@ -30,7 +30,7 @@ func (r Route) prefix() netip.Prefix {
 
 func (c *Cloud) routes() Kind[Route, api.RouteCreate] {
 	return Kind[Route, api.RouteCreate]{
-		cloud: c, IDPrefix: "r", quota: QuotaRoutes,
+		cloud: c, idPrefix: "r", quota: QuotaRoutes,
 		check: func(spec api.RouteCreate) (string, *api.Tags, error) {
 			_, err := parseCIDR("destination", spec.Destination)
 			return spec.Name, spec.Tags, err
@@ -72,15 +72,15 @@ func (c *Cloud) checkDestination(
 	network string,
 	want netip.Prefix,
 ) error {
-	n, err := c.loadNetwork(ctx, tx, p, network)
+	n, err := loadResource[Network](ctx, tx, p, network)
 	if err != nil {
 		return err
 	}
-	if n.CIDR.Overlaps(want) {
+	if n.prefix().Overlaps(want) {
 		return refuse(
 			RouteConflict, "%s overlaps with %s, which is the network %q (%s) itself: choose another destination", want,
-			n.CIDR, n.Name, n.ID,
-		).withField("destination", "overlaps with the network's %s", n.CIDR)
+			n.Cidr, n.Name, n.ID,
+		).withField("destination", "overlaps with the network's %s", n.Cidr)
 	}
 	// A network's routes do not overlap: of those that begin no later than the
 	// destination ends, only the last can reach into it.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -60,9 +61,9 @@ func TestTargetRanges(t *testing.T) {
 func TestNetworksAreNoTargetRanges(t *testing.T) {
 	c, p := newCloud(t, nil)
 	for name, cidr := range map[string]string{"lan": "192.168.1.0/24", "metadata": "169.254.169.248/29", "host": "127.0.0.0/24"} {
-		n := must.First(c.CreateNetwork(t.Context(), p, NetworkSpec{Name: name, CIDR: cidr}))(t)
+		n := must.First(c.Networks.Create(t.Context(), p, api.NetworkCreate{Name: name, Cidr: cidr}))(t)
 		in := newInstance(t, c, p, InstanceSpec{Network: n.ID})
-		assert.True(t, n.CIDR.Contains(in.Address), "it is there, but sent nothing")
+		assert.True(t, n.prefix().Contains(in.Address), "it is there, but sent nothing")
 		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
 			Name: "web", Listeners: oneListener, Targets: []string{in.ID},
 		})

@@ -440,6 +440,6 @@ type Event struct {
 	LoadBalancer *LoadBalancer
 	Address      *ReservedAddress
 	Route        *api.Route
-	Network      *Network
+	Network      *api.Network
 	Firewall     *Firewall
 }

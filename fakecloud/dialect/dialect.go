@@ -198,7 +198,7 @@ func (r *Request) Addresses(ctx context.Context) ([]cloud.ReservedAddress, error
 
 // NetworkSerials gives the serial numbers of the caller's networks by their native IDs.
 func (r *Request) NetworkSerials(ctx context.Context) (map[string]int64, error) {
-	networks, _, err := r.Cloud.ListNetworks(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
+	networks, _, err := r.Cloud.Networks.List(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
 	serials := make(map[string]int64, len(networks))
 	for _, n := range networks {
 		serials[n.ID] = n.Serial

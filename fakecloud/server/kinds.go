@@ -26,10 +26,11 @@ type versioned interface {
 }
 
 // serveKind adds the operations that are marked x-kind. The validator has checked their parameters and bodies.
-func serveKind[R versioned, C any](s *Server, to *mux.Router, path, idPrefix string, k kindOperations[R, C]) {
+func serveKind[R versioned, C any](s *Server, to *mux.Router, collection string, k kindOperations[R, C]) {
 	handle := func(method, path string, do func(w http.ResponseWriter, r *http.Request, id string)) {
 		to.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { do(w, r, mux.Vars(r)["id"]) }).Methods(method)
 	}
+	path, idPrefix := "/v1/"+collection, pathResources[collection].idPrefix
 	one := path + "/{id}"
 	handle(http.MethodGet, path, func(w http.ResponseWriter, r *http.Request, _ string) {
 		f, err := queryFilter(r, idPrefix)

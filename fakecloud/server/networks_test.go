@@ -215,7 +215,7 @@ func TestCreatesInADeletedProject(t *testing.T) {
 	_, _, instance := r.cloud.CreateInstance(ctx, p, cloud.InstanceSpec{})
 	_, _, balancer := r.cloud.CreateLoadBalancer(ctx, p, cloud.LoadBalancerSpec{Name: "a", Listeners: listeners})
 	_, _, route := r.cloud.Routes.Create(ctx, p, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: "i-1"})
-	_, _, network := r.cloud.CreateNetwork(ctx, p, cloud.NetworkSpec{Name: "a", CIDR: "10.0.0.0/24"})
+	_, _, network := r.cloud.Networks.Create(ctx, p, api.NetworkCreate{Name: "a", Cidr: "10.0.0.0/24"})
 	for _, err := range []error{instance, balancer, route, network} {
 		var refused *cloud.Error
 		require.ErrorAs(t, err, &refused)

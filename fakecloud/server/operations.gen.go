@@ -63,11 +63,6 @@ type serverInterface interface {
 	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id string)
 	GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id string)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id string)
-	ListNetworks(w http.ResponseWriter, r *http.Request, params api.ListNetworksParams)
-	CreateNetwork(w http.ResponseWriter, r *http.Request)
-	DeleteNetwork(w http.ResponseWriter, r *http.Request, id string)
-	GetNetwork(w http.ResponseWriter, r *http.Request, id string)
-	UpdateNetwork(w http.ResponseWriter, r *http.Request, id string)
 	ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams)
 	GetOperation(w http.ResponseWriter, r *http.Request, id string, params api.GetOperationParams)
 	GetProject(w http.ResponseWriter, r *http.Request)
@@ -223,29 +218,6 @@ func registerHandlers(
 	router.HandleFunc("/v1/dialects", handler.ListDialects).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instance-types", handler.ListInstanceTypes).Methods(http.MethodGet)
 	router.HandleFunc("/v1/load-balancer-types", handler.ListLoadBalancerTypes).Methods(http.MethodGet)
-	router.HandleFunc("/v1/networks", func(w http.ResponseWriter, r *http.Request) {
-		read := parameters{query: r.URL.Query(), header: r.Header}
-		var params api.ListNetworksParams
-		read.readQuery("name", false, "string", "", &params.Name)
-		read.readQuery("tag", false, "array", "", &params.Tag)
-		read.readQuery("limit", false, "integer", "", &params.Limit)
-		read.readQuery("pageToken", false, "string", "", &params.PageToken)
-		if read.err != nil {
-			refuse(w, r, read.err)
-			return
-		}
-		handler.ListNetworks(w, r, params)
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/networks", handler.CreateNetwork).Methods(http.MethodPost)
-	router.HandleFunc("/v1/networks/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteNetwork(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodDelete)
-	router.HandleFunc("/v1/networks/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetNetwork(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/networks/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateNetwork(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/firewalls", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
 		var params api.ListFirewallsParams

@@ -121,7 +121,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	registerHandlers(router, s, s.answerBadParameter)
-	serveKind(s, router, "/v1/routes", "r-", s.cloud.Routes)
+	serveKind(s, router, "networks", s.cloud.Networks)
+	serveKind(s, router, "routes", s.cloud.Routes)
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)
 	}

@@ -215,7 +215,7 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 		}
 	}
 	if lb.NetworkID != nil {
-		n, err := r.Cloud.GetNetwork(ctx, r.Project, *lb.NetworkID)
+		n, err := r.Cloud.Networks.Get(ctx, r.Project, *lb.NetworkID)
 		if err != nil {
 			return out, err
 		}

@@ -64,7 +64,7 @@ func listNetworkInterfaces(ctx context.Context, r *dialect.Request, _ struct{}) 
 	if err != nil {
 		return nil, err
 	}
-	network, err := r.Cloud.GetNetwork(ctx, r.Project, in.NetworkID)
+	network, err := r.Cloud.Networks.Get(ctx, r.Project, in.NetworkID)
 	if err != nil {
 		return nil, err
 	}

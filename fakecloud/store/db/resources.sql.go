@@ -753,6 +753,17 @@ func (q *Queries) ResourcesReferringTo(ctx context.Context, arg ResourcesReferri
 	return items, nil
 }
 
+const setDefaultCIDR = `-- name: SetDefaultCIDR :exec
+UPDATE resources SET document = json_set(document, '$.cidr', CAST(?1 AS TEXT))
+WHERE kind = 'network' AND json_extract(document, '$.default') AND json_extract(document, '$.cidr') <> CAST(?1 AS TEXT)
+`
+
+// The default networks have the CIDR that the cloud has now.
+func (q *Queries) SetDefaultCIDR(ctx context.Context, cidr string) error {
+	_, err := q.db.ExecContext(ctx, setDefaultCIDR, cidr)
+	return err
+}
+
 const setDue = `-- name: SetDue :exec
 UPDATE resources SET due_at = ? WHERE id = ?
 `

@@ -12,6 +12,11 @@ SELECT id FROM resources WHERE serial = ? AND kind = ? AND project_id = ?;
 UPDATE resources SET name = ?, state = ?, address = ?, private_address = ?, network_id = ?, refers_to = ?, version = ?,
     due_at = ?, document = ? WHERE id = ?;
 
+-- The default networks have the CIDR that the cloud has now.
+-- name: SetDefaultCIDR :exec
+UPDATE resources SET document = json_set(document, '$.cidr', CAST(@cidr AS TEXT))
+WHERE kind = 'network' AND json_extract(document, '$.default') AND json_extract(document, '$.cidr') <> CAST(@cidr AS TEXT);
+
 -- name: DeleteResource :exec
 DELETE FROM resources WHERE id = ?;
 
