@@ -22,3 +22,11 @@ func (m Metadata) PageKey() string { return m.ID }
 
 // AtVersion is the resource's version.
 func (m Metadata) AtVersion() int64 { return m.Version }
+
+// NameAndTags are what an update can change of resources of all kinds.
+func (u ResourceUpdate) NameAndTags() ResourceUpdate { return u }
+
+// NameAndTags is as ResourceUpdate's.
+func (u FirewallUpdate) NameAndTags() ResourceUpdate {
+	return ResourceUpdate{Name: u.Name, Tags: u.Tags}
+}

@@ -1116,38 +1116,18 @@ type FaultThrottle struct {
 //
 // Example: {"createdAt":"2026-01-02T15:04:05.123Z","id":"f-01jd3n5qk2v8","instanceIds":["i-01jd3n6f0c5w3y"],"name":"web","project":"p-01jd3n5qk2v8","rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}],"serial":47,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Firewall struct {
-	CreatedAt time.Time `json:"createdAt"`
+	Metadata
 
-	// ID Example: f-01jd3n5qk2v8
-	ID          string            `json:"id"`
 	InstanceIDs FirewallInstances `json:"instanceIds"`
-
-	// Name Example: web
-	Name    string `json:"name"`
-	Project string `json:"project"`
-
 	// Records What dialects of other clouds were told of the balancer and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
 	//
 	//
 	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
-	Records Records       `json:"records,omitempty"`
-	Rules   FirewallRules `json:"rules"`
+	Records Records `json:"records,omitempty"`
 
-	// Serial A number that no other resource or operation of this cloud has or had, whatever
-	// was deleted, or restored from a snapshot.
-	//
-	//
-	// Example: 42
-	Serial Serial `json:"serial"`
-
-	// Tags Example: {"cluster":"lab"}
-	Tags      Tags      `json:"tags"`
-	UpdatedAt time.Time `json:"updatedAt"`
-
-	// Version Grows with every change.
-	Version int64 `json:"version"`
+	Rules FirewallRules `json:"rules"`
 }
 
 // FirewallCreate Example: {"instanceIds":["i-01jd3n6f0c5w3y"],"name":"web","rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}]}
@@ -2751,21 +2731,6 @@ type StreamEventsParams struct {
 
 	// LastEventID What a reconnecting browser sends, beside the `after` it began with: the same meaning, and it wins.
 	LastEventID *int64 `json:"Last-Event-ID,omitempty"`
-}
-
-// ListFirewallsParams defines parameters for ListFirewalls.
-type ListFirewallsParams struct {
-	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
-	Name *Name `form:"name,omitempty" json:"name,omitempty"`
-
-	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
-	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
-
-	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
-	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// PageToken `nextPageToken` of the page before. Opaque.
-	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
 // ListInstancesParams defines parameters for ListInstances.

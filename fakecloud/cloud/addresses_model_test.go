@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -131,7 +132,7 @@ func (e *estate) reserve(t *rapid.T) {
 func (e *estate) rename(t *rapid.T) {
 	id := drawKey(t, e.addresses)
 	name := rapid.SampledFrom(addressNames).Draw(t, "name")
-	_, err := e.cloud.UpdateAddress(t.Context(), e.proj, id, ResourceUpdate{Name: &name})
+	_, err := e.cloud.UpdateAddress(t.Context(), e.proj, id, api.ResourceUpdate{Name: &name})
 	m := e.addresses[id]
 	switch {
 	case m.name == name:

@@ -76,8 +76,9 @@ type Config struct {
 // Cloud is the simulated cloud. It is safe for concurrent use. Its transitions happen
 // while Run runs.
 type Cloud struct {
-	Networks Kind[Network, api.NetworkCreate]
-	Routes   Kind[Route, api.RouteCreate]
+	Firewalls Kind[Firewall, api.FirewallCreate, api.FirewallUpdate]
+	Networks  Kind[Network, api.NetworkCreate, api.ResourceUpdate]
+	Routes    Kind[Route, api.RouteCreate, api.ResourceUpdate]
 
 	cfg     Config
 	store   *store.Store
@@ -162,7 +163,7 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	cfg.DataPlane.Notify(c.queueCondition)
 	ctx := context.Background()
-	c.Networks, c.Routes = c.networks(), c.routes()
+	c.Firewalls, c.Networks, c.Routes = c.firewalls(), c.networks(), c.routes()
 	return c, errors.Join(
 		c.snapshots.removePartial(),
 		c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) }),

@@ -176,11 +176,11 @@ func TestInstancesAreNamedInAnyCase(t *testing.T) {
 	in := newInstance(t, c, p, InstanceSpec{Name: "Node-1.Lab"})
 	other := newInstance(t, c, p, InstanceSpec{Name: "node-2"})
 	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1.lab"}))
-	requireRefused(t, NameTaken)(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Name: new("NODE-1.LAB")}))
+	requireRefused(t, NameTaken)(c.UpdateInstance(t.Context(), p, other.ID, api.ResourceUpdate{Name: new("NODE-1.LAB")}))
 	found := must.First(c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit}))(t)
 	require.Len(t, found, 1)
 	assert.Equal(t, "Node-1.Lab", found[0].Name)
-	renamed, err := c.UpdateInstance(t.Context(), p, in.ID, ResourceUpdate{Name: new("node-1.lab")})
+	renamed, err := c.UpdateInstance(t.Context(), p, in.ID, api.ResourceUpdate{Name: new("node-1.lab")})
 	require.NoError(t, err, "its own name in another case")
 	assert.Equal(t, "node-1.lab", renamed.Name)
 }
@@ -441,7 +441,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
 	c.clock.(*clockwork.FakeClock).Advance(time.Millisecond)
-	tagged := must.Do(c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}}))(t)
+	tagged := must.Do(c.UpdateInstance(t.Context(), p, other.ID, api.ResourceUpdate{Tags: &api.Tags{"a": "b"}}))(t)
 	assert.NotEqual(t, other.UpdatedAt, tagged.UpdatedAt)
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
 	requireRefused(t, NotFound)(c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID))

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -36,20 +37,21 @@ func TestFirewallsDecideWhatBackendsLetIn(t *testing.T) {
 	letIn := func() LetIn { return plane.applied[lb.ID].Backends[0].LetIn }
 	assert.Empty(t, letIn(), "it is in no firewall")
 
-	web := must.First(c.CreateFirewall(t.Context(), p, FirewallSpec{Name: "web", Instances: []string{in.ID}}))(t)
+	web := must.First(c.Firewalls.Create(t.Context(), p, api.FirewallCreate{Name: new("web"), InstanceIDs: &[]string{in.ID}}))(t)
 	assert.Equal(t, nothing, letIn())
-	requireOK(t)(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Rules: &[]FirewallRule{{TCP, 80, 90}}}))
+	update := func(u api.FirewallUpdate) (Firewall, error) { return c.Firewalls.Update(t.Context(), p, web.ID, u) }
+	requireOK(t)(update(api.FirewallUpdate{Rules: &api.FirewallRules{{Protocol: api.FirewallTCP, FirstPort: 80, LastPort: 90}}}))
 	assert.Equal(t, LetIn("nothing,tcp 80-90"), letIn())
-	requireOK(t)(c.CreateFirewall(t.Context(), p, FirewallSpec{
-		Instances: []string{in.ID}, Rules: []FirewallRule{{UDP, 53, 53}},
+	requireOK(t)(c.Firewalls.Create(t.Context(), p, api.FirewallCreate{
+		InstanceIDs: &[]string{in.ID}, Rules: &api.FirewallRules{{Protocol: api.FirewallUDP, FirstPort: 53, LastPort: 53}},
 	}))
 	assert.Equal(t, LetIn("nothing,tcp 80-90,udp 53-53"), letIn())
-	before := must.Do(c.GetFirewall(t.Context(), p, web.ID))(t)
-	same := must.Do(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{in.ID}}))(t)
+	before := must.Do(c.Firewalls.Get(t.Context(), p, web.ID))(t)
+	same := must.Do(update(api.FirewallUpdate{InstanceIDs: &[]string{in.ID}}))(t)
 	assert.Equal(t, before, same, "a change of nothing")
-	requireOK(t)(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{}}))
+	requireOK(t)(update(api.FirewallUpdate{InstanceIDs: &[]string{}}))
 	assert.Equal(t, LetIn("nothing,udp 53-53"), letIn())
-	requireOK(t)(c.UpdateFirewall(t.Context(), p, web.ID, FirewallUpdate{Instances: &[]string{in.ID}}))
-	require.NoError(t, c.DeleteFirewall(t.Context(), p, web.ID))
+	requireOK(t)(update(api.FirewallUpdate{InstanceIDs: &[]string{in.ID}}))
+	require.NoError(t, c.Firewalls.Delete(t.Context(), p, web.ID))
 	assert.Equal(t, LetIn("nothing,udp 53-53"), letIn())
 }

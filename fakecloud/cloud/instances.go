@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -64,7 +65,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 	if err := c.withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
 		return Instance{}, err
 	}
-	name, err := c.instanceName(ctx, tx.Tx, p, spec.Name)
+	name, err := c.unusedName(ctx, tx.Tx, InstanceResource, p, spec.Name, "instance-")
 	if err != nil {
 		return Instance{}, err
 	}
@@ -146,22 +147,6 @@ func tagsOrEmpty(tags map[string]string) map[string]string {
 	return tags
 }
 
-// instanceName checks the name asked for, or makes up one that is free.
-func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
-	name := want
-	for {
-		if want == "" {
-			name = "instance-" + c.random.letters(6)
-		}
-		err := checkUnused(ctx, tx, InstanceResource, p, "", name)
-		var taken *Error
-		if want == "" && errors.As(err, &taken) {
-			continue
-		}
-		return name, err
-	}
-}
-
 // instanceZone is the zone asked for, or the available one with the fewest instances.
 func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
 	if want != "" {
@@ -224,8 +209,8 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 }
 
 // UpdateInstance replaces what is given. A terminated instance cannot be updated.
-func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u ResourceUpdate) (Instance, error) {
-	return updateResource(ctx, c, p, id, u, func(in *Instance, name string) error {
+func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u api.ResourceUpdate) (Instance, error) {
+	return updateResource(ctx, c, p, id, u, func(_ context.Context, _ *changeTx, in *Instance, name string) error {
 		if in.State == InstanceTerminated {
 			return refuse(
 				WrongState, "cannot update instance %q (%s) while it is %s: this is final", in.Name, in.ID, in.State,

@@ -2,76 +2,131 @@ package cloud
 
 import (
 	"context"
-	"errors"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // Kind has the operations that are the same for all kinds of resources that are there with the create and gone
-// with the delete. R is the resource and C the request that creates one, in the API's own types.
-type Kind[R resource, C any] struct {
+// with the delete. R is the resource, C the request that creates one, and U the one that changes it: the API's own
+// types.
+type Kind[R resource, C any, U update] struct {
 	cloud    *Cloud
 	idPrefix string
-	quota    Quota
+	// namePrefix begins the name of a resource for which none is asked for. If it is empty, one must be.
+	namePrefix string
+	quota      Quota // none if empty
 	// check gives the name and the tags that are asked for. It refuses what is wrong whatever else there is.
 	check func(C) (name string, tags *api.Tags, err error)
 	// build makes a resource, all but its metadata. It refuses what does not go with what there is.
 	build func(context.Context, *changeTx, Project, C) (R, error)
-	// checkDelete refuses to delete what must stay. It may be nil.
+
+	// Each of these may be nil.
+
+	// change sets what can be changed beside the name and the tags.
+	change func(context.Context, *changeTx, Project, *R, U) error
+	// checkDelete refuses to delete what must stay.
 	checkDelete func(context.Context, *changeTx, Project, R) error
+	// committed follows a change. There is no resource before a create, nor after a delete: it is zero.
+	committed func(ctx context.Context, before, after R)
 }
 
+// update is a request that changes a resource.
+type update interface{ NameAndTags() api.ResourceUpdate }
+
 // Create gives the new resource.
-func (k Kind[R, C]) Create(ctx context.Context, p Project, spec C) (R, Outcome, error) {
+func (k Kind[R, C, U]) Create(ctx context.Context, p Project, spec C) (created R, outcome Outcome, err error) {
+	var none R
 	name, tags, err := k.check(spec)
-	if err := errors.Join(checkName(name), err, checkTags(api.ValueOf(tags))); err != nil {
-		var none R
-		return none, Outcome{}, err
+	if name != "" || k.namePrefix == "" {
+		err = joinRefusals(checkName(name), err)
 	}
-	return createResource(ctx, k.cloud.change, k.cloud, p, func(ctx context.Context, tx *changeTx) (r R, err error) {
+	if err = joinRefusals(err, checkTags(api.ValueOf(tags))); err != nil {
+		return none, outcome, err
+	}
+	newResource := func(ctx context.Context, tx *changeTx) (r R, err error) {
+		return k.newResource(ctx, tx, p, spec, name, api.ValueOf(tags))
+	}
+	if created, outcome, err = createResource(ctx, k.cloud.change, k.cloud, p, newResource); err == nil {
+		k.follow(ctx, none, created)
+	}
+	return created, outcome, err
+}
+
+func (k Kind[R, C, U]) newResource(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	spec C,
+	name string,
+	tags api.Tags,
+) (r R, err error) {
+	if k.quota != "" {
 		if err := k.cloud.withinQuota(ctx, tx.Tx, p, k.quota); err != nil {
 			return r, err
 		}
-		if err := checkUnused(ctx, tx.Tx, kindOf[R](), p, "", name); err != nil {
-			return r, err
-		}
-		if r, err = k.build(ctx, tx, p, spec); err != nil {
-			return r, err
-		}
-		metadata, err := k.cloud.newMetadata(ctx, tx, p, k.idPrefix, name, api.ValueOf(tags))
-		if err != nil {
-			return r, err
-		}
-		*any(&r).(changeable).Meta() = metadata.Metadata
-		return r, insertResource(ctx, tx, r)
-	})
+	}
+	r, err = k.build(ctx, tx, p, spec)
+	name, nameErr := k.cloud.unusedName(ctx, tx.Tx, kindOf[R](), p, name, k.namePrefix)
+	if err := joinRefusals(nameErr, err); err != nil {
+		return r, err
+	}
+	metadata, err := k.cloud.newMetadata(ctx, tx, p, k.idPrefix, name, tags)
+	if err != nil {
+		return r, err
+	}
+	*any(&r).(changeable).Meta() = metadata.Metadata
+	return r, insertResource(ctx, tx, r)
+}
+
+func (k Kind[R, C, U]) follow(ctx context.Context, before, after R) {
+	if k.committed != nil {
+		k.committed(context.WithoutCancel(ctx), before, after)
+	}
 }
 
 // Get reads one resource.
-func (k Kind[R, C]) Get(ctx context.Context, p Project, id string) (R, error) {
+func (k Kind[R, C, U]) Get(ctx context.Context, p Project, id string) (R, error) {
 	return getResource[R](ctx, k.cloud, p, id)
 }
 
 // List gives one page, oldest first, and whether more follow.
-func (k Kind[R, C]) List(ctx context.Context, p Project, f Filter) (page []R, more bool, err error) {
+func (k Kind[R, C, U]) List(ctx context.Context, p Project, f Filter) (page []R, more bool, err error) {
 	return listResources[R](ctx, k.cloud, p, f)
 }
 
 // Update replaces what is given.
-func (k Kind[R, C]) Update(ctx context.Context, p Project, id string, u ResourceUpdate) (R, error) {
-	return updateResource(ctx, k.cloud, p, id, u, func(_ *R, name string) error { return checkName(name) })
+func (k Kind[R, C, U]) Update(ctx context.Context, p Project, id string, u U) (R, error) {
+	var before R
+	change := func(ctx context.Context, tx *changeTx, r *R, name string) (err error) {
+		before = *r
+		if k.change != nil {
+			err = k.change(ctx, tx, p, r, u)
+		}
+		return joinRefusals(checkName(name), err)
+	}
+	after, err := updateResource(ctx, k.cloud, p, id, u.NameAndTags(), change)
+	if err == nil {
+		k.follow(ctx, before, after)
+	}
+	return after, err
 }
 
 // Delete ends a resource at once.
-func (k Kind[R, C]) Delete(ctx context.Context, p Project, id string) error {
-	return k.cloud.change(ctx, func(ctx context.Context, tx *changeTx) error {
-		r, err := loadToChange[R](ctx, tx, p, id)
+func (k Kind[R, C, U]) Delete(ctx context.Context, p Project, id string) error {
+	var r, none R
+	err := k.cloud.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		r, err = loadToChange[R](ctx, tx, p, id)
 		if err == nil && k.checkDelete != nil {
 			err = k.checkDelete(ctx, tx, p, r)
 		}
 		if err != nil {
 			return err
 		}
-		return deleteResource(ctx, tx, any(&r).(changeable))
+		deleted := r
+		return deleteResource(ctx, tx, any(&deleted).(changeable))
 	})
+	if err == nil {
+		k.follow(ctx, r, none)
+	}
+	return err
 }

@@ -58,8 +58,8 @@ func (w *world) ifMatch(t *rapid.T) {
 	before := must.Do(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
 	version := before.Version + rapid.Int64Range(-1, 1).Draw(t, "too high by")
 	ctx := WithRequest(t.Context(), Request{IfMatch: &version})
-	tags := map[string]string{"drawn": w.cloud.random.letters(8)}
-	after, err := w.cloud.UpdateInstance(ctx, w.proj, id, ResourceUpdate{Tags: &tags})
+	tags := api.Tags{"drawn": w.cloud.random.letters(8)}
+	after, err := w.cloud.UpdateInstance(ctx, w.proj, id, api.ResourceUpdate{Tags: &tags})
 	switch {
 	case version != before.Version:
 		requireCode(t, PreconditionFailed, err)

@@ -552,7 +552,7 @@ func (w *world) renameInstance(t *rapid.T) {
 		taken = taken || other != id && in.name == name && in.state != "terminated"
 	}
 	before := must.Do(w.cloud.GetInstance(t.Context(), w.proj, id))(t)
-	in, err := w.cloud.UpdateInstance(t.Context(), w.proj, id, ResourceUpdate{Name: &name})
+	in, err := w.cloud.UpdateInstance(t.Context(), w.proj, id, api.ResourceUpdate{Name: &name})
 	switch {
 	case m.state == "terminated":
 		requireCode(t, WrongState, err)

@@ -31,8 +31,8 @@ func (n Network) prefix() netip.Prefix {
 	return p
 }
 
-func (c *Cloud) networks() Kind[Network, api.NetworkCreate] {
-	return Kind[Network, api.NetworkCreate]{
+func (c *Cloud) networks() Kind[Network, api.NetworkCreate, api.ResourceUpdate] {
+	return Kind[Network, api.NetworkCreate, api.ResourceUpdate]{
 		cloud: c, idPrefix: "n", quota: QuotaNetworks,
 		check: func(spec api.NetworkCreate) (string, *api.Tags, error) {
 			cidr, err := parseCIDR("cidr", spec.Cidr)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -109,8 +110,8 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 }
 
 // UpdateAddress replaces what is given.
-func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
-	return updateResource(ctx, c, p, id, u, func(_ *ReservedAddress, name string) error { return checkName(name) })
+func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u api.ResourceUpdate) (ReservedAddress, error) {
+	return updateResource(ctx, c, p, id, u, func(_ context.Context, _ *changeTx, _ *ReservedAddress, name string) error { return checkName(name) })
 }
 
 // AttachAddress gives an available address to an instance that is not terminating, or to a public load

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
 	"strings"
@@ -63,8 +62,6 @@ func (a ReservedAddress) describe() description {
 	row.State, row.Address, row.RefersTo = string(a.State), addressOrNull(a.IP), textOrNull(a.Holder.ID)
 	return description{row, ""}
 }
-
-func (f Firewall) describe() description { return description{f.row(FirewallResource), ""} }
 
 // changeable is a pointer to a resource.
 type changeable interface {
@@ -372,42 +369,60 @@ func checkUnused(ctx context.Context, tx *store.Tx, kind Resource, p Project, se
 	).withField("name", "is taken")
 }
 
-// ResourceUpdate replaces what is not nil. It is for resources of which only name and tags
-// can change.
-type ResourceUpdate struct {
-	Name *string
-	Tags *map[string]string
+// unusedName is the name asked for, or one made up that begins with a prefix.
+func (c *Cloud) unusedName(
+	ctx context.Context,
+	tx *store.Tx,
+	kind Resource,
+	p Project,
+	want, prefix string,
+) (string, error) {
+	if want != "" {
+		return want, checkUnused(ctx, tx, kind, p, "", want)
+	}
+	for {
+		name := prefix + c.random.letters(6)
+		err := checkUnused(ctx, tx, kind, p, "", name)
+		var taken *Error
+		if !errors.As(err, &taken) {
+			return name, err
+		}
+	}
 }
 
 // updateResource replaces what is given, in a change of its own. An update that changes nothing leaves the
-// version alone. check refuses resources that cannot be updated, and names that are not valid.
+// version alone. change refuses resources that cannot be updated, and names that are not valid, and sets what
+// else there is to set.
 func updateResource[T resource](
 	ctx context.Context,
 	c *Cloud,
 	p Project,
 	id string,
-	u ResourceUpdate,
-	check func(*T, string) error,
+	u api.ResourceUpdate,
+	change func(ctx context.Context, tx *changeTx, r *T, name string) error,
 ) (r T, err error) {
 	err = c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		if r, err = loadToChange[T](ctx, tx, p, id); err != nil {
 			return err
 		}
-		next, state := any(&r).(changeable), r.describe().row.State
+		before, next, state := toJSON(r), any(&r).(changeable), r.describe().row.State
 		m := next.Meta()
 		name, tags := m.Name, m.Tags
 		replaceIfGiven(&name, u.Name)
 		if u.Tags != nil {
 			tags = tagsOrEmpty(*u.Tags)
 		}
-		nameErr := check(&r, name)
-		if nameErr == nil && name != m.Name {
-			nameErr = checkUnused(ctx, tx.Tx, kindOf[T](), p, m.ID, name)
+		err = change(ctx, tx, &r, name)
+		if err == nil && name != m.Name {
+			err = checkUnused(ctx, tx.Tx, kindOf[T](), p, m.ID, name)
 		}
-		if err := joinRefusals(nameErr, checkTags(tags)); err != nil || name == m.Name && maps.Equal(tags, m.Tags) {
+		if err := joinRefusals(err, checkTags(tags)); err != nil {
 			return err
 		}
 		m.Name, m.Tags = name, tags
+		if toJSON(r) == before {
+			return nil
+		}
 		return saveResource(ctx, tx, state, next)
 	})
 	return r, err

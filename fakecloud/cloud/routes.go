@@ -28,8 +28,8 @@ func (r Route) prefix() netip.Prefix {
 	return p
 }
 
-func (c *Cloud) routes() Kind[Route, api.RouteCreate] {
-	return Kind[Route, api.RouteCreate]{
+func (c *Cloud) routes() Kind[Route, api.RouteCreate, api.ResourceUpdate] {
+	return Kind[Route, api.RouteCreate, api.ResourceUpdate]{
 		cloud: c, idPrefix: "r", quota: QuotaRoutes,
 		check: func(spec api.RouteCreate) (string, *api.Tags, error) {
 			_, err := parseCIDR("destination", spec.Destination)

@@ -41,12 +41,6 @@ const (
 	addressNone AddressState = ""
 )
 
-// Networks and firewalls have no states.
-const (
-	networkNone  = ""
-	firewallNone = ""
-)
-
 // Action is what moves a resource from state to state.
 type Action string
 

@@ -441,5 +441,5 @@ type Event struct {
 	Address      *ReservedAddress
 	Route        *api.Route
 	Network      *api.Network
-	Firewall     *Firewall
+	Firewall     *api.Firewall
 }

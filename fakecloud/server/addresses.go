@@ -59,7 +59,7 @@ func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 		return
 	}
 	a, err := s.cloud.UpdateAddress(
-		r.Context(), callerProject(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)},
+		r.Context(), callerProject(r), id, api.ResourceUpdate(body),
 	)
 	s.answerResource(w, r, http.StatusOK, a.Version, s.describeAddress(a), err)
 }

@@ -180,6 +180,6 @@ func toAPIEvent(e cloud.Event) api.Event {
 		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
 		Instance: mapOrNil(e.Instance, toAPIInstance), LoadBalancer: mapOrNil(e.LoadBalancer, toAPILoadBalancer),
 		Address: mapOrNil(e.Address, toAPIAddress), Route: e.Route,
-		Firewall: mapOrNil(e.Firewall, toAPIFirewall), Network: e.Network,
+		Firewall: e.Firewall, Network: e.Network,
 	}
 }

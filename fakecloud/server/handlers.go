@@ -164,17 +164,12 @@ func (s *Server) GetInstance(w http.ResponseWriter, r *http.Request, id api.Inst
 
 // UpdateInstance implements api.ServerInterface.
 func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
-	u, ok := s.resourceUpdate(w, r)
+	u, ok := decodeBody[api.ResourceUpdate](s, w, r)
 	if !ok {
 		return
 	}
 	in, err := s.cloud.UpdateInstance(r.Context(), callerProject(r), id, u)
 	s.answerResource(w, r, http.StatusOK, in.Version, toAPIInstance(in), err)
-}
-
-func (s *Server) resourceUpdate(w http.ResponseWriter, r *http.Request) (cloud.ResourceUpdate, bool) {
-	body, ok := decodeBody[api.ResourceUpdate](s, w, r)
-	return cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)}, ok
 }
 
 // StartInstance implements api.ServerInterface.

@@ -10,12 +10,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// kindOperations is what a cloud.Kind does. C is the request that creates a resource.
-type kindOperations[R, C any] interface {
+// kindOperations is what a cloud.Kind does. C is the request that creates a resource, U the one that changes it.
+type kindOperations[R, C, U any] interface {
 	Create(context.Context, cloud.Project, C) (R, cloud.Outcome, error)
 	Get(context.Context, cloud.Project, string) (R, error)
 	List(context.Context, cloud.Project, cloud.Filter) ([]R, bool, error)
-	Update(context.Context, cloud.Project, string, cloud.ResourceUpdate) (R, error)
+	Update(context.Context, cloud.Project, string, U) (R, error)
 	Delete(context.Context, cloud.Project, string) error
 }
 
@@ -26,7 +26,7 @@ type versioned interface {
 }
 
 // serveKind adds the operations that are marked x-kind. The validator has checked their parameters and bodies.
-func serveKind[R versioned, C any](s *Server, to *mux.Router, collection string, k kindOperations[R, C]) {
+func serveKind[R versioned, C, U any](s *Server, to *mux.Router, collection string, k kindOperations[R, C, U]) {
 	handle := func(method, path string, do func(w http.ResponseWriter, r *http.Request, id string)) {
 		to.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { do(w, r, mux.Vars(r)["id"]) }).Methods(method)
 	}
@@ -47,7 +47,7 @@ func serveKind[R versioned, C any](s *Server, to *mux.Router, collection string,
 		s.answerResource(w, r, http.StatusOK, found.AtVersion(), found, err)
 	})
 	handle(http.MethodPatch, one, func(w http.ResponseWriter, r *http.Request, id string) {
-		if u, ok := s.resourceUpdate(w, r); ok {
+		if u, ok := decodeBody[U](s, w, r); ok {
 			changed, err := k.Update(r.Context(), callerProject(r), id, u)
 			s.answerResource(w, r, http.StatusOK, changed.AtVersion(), changed, err)
 		}

@@ -41,11 +41,6 @@ type serverInterface interface {
 	CreateFault(w http.ResponseWriter, r *http.Request)
 	DeleteFault(w http.ResponseWriter, r *http.Request, id string)
 	GetFault(w http.ResponseWriter, r *http.Request, id string)
-	ListFirewalls(w http.ResponseWriter, r *http.Request, params api.ListFirewallsParams)
-	CreateFirewall(w http.ResponseWriter, r *http.Request)
-	DeleteFirewall(w http.ResponseWriter, r *http.Request, id string)
-	GetFirewall(w http.ResponseWriter, r *http.Request, id string)
-	UpdateFirewall(w http.ResponseWriter, r *http.Request, id string)
 	ListInstanceTypes(w http.ResponseWriter, r *http.Request)
 	ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams)
 	CreateInstance(w http.ResponseWriter, r *http.Request)
@@ -218,29 +213,6 @@ func registerHandlers(
 	router.HandleFunc("/v1/dialects", handler.ListDialects).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instance-types", handler.ListInstanceTypes).Methods(http.MethodGet)
 	router.HandleFunc("/v1/load-balancer-types", handler.ListLoadBalancerTypes).Methods(http.MethodGet)
-	router.HandleFunc("/v1/firewalls", func(w http.ResponseWriter, r *http.Request) {
-		read := parameters{query: r.URL.Query(), header: r.Header}
-		var params api.ListFirewallsParams
-		read.readQuery("name", false, "string", "", &params.Name)
-		read.readQuery("tag", false, "array", "", &params.Tag)
-		read.readQuery("limit", false, "integer", "", &params.Limit)
-		read.readQuery("pageToken", false, "string", "", &params.PageToken)
-		if read.err != nil {
-			refuse(w, r, read.err)
-			return
-		}
-		handler.ListFirewalls(w, r, params)
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/firewalls", handler.CreateFirewall).Methods(http.MethodPost)
-	router.HandleFunc("/v1/firewalls/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteFirewall(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodDelete)
-	router.HandleFunc("/v1/firewalls/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetFirewall(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/firewalls/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateFirewall(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/zones", handler.ListZones).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instances", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}

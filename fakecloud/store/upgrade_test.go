@@ -67,6 +67,45 @@ func TestUnknownSchemasAreRefused(t *testing.T) {
 	}
 }
 
+// What is kept as JSON becomes what the API shows.
+func TestUpgradeRenamesStoredFields(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cloud.db")
+	conn := load(t, path, "00013")
+	renamed := map[string]struct{ old, now string }{
+		"route": {
+			`{"network":"n-1","destination":"10.9.0.0/24","instance":"i-1"}`,
+			`{"networkId":"n-1","destination":"10.9.0.0/24","instanceId":"i-1"}`,
+		},
+		"firewall": {
+			`{"instances":["i-1"],"rules":[{"protocol":"tcp","firstPort":1,"lastPort":2}]}`,
+			`{"instanceIds":["i-1"],"rules":[{"protocol":"tcp","firstPort":1,"lastPort":2}]}`,
+		},
+	}
+	for kind, r := range renamed {
+		for _, insert := range []string{
+			`INSERT INTO resources (id, kind, project_id, name, state, zone, version, serial, document)
+				VALUES ('new-' || ?1, ?1, 'p-1', 'new', '', '', 1, random(), ?2)`,
+			`INSERT INTO events (project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body)
+				VALUES ('p-1', 1, 'created', ?1, 'new-' || ?1, 'new', '', '', '', ?2)`,
+			`INSERT INTO idempotency_keys (project_id, key, fingerprint, expires_at, result)
+				VALUES ('p-1', 'new-' || ?1, X'01', 1, ?2)`,
+		} {
+			must.Do(conn.ExecContext(t.Context(), insert, kind, r.old))(t)
+		}
+	}
+	require.NoError(t, conn.Close())
+	require.NoError(t, open(t, path).Close())
+	upgraded := raw(t, path)
+	for kind, r := range renamed {
+		for _, stored := range []string{
+			"SELECT document FROM resources WHERE id = 'new-", "SELECT body FROM events WHERE resource_id = 'new-",
+			"SELECT result FROM idempotency_keys WHERE key = 'new-",
+		} {
+			assert.JSONEq(t, r.now, query(t, upgraded, stored+kind+"'")[0], stored)
+		}
+	}
+}
+
 // The tokens of v0.1.0 can do what they could, its resources are in default networks, and what it has is counted.
 func TestAccessAfterUpgrade(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")

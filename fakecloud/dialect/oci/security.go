@@ -240,7 +240,7 @@ func readSecurityList(ctx context.Context, r *dialect.Request, _ struct{}) (*fir
 	if err != nil {
 		return nil, err
 	}
-	f := &firewall{Firewall: &api.Firewall{Name: "oci-security-list-" + n.ID}}
+	f := &firewall{Firewall: &api.Firewall{Metadata: api.Metadata{Name: "oci-security-list-" + n.ID}}}
 	found, err := r.ListFirewalls(ctx, client.FirewallFilter{Name: f.Name})
 	if err == nil && len(found) > 0 {
 		f, err = toFirewall(&found[0])
@@ -321,7 +321,7 @@ func createSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
 	if _, err := vcnKind.NativeID(ctx, r, q.VcnID); err != nil {
 		return nil, dialect.Invalid("vcnId", "%q is none", q.VcnID)
 	}
-	f := &firewall{Firewall: &api.Firewall{Name: nativeName(r, "oci-nsg-")}}
+	f := &firewall{Firewall: &api.Firewall{Metadata: api.Metadata{Name: nativeName(r, "oci-nsg-")}}}
 	f.Group = &groupRecord{Name: q.DisplayName, VcnID: q.VcnID, tags: q.tags, Asked: hash(q)}
 	refused := f.save(ctx, r)
 	if refused == nil {

@@ -1,4 +1,4 @@
--- A route is stored as the API shows it, in the API's own type.
+-- Routes and firewalls are stored as the API shows them, in the API's own types.
 
 -- +goose Up
 -- +goose StatementBegin
@@ -9,6 +9,17 @@ UPDATE events SET body = json_remove(json_set(body, '$.networkId', json_extract(
 UPDATE idempotency_keys SET result = json_remove(json_set(result, '$.networkId', json_extract(result, '$.network'),
     '$.instanceId', json_extract(result, '$.instance')), '$.network', '$.instance')
 WHERE json_extract(result, '$.destination') IS NOT NULL;
+
+UPDATE resources SET document = json_remove(json_set(
+    document, '$.instanceIds', json(coalesce(json_extract(document, '$.instances'), '[]')),
+    '$.rules', json(coalesce(json_extract(document, '$.rules'), '[]'))), '$.instances') WHERE kind = 'firewall';
+UPDATE events SET body = json_remove(json_set(
+    body, '$.instanceIds', json(coalesce(json_extract(body, '$.instances'), '[]')),
+    '$.rules', json(coalesce(json_extract(body, '$.rules'), '[]'))), '$.instances') WHERE resource = 'firewall';
+UPDATE idempotency_keys SET result = json_remove(json_set(
+    result, '$.instanceIds', json(coalesce(json_extract(result, '$.instances'), '[]')),
+    '$.rules', json(coalesce(json_extract(result, '$.rules'), '[]'))), '$.instances')
+WHERE json_type(result, '$.rules') IS NOT NULL;
 
 DROP VIEW routes;
 CREATE VIEW routes AS SELECT
