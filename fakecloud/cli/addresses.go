@@ -30,15 +30,13 @@ func (a *app) addressesCommand() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --address web`,
 		list,
 		k.getCommand("Show reserved addresses", "  fakecloud addresses get web -o yaml"),
-		a.addressesReserve(),
-		k.updateCommand("tag", func(
-			c *client.Client,
-			ctx context.Context,
-			id string,
-			u api.ResourceUpdate,
-		) (*api.ReservedAddress, error) {
-			return c.UpdateAddress(ctx, id, api.ReservedAddressUpdate(u))
+		k.createCommand(&cobra.Command{
+			Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool",
+			Long: "Reserve an address of the load balancers' pool. By default, the cloud chooses a name and the lowest free address.",
+			Example: `  fakecloud addresses reserve web
+  fakecloud addresses reserve web --ip 127.30.64.7 --tag cluster=lab`,
 		}),
+		k.renameCommand(),
 		a.addressesAttach(),
 		k.actCommand(
 			"detach", "Take addresses from their instances", "  fakecloud addresses detach web",
@@ -54,14 +52,8 @@ func (a *app) addressKind() resourceKind[api.ReservedAddress] {
 			return c.ListAddresses(ctx, client.AddressFilter{Name: name})
 		},
 		findSpecially: resolveAddress,
-		columns:       "NAME ID IP STATE HOLDER AGE",
-		row: func(r api.ReservedAddress) []string {
-			holder := "-"
-			if r.Holder != nil {
-				holder = r.Holder.ID // The prefix tells its kind.
-			}
-			return []string{r.Name, r.ID, r.IP, string(r.State), holder, a.formatAge(r.CreatedAt)}
-		},
+		create:        createBy((*client.Client).ReserveAddress),
+		update:        updateBy((*client.Client).UpdateAddress),
 	}
 }
 
@@ -88,24 +80,6 @@ func resolveAddress(ctx context.Context, c *client.Client, ref string) (*api.Res
 	return nil, fmt.Errorf(
 		"no address of that name or IP is reserved: %q; `fakecloud addresses list` shows those there are", ref,
 	)
-}
-
-func (a *app) addressesReserve() *cobra.Command {
-	var body api.ReservedAddressCreate
-	cmd := a.addressKind().callCommand(&cobra.Command{
-		Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool", Args: clikit.RequireArguments(0, 1),
-		Long: "Reserve an address of the load balancers' pool. By default, the cloud chooses a name and the lowest free address.",
-		Example: `  fakecloud addresses reserve web
-  fakecloud addresses reserve web --ip 127.30.64.7 --tag cluster=lab`,
-	}, func(ctx context.Context, c *client.Client, args []string) (*api.ReservedAddress, error) {
-		if len(args) == 1 {
-			body.Name = &args[0]
-		}
-		return c.ReserveAddress(ctx, body)
-	})
-	addText(cmd, &body.IP, "ip", "the address wanted (default: the lowest free one)")
-	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
-	return cmd
 }
 
 // holderToAttach resolves what an address is attached to: the one instance, or a balancer.

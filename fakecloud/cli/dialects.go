@@ -48,10 +48,7 @@ func dialectDefaults() (all []string) {
 func (a *app) dialectsCommand() *cobra.Command {
 	cmd := catalogueCommand(
 		a, "dialects", "The APIs of other clouds that this cloud serves",
-		"List the dialects that are served", "NAME URL CALLS UNREAD", (*client.Client).ListDialects,
-		func(d api.Dialect) []string {
-			return []string{d.Name, d.URL, strconv.Itoa(len(d.Calls)), strconv.Itoa(len(d.Unread))}
-		},
+		"List the dialects that are served", (*client.Client).ListDialects,
 	)
 	cmd.AddCommand(a.showDialectCommand())
 	return cmd

@@ -30,8 +30,15 @@ func (a *app) instancesCommand() *cobra.Command {
   fakecloud instances stop node-1 node-2`,
 		a.instancesList(),
 		k.getCommand("Show instances", "  fakecloud instances get node-1 -o yaml"),
-		a.instancesCreate(),
-		k.updateCommand("tag", (*client.Client).UpdateInstance),
+		k.createCommand(&cobra.Command{
+			Use: "create [NAME]", Short: "Create an instance",
+			Long: "Create an instance. By default, the cloud chooses a name and the zone with the fewest instances.",
+			Example: `  fakecloud instances create node-4 --wait
+  fakecloud instances create --zone nebula-1b --type large --tag role=worker
+  fakecloud instances create node-5 --address 172.18.0.5
+  fakecloud instances create node-6 --secondary-address fd00:16::6`,
+		}),
+		k.renameCommand(),
 		act("reboot", "Reboot running instances", (*client.Client).RebootInstance),
 		act("start", "Start instances that are stopped or in error", (*client.Client).StartInstance),
 		act(
@@ -47,18 +54,25 @@ func (a *app) instanceKind() resourceKind[api.Instance] {
 			return c.ListInstances(ctx, client.InstanceFilter{Name: name, States: liveStates})
 		},
 		findSpecially: resolveInstance,
-		columns:       "NAME ID ZONE TYPE STATE ADDRESS +EXTERNAL +NETWORK AGE",
-		row: func(in api.Instance) []string {
-			byType := map[api.AddressType][]string{}
-			for _, ad := range in.Addresses {
-				byType[ad.Type] = append(byType[ad.Type], ad.IP)
-			}
-			show := func(t api.AddressType) string { return cmp.Or(strings.Join(byType[t], ","), "-") }
-			return []string{
-				in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal),
-				show(api.AddressExternal), in.NetworkID, a.formatAge(in.CreatedAt),
-			}
+		create:        createBy((*client.Client).CreateInstance),
+		update:        updateBy((*client.Client).UpdateInstance),
+		await:         (*waiter).awaitInstances,
+		cells: map[string]func(api.Instance) string{
+			"ADDRESS":  showInstanceAddresses(api.AddressInternal),
+			"EXTERNAL": showInstanceAddresses(api.AddressExternal),
 		},
+	}
+}
+
+func showInstanceAddresses(of api.AddressType) func(api.Instance) string {
+	return func(in api.Instance) string {
+		var ips []string
+		for _, ad := range in.Addresses {
+			if ad.Type == of {
+				ips = append(ips, ad.IP)
+			}
+		}
+		return cmp.Or(strings.Join(ips, ","), "-")
 	}
 }
 
@@ -132,52 +146,4 @@ func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.In
 	}
 	last := slices.MaxFunc(items, func(a, b api.Instance) int { return cmp.Compare(a.ID, b.ID) })
 	return &last, nil
-}
-
-func (a *app) instancesCreate() *cobra.Command {
-	var body api.InstanceCreate
-	var network string
-	var w waiter
-	cmd := &cobra.Command{
-		Use: "create [NAME]", Short: "Create an instance", Args: clikit.RequireArguments(0, 1),
-		Long: "Create an instance. By default, the cloud chooses a name and the zone with the fewest instances.",
-		Example: `  fakecloud instances create node-4 --wait
-  fakecloud instances create --zone nebula-1b --type large --tag role=worker
-  fakecloud instances create node-5 --address 172.18.0.5
-  fakecloud instances create node-6 --secondary-address fd00:16::6`,
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			if len(args) == 1 {
-				if body.Name != nil && *body.Name != args[0] {
-					return clikit.Usagef("two names, %q and %q: give one", args[0], *body.Name)
-				}
-				body.Name = &args[0]
-			}
-			if network != "" {
-				n, err := a.networkKind().findByRef(cmd.Context(), c, network)
-				if err != nil {
-					return err
-				}
-				body.NetworkID = &n.ID
-			}
-			return a.instanceKind().changeOne(cmd, c, &w, (*waiter).awaitInstances,
-				func(ctx context.Context) (*api.Instance, error) { return c.CreateInstance(ctx, body) })
-		}),
-	}
-	a.addOutput(cmd)
-	w.addFlags(a, cmd)
-	addText(cmd, &body.Name, "name", "the name, if not given as an argument")
-	addText(cmd, &body.Zone, "zone", "the zone (default: the one with the fewest instances)")
-	addText(cmd, &body.Type, "type", "small, medium or large (default small)")
-	addText(
-		cmd, &body.Address, "address",
-		"the internal IPv4 address, in the network or not (default: the lowest free one of the network)",
-	)
-	cmd.Flags().StringSliceVar(&body.SecondaryAddresses, "secondary-address", nil,
-		"a further internal address, IPv4 or IPv6; repeatable")
-	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
-	clikit.CompleteFlagBy(cmd, "network", a.networkKind().completeRefs())
-	clikit.CompleteFlagBy(cmd, "zone", a.completeZones())
-	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
-	clikit.CompleteFlag(cmd, "type", "small", "medium", "large")
-	return cmd
 }

@@ -25,9 +25,14 @@ type resourceKind[T any] struct {
 	get  func(*client.Client, context.Context, string) (*T, error)
 	// findSpecially, unless nil, finds one otherwise than by name or ID.
 	findSpecially func(ctx context.Context, c *client.Client, ref string) (*T, error)
-	// columns is the header of a table, with a + before those that only -o wide shows.
-	columns string
-	row     func(T) []string
+	create        createRequest[T]
+	update        updateRequest[T]
+	// completeRequest, unless nil, completes a request to create one, or to update the one that there is.
+	completeRequest func(cmd *cobra.Command, given map[string]any, has *T) error
+	// await, unless nil, waits for changes.
+	await func(*waiter, *cobra.Command, *client.Client, []T) error
+	// cells are those of a table, by their header, that are more than a field.
+	cells map[string]func(T) string
 	// version grows with each change; nil if the field Version does.
 	version func(T) int64
 }
@@ -93,9 +98,10 @@ func (k resourceKind[T]) findByRef(ctx context.Context, c *client.Client, ref st
 func (k resourceKind[T]) printItems(cmd *cobra.Command, value any, items []T) error {
 	var rows [][]string
 	for _, one := range items {
-		rows = append(rows, k.row(one))
+		rows = append(rows, k.cellsOf(one))
 	}
-	return k.printOutput(cmd, value, k.columns, rows)
+	header, _ := k.header()
+	return k.printOutput(cmd, value, header, rows)
 }
 
 // printFound prints the resources that were found of the asked number: as itself if one was
@@ -233,67 +239,6 @@ func (k resourceKind[T]) callCommand(
 		return k.printOne(cmd, one, err)
 	})
 	k.addOutput(cmd)
-	return cmd
-}
-
-// changeOne makes a change, waits for it if --wait asks for that, and prints the resource.
-func (k resourceKind[T]) changeOne(
-	cmd *cobra.Command,
-	c *client.Client,
-	w *waiter,
-	await func(*waiter, *cobra.Command, *client.Client, []T) error,
-	change func(context.Context) (*T, error),
-) error {
-	changed := make([]T, 1)
-	err := w.recordOperation(cmd.Context(), func(ctx context.Context) (string, error) {
-		one, err := change(ctx)
-		if err != nil {
-			return "", err
-		}
-		changed[0] = *one
-		return k.idOf(*one), nil
-	})
-	if err != nil {
-		return err
-	}
-	err = await(w, cmd, c, changed)
-	return k.printFound(cmd, changed, 1, err)
-}
-
-// updateCommand is the command that renames a resource or replaces its tags, which are given
-// with --tagFlag.
-func (k resourceKind[T]) updateCommand(
-	tagFlag string,
-	do func(*client.Client, context.Context, string, api.ResourceUpdate) (*T, error),
-) *cobra.Command {
-	var u api.ResourceUpdate
-	var noTags bool
-	cmd := &cobra.Command{
-		Use: "update NAME|ID", Short: "Rename one " + k.name + ", or replace its tags", Args: clikit.RequireArguments(1, 1),
-		Example: fmt.Sprintf(`  fakecloud %s update one --name other
-  fakecloud %s update one --tag a=b --tag c=d`, k.group, k.group),
-		ValidArgsFunction: k.completeRefs(),
-		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			switch {
-			case noTags && u.Tags != nil:
-				return clikit.Usagef("--%s and --no-%ss: give one", tagFlag, tagFlag)
-			case noTags:
-				u.Tags = &api.Tags{}
-			case u == (api.ResourceUpdate{}):
-				return clikit.Usagef("nothing to update: give --name, --%s or --no-%ss", tagFlag, tagFlag)
-			}
-			one, err := k.findByRef(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
-			one, err = do(c, cmd.Context(), k.idOf(*one), u)
-			return k.printOne(cmd, one, err)
-		}),
-	}
-	k.addOutput(cmd)
-	addField(cmd, "name", "string", "a new name", func(text string) error { u.Name = &text; return nil })
-	addTags(cmd, &u.Tags, tagFlag, "KEY=VALUE, in place of all old tags; repeatable")
-	cmd.Flags().BoolVar(&noTags, "no-"+tagFlag+"s", false, "remove all "+strings.ReplaceAll(tagFlag, "-", " ")+"s")
 	return cmd
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -46,21 +45,18 @@ func (a *app) balancerKind() resourceKind[api.LoadBalancer] {
 		list: func(ctx context.Context, c *client.Client, name string) ([]api.LoadBalancer, error) {
 			return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 		},
-		get:     (*client.Client).GetLoadBalancer,
-		columns: "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON",
-		row: func(lb api.LoadBalancer) []string {
-			return []string{
-				lb.Name, lb.ID, string(lb.State), showAddresses(lb), showPorts(lb.Listeners),
-				strconv.Itoa(len(lb.Targets)), showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb),
-				a.formatAge(lb.CreatedAt), orDash(lb.StateReason),
-			}
+		get:    (*client.Client).GetLoadBalancer,
+		create: createBy((*client.Client).CreateLoadBalancer), update: updateBy((*client.Client).UpdateLoadBalancer),
+		completeRequest: completeBalancer, await: (*waiter).awaitBalancers,
+		cells: map[string]func(api.LoadBalancer) string{
+			"ADDRESS": showAddresses, "PORTS": showPorts, "CHECK": showCheck, "SOURCES": showSources, "OPTIONS": showOptions,
 		},
 	}
 }
 
-func showPorts(listeners []api.Listener) string {
+func showPorts(lb api.LoadBalancer) string {
 	var ports []string
-	for _, l := range listeners {
+	for _, l := range lb.Listeners {
 		port := fmt.Sprintf("%d:%d/%s", l.Port, l.TargetPort, l.Protocol)
 		if l.ProxyProtocol != "" {
 			port += "+" + string(l.ProxyProtocol)
@@ -83,19 +79,21 @@ func showAddresses(lb api.LoadBalancer) string {
 	return shown
 }
 
-func showCheck(h *api.HealthCheck) string {
+func showCheck(lb api.LoadBalancer) string {
+	h := lb.HealthCheck
 	if h == nil {
 		return "-"
 	}
 	return fmt.Sprintf("%s:%d%s", h.Protocol, h.Port, h.Path)
 }
 
-func showSources(ranges []string) string {
-	switch len(ranges) {
+func showSources(lb api.LoadBalancer) string {
+	switch ranges := lb.SourceRanges; len(ranges) {
 	case 0:
 		return "any"
 	case 1:
 		return ranges[0]
+	default:
+		return fmt.Sprintf("%s+%d", ranges[0], len(ranges)-1)
 	}
-	return fmt.Sprintf("%s+%d", ranges[0], len(ranges)-1)
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/clikit"
 )
 
 func (a *app) networksCommand() *cobra.Command {
@@ -21,8 +20,10 @@ func (a *app) networksCommand() *cobra.Command {
 			(*client.Client).ListNetworks,
 		),
 		k.getCommand("Show networks", "  fakecloud networks get default -o yaml"),
-		a.networksCreate(),
-		k.updateCommand("tag", (*client.Client).UpdateNetwork),
+		k.createCommand(&cobra.Command{
+			Use: "create NAME", Short: "Create a network", Example: "  fakecloud networks create backend --cidr 127.31.0.0/24",
+		}),
+		k.renameCommand(),
 		k.deleteCommand(
 			"delete", "Delete networks that no instance is in", "  fakecloud networks delete backend",
 			(*client.Client).DeleteNetwork,
@@ -35,31 +36,7 @@ func (a *app) networkKind() resourceKind[api.Network] {
 		list: func(ctx context.Context, c *client.Client, name string) ([]api.Network, error) {
 			return c.ListNetworks(ctx, client.NetworkFilter{Name: name})
 		},
-		get:     (*client.Client).GetNetwork,
-		columns: "NAME ID CIDR DEFAULT AGE",
-		row: func(n api.Network) []string {
-			standard := "no"
-			if n.Default {
-				standard = "yes"
-			}
-			return []string{n.Name, n.ID, n.Cidr, standard, a.formatAge(n.CreatedAt)}
-		},
+		get:    (*client.Client).GetNetwork,
+		create: createBy((*client.Client).CreateNetwork), update: updateBy((*client.Client).UpdateNetwork),
 	}
-}
-
-func (a *app) networksCreate() *cobra.Command {
-	var body api.NetworkCreate
-	cmd := a.networkKind().callCommand(&cobra.Command{
-		Use: "create NAME", Short: "Create a network", Args: clikit.RequireArguments(1, 1),
-		Example: "  fakecloud networks create backend --cidr 127.31.0.0/24",
-	}, func(ctx context.Context, c *client.Client, args []string) (*api.Network, error) {
-		if body.Cidr == "" {
-			return nil, clikit.Usagef("a network needs --cidr CIDR")
-		}
-		body.Name = args[0]
-		return c.CreateNetwork(ctx, body)
-	})
-	cmd.Flags().StringVar(&body.Cidr, "cidr", "", "its addresses, IPv4, from /16 to /30")
-	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
-	return cmd
 }

@@ -34,8 +34,7 @@ func (a *app) operationKind(offered client.OperationFilter) resourceKind[api.Ope
 		get: func(c *client.Client, ctx context.Context, id string) (*api.Operation, error) {
 			return c.GetOperation(ctx, id, 0)
 		},
-		columns: "ID TYPE RESOURCE STATE +TOKEN AGE +TOOK ERROR",
-		row:     a.operationRow,
+		cells: map[string]func(api.Operation) string{"TOOK": operationTook},
 		version: func(op api.Operation) int64 {
 			if op.EndedAt != nil {
 				return 1
@@ -73,15 +72,11 @@ func (a *app) operationsList() *cobra.Command {
 	return cmd
 }
 
-func (a *app) operationRow(op api.Operation) []string {
-	took := "-"
-	if op.EndedAt != nil {
-		took = op.EndedAt.Sub(op.CreatedAt).Round(time.Millisecond).String()
+func operationTook(op api.Operation) string {
+	if op.EndedAt == nil {
+		return "-"
 	}
-	return []string{
-		op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.formatAge(op.CreatedAt), took,
-		orDash(op.Error),
-	}
+	return op.EndedAt.Sub(op.CreatedAt).Round(time.Millisecond).String()
 }
 
 func operationTypes() (types []string) {

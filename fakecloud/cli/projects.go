@@ -16,14 +16,7 @@ import (
 
 func (a *app) projectsCommand() *cobra.Command {
 	k := a.projectKind()
-	update := k.updateCommand("default-tag", func(
-		c *client.Client,
-		ctx context.Context,
-		id string,
-		u api.ResourceUpdate,
-	) (*api.Project, error) {
-		return c.UpdateProject(ctx, id, api.ProjectUpdate{Name: u.Name, DefaultTags: u.Tags})
-	})
+	update := k.renameCommand()
 	update.Short = "Rename a project, or replace its default tags"
 	update.Example = `  fakecloud projects update team-a --name team-b
   fakecloud projects update team-a --default-tag team=b`
@@ -31,7 +24,13 @@ func (a *app) projectsCommand() *cobra.Command {
   fakecloud projects create team-a --default-tag team=a
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
 		k.listCommand("List the cloud's projects, oldest first", "  fakecloud projects list -o json"),
-		a.projectsGet(), a.projectsCreate(), update,
+		a.projectsGet(),
+		k.createCommand(&cobra.Command{
+			Use: "create NAME", Short: "Create a project",
+			Long:    "Create a project. It has a network \"default\", and no token yet: `fakecloud tokens create` makes one.",
+			Example: "  fakecloud projects create team-a --default-tag team=a",
+		}),
+		update,
 		k.deleteCommand(
 			"delete", "Delete projects in which nothing lives", "  fakecloud projects delete team-a",
 			(*client.Client).DeleteProject,
@@ -44,10 +43,7 @@ func (a *app) projectKind() resourceKind[api.Project] {
 		list: func(ctx context.Context, c *client.Client, name string) ([]api.Project, error) {
 			return c.ListProjects(ctx, name)
 		},
-		columns: "NAME ID DEFAULT-TAGS AGE",
-		row: func(p api.Project) []string {
-			return []string{p.Name, p.ID, tagText(p.DefaultTags), a.formatAge(p.CreatedAt)}
-		},
+		create: createBy((*client.Client).CreateProject), update: updateBy((*client.Client).UpdateProject),
 	}
 }
 
@@ -88,20 +84,6 @@ func resolveProject(ctx context.Context, c *client.Client, ref string) (*api.Pro
 func (a *app) addProjectFlag(cmd *cobra.Command, ref *string) {
 	cmd.Flags().StringVar(ref, "project", "", "name or ID of the project (default: your token's own)")
 	clikit.CompleteFlagBy(cmd, "project", a.projectKind().completeRefs())
-}
-
-func (a *app) projectsCreate() *cobra.Command {
-	var body api.ProjectCreate
-	cmd := a.projectKind().callCommand(&cobra.Command{
-		Use: "create NAME", Short: "Create a project", Args: clikit.RequireArguments(1, 1),
-		Long:    "Create a project. It has a network \"default\", and no token yet: `fakecloud tokens create` makes one.",
-		Example: "  fakecloud projects create team-a --default-tag team=a",
-	}, func(ctx context.Context, c *client.Client, args []string) (*api.Project, error) {
-		body.Name = args[0]
-		return c.CreateProject(ctx, body)
-	})
-	addTags(cmd, &body.DefaultTags, "default-tag", "KEY=VALUE set on each new resource that lacks the key; repeatable")
-	return cmd
 }
 
 // tagText is the tags, for a cell of a table.

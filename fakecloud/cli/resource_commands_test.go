@@ -282,7 +282,7 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 		"--source-range", "", "--health-check", "none", "--drain", "0s",
 	)
 	assert.Regexp(t, `(?m)^every\s.*18087:30080/tcp\s+0\s+-\s+any\s+-\s`, out)
-	fails(2, "nothing to change", "load-balancers", "update", "every")
+	fails(2, "nothing to update", "load-balancers", "update", "every")
 	fails(2, "give one of the two", "load-balancers", "update", "every", "--no-targets", "--target", "there")
 	fails(2, "give --health-check too", "load-balancers", "update", "every", "--expected-codes", "200")
 	fails(2, "whole seconds", "load-balancers", "update", "every", "--drain", "1500ms")

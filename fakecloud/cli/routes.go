@@ -19,20 +19,21 @@ func (a *app) routesCommand() *cobra.Command {
 			(*client.Client).ListRoutes,
 		),
 		k.getCommand("Show routes", "  fakecloud routes get node-1 -o yaml"),
-		createBySchema(
-			k, "RouteCreate", "  fakecloud routes create node-1 --destination 10.244.1.0/24 --instance node-1",
-			a.referredKinds(), (*client.Client).CreateRoute,
-		),
-		k.updateCommand("tag", (*client.Client).UpdateRoute),
+		k.createCommand(&cobra.Command{
+			Use: "create NAME", Short: "Create a route",
+			Example: "  fakecloud routes create node-1 --destination 10.244.1.0/24 --instance node-1",
+		}),
+		k.renameCommand(),
 		k.deleteCommand("delete", "Delete routes", "  fakecloud routes delete node-1", (*client.Client).DeleteRoute))
 }
 
 func (a *app) routeKind() resourceKind[api.Route] {
-	return specifiedKind(resourceKind[api.Route]{
+	return resourceKind[api.Route]{
 		app: a, name: "route", group: "routes", prefix: "r-", refs: "NAME|ID",
 		list: func(ctx context.Context, c *client.Client, name string) ([]api.Route, error) {
 			return c.ListRoutes(ctx, client.RouteFilter{Name: name})
 		},
-		get: (*client.Client).GetRoute,
-	}, "Route")
+		get:    (*client.Client).GetRoute,
+		create: createBy((*client.Client).CreateRoute), update: updateBy((*client.Client).UpdateRoute),
+	}
 }

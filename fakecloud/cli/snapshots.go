@@ -37,9 +37,8 @@ func (a *app) snapshotKind() resourceKind[api.Snapshot] {
 		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Snapshot, error) {
 			return c.ListSnapshots(ctx)
 		},
-		columns: "NAME SIZE AGE",
-		row: func(s api.Snapshot) []string {
-			return []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.formatAge(s.CreatedAt)}
+		cells: map[string]func(api.Snapshot) string{
+			"SIZE": func(s api.Snapshot) string { return fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6) },
 		},
 	}
 }

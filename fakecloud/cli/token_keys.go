@@ -21,8 +21,7 @@ func (a *app) tokenKeysCommand() *cobra.Command {
 
 func (a *app) tokenKeyKind() resourceKind[api.TokenKey] {
 	return resourceKind[api.TokenKey]{
-		app: a, columns: "FINGERPRINT AGE",
-		row: func(k api.TokenKey) []string { return []string{k.Fingerprint, a.formatAge(k.CreatedAt)} },
+		app: a,
 	}
 }
 

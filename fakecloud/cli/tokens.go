@@ -42,14 +42,6 @@ func (a *app) tokenKind(project *string) resourceKind[api.Token] {
 			}
 			return c.ListTokens(ctx, p.ID)
 		},
-		columns: "NAME ROLE ORIGIN EXPIRES AGE",
-		row: func(t api.Token) []string {
-			expires := "-"
-			if t.ExpiresAt != nil {
-				expires = t.ExpiresAt.Format(time.RFC3339)
-			}
-			return []string{t.Name, string(t.Role), string(t.Origin), expires, a.formatAge(t.CreatedAt)}
-		},
 	}
 }
 

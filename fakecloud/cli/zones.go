@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
@@ -23,9 +21,8 @@ func (a *app) completeZones() cobra.CompletionFunc {
 // catalogueCommand is the group of a command that lists what the cloud has of itself.
 func catalogueCommand[T any](
 	a *app,
-	group, short, listShort, columns string,
+	group, short, listShort string,
 	list func(*client.Client, context.Context) ([]T, error),
-	row func(T) []string,
 ) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: listShort, Example: "  fakecloud " + group + " list",
@@ -34,7 +31,7 @@ func catalogueCommand[T any](
 			if err != nil {
 				return err
 			}
-			return resourceKind[T]{app: a, columns: columns, row: row}.printItems(cmd, itemList[T]{items}, items)
+			return resourceKind[T]{app: a}.printItems(cmd, itemList[T]{items}, items)
 		}),
 	}
 	a.addOutput(cmd)
@@ -42,39 +39,23 @@ func catalogueCommand[T any](
 }
 
 func (a *app) zonesCommand() *cobra.Command {
-	return catalogueCommand(
-		a, "zones", "The cloud's zones", "List the zones", "NAME REGION STATE", (*client.Client).ListZones,
-		func(z api.Zone) []string { return []string{z.Name, z.Region, string(z.State)} },
-	)
+	return catalogueCommand(a, "zones", "The cloud's zones", "List the zones", (*client.Client).ListZones)
 }
 
 func (a *app) regionsCommand() *cobra.Command {
-	return catalogueCommand(
-		a, "regions", "The cloud's regions", "List the regions", "NAME", (*client.Client).ListRegions,
-		func(r api.Region) []string { return []string{r.Name} },
-	)
+	return catalogueCommand(a, "regions", "The cloud's regions", "List the regions", (*client.Client).ListRegions)
 }
 
 func (a *app) instanceTypesCommand() *cobra.Command {
 	return catalogueCommand(
 		a, "instance-types", "The sizes that instances can have", "List the sizes of instances, the smallest first",
-		"NAME VCPUS MEMORY-MIB", (*client.Client).ListInstanceTypes,
-		func(s api.InstanceSize) []string {
-			return []string{string(s.Name), strconv.Itoa(s.Vcpus), strconv.Itoa(s.MemoryMiB)}
-		},
+		(*client.Client).ListInstanceTypes,
 	)
 }
 
 func (a *app) loadBalancerTypesCommand() *cobra.Command {
 	return catalogueCommand(
 		a, "load-balancer-types", "The types of load balancers that have limits",
-		"List the types of load balancers, the smallest first",
-		"NAME LISTENERS TARGETS CONNECTIONS", (*client.Client).ListLoadBalancerTypes,
-		func(s api.LoadBalancerSize) []string {
-			return []string{
-				string(s.Name), strconv.Itoa(s.MaxListeners), strconv.Itoa(s.MaxTargets),
-				strconv.Itoa(s.MaxConnections),
-			}
-		},
+		"List the types of load balancers, the smallest first", (*client.Client).ListLoadBalancerTypes,
 	)
 }
