@@ -52,6 +52,7 @@ func (a *app) addressKind() resourceKind[api.ReservedAddress] {
 			return c.ListAddresses(ctx, client.AddressFilter{Name: name})
 		},
 		findSpecially: resolveAddress,
+		get:           (*client.Client).GetAddress,
 		create:        createBy((*client.Client).ReserveAddress),
 		update:        updateBy((*client.Client).UpdateAddress),
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,6 @@ type plan struct {
 	instances map[string]*api.Instance
 	// ids are the IDs of the existing and created resources, by "kind/name".
 	ids       map[string]string
-	project   string
 	balancers []api.LoadBalancer // created or updated, to wait for
 }
 
@@ -67,17 +67,16 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 				continue
 			}
 			for _, ref := range w.refs {
-				if !exists(ref.kind, ref.name) {
-					errs = append(errs, fmt.Errorf(
-						"%s: %s %q exists neither here nor in the cloud", w.position, ref.field, ref.name,
-					))
-				}
-			}
-			for _, name := range w.instances {
-				if !exists("instances", name) {
-					errs = append(
-						errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name),
-					)
+				for _, name := range ref.names {
+					switch {
+					case exists(ref.kind, name):
+					case ref.list:
+						errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name))
+					default:
+						errs = append(errs, fmt.Errorf(
+							"%s: %s %q exists neither here nor in the cloud", w.position, ref.field, name,
+						))
+					}
 				}
 			}
 			s, err := p.compareResource(w, existing[k.key+"/"+w.name])
@@ -99,54 +98,15 @@ func (p *plan) listExisting(ctx context.Context, all []*wantedResource) (map[str
 		}
 	}
 	existing := map[string]any{}
-	addExisting := func(kind, name, id string, v any) {
-		existing[kind+"/"+name], p.ids[kind+"/"+name] = v, id
-	}
-	instances, err := p.client.ListInstances(ctx, client.InstanceFilter{States: liveStates})
-	errs := []error{err}
-	for _, in := range instances {
-		if in.State != api.InstanceTerminating {
-			p.instances[in.Name] = &in
-			addExisting("instances", in.Name, in.ID, in)
-		}
-	}
-	errs = append(
-		errs, listKind(ctx, p, "loadBalancers", p.app.balancerKind(), listedKinds, existing),
-		listKind(ctx, p, "routes", p.app.routeKind(), listedKinds, existing),
-		listKind(ctx, p, "networks", p.app.networkKind(), listedKinds, existing),
-		listKind(ctx, p, "addresses", p.app.addressKind(), listedKinds, existing),
-		listKind(ctx, p, "firewalls", p.app.firewallKind(), listedKinds, existing),
-	)
-	if listedKinds["quotas"] {
-		project, err := p.client.Project(ctx)
-		quotas, err2 := p.client.Quotas(ctx)
-		if errs = append(errs, err, err2); err == nil && err2 == nil {
-			p.project = project.ID
-			addExisting("quotas", "quotas", project.ID, *quotas)
+	var errs []error
+	for _, k := range manifestKinds {
+		if listedKinds[k.key] {
+			errs = append(errs, k.list(ctx, p, func(name, id string, one any) {
+				existing[k.key+"/"+name], p.ids[k.key+"/"+name] = one, id
+			}))
 		}
 	}
 	return existing, errors.Join(errs...)
-}
-
-// listKind adds the existing resources of one kind to existing and p.ids, if the kind is to be
-// listed.
-func listKind[T any](
-	ctx context.Context,
-	p *plan,
-	kind string,
-	k resourceKind[T],
-	listedKinds map[string]bool,
-	existing map[string]any,
-) error {
-	if !listedKinds[kind] {
-		return nil
-	}
-	items, err := k.list(ctx, p.client, "")
-	for _, one := range items {
-		key := kind + "/" + fieldValue[string](one, "Name")
-		existing[key], p.ids[key] = one, k.idOf(one)
-	}
-	return err
 }
 
 // compareResource finds the fields that differ between a wanted resource and the existing
@@ -162,8 +122,12 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 	s.ID = p.ids[w.kind.key+"/"+w.name]
 	has, given := toMap(existing), maps.Clone(w.given)
 	s.version = versionOf(has)
+	named := map[string]string{}
 	for _, ref := range w.refs {
-		given[ref.id] = p.ids[ref.kind+"/"+ref.name]
+		given[ref.id], _ = ref.value(p.ids)
+		if ref.list { // Whose names are told, rather than IDs.
+			named[ref.id] = ref.field
+		}
 	}
 	switch of := existing.(type) {
 	case api.Quotas:
@@ -184,28 +148,19 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 			s.Changes = append(s.Changes, "state")
 		}
 	case api.LoadBalancer:
-		var targets []string
-		for _, t := range of.Targets {
-			targets = append(targets, t.InstanceID)
-		}
-		if !p.areInstances(targets, w) {
-			s.Changes = append(s.Changes, "targets")
-		}
 		if check, ok := given["healthCheck"].(map[string]any); ok && check["protocol"] == "none" &&
 			of.HealthCheck == nil {
 			delete(given, "healthCheck")
 		}
-	case api.Firewall:
-		if !p.areInstances(of.InstanceIDs, w) {
-			s.Changes = append(s.Changes, "instances")
-		}
 	}
 	var errs []error
-	for _, field := range slices.Sorted(maps.Keys(given)) {
+	fields := slices.Sorted(maps.Keys(given))
+	slices.SortStableFunc(fields, func(a, b string) int { return -cmp.Compare(named[a], named[b]) })
+	for _, field := range fields {
 		switch {
 		case includesAll(has[field], given[field]):
 			continue
-		case slices.Contains(w.kind.fixed, field):
+		case w.kind.isFixed(field):
 			errs = append(errs, fmt.Errorf(
 				"%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first",
 				w.position, field, has[field], s.ID,
@@ -216,7 +171,7 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 		default:
 			s.patch[field] = given[field]
 		}
-		s.Changes = append(s.Changes, field)
+		s.Changes = append(s.Changes, cmp.Or(named[field], field))
 	}
 	if len(s.Changes) > 0 {
 		s.Action = updated
@@ -244,17 +199,6 @@ func settledState(state api.InstanceState) string {
 		return "running"
 	}
 	return string(state)
-}
-
-// areInstances tells whether IDs are those of the instances that a resource wants, or it leaves these out.
-func (p *plan) areInstances(ids []string, w *wantedResource) bool {
-	if w.instances == nil {
-		return true
-	}
-	return len(ids) == len(w.instances) && !slices.ContainsFunc(w.instances, func(name string) bool {
-		in := p.instances[name]
-		return in == nil || !slices.Contains(ids, in.ID)
-	})
 }
 
 // toMap converts a resource to its JSON fields.

@@ -21,7 +21,7 @@ func TestApplyKeepsConcurrentTags(t *testing.T) {
 		}
 		s.ID, s.Action = "n-1", updated
 		var sent []api.ResourceUpdate
-		update := func(_ context.Context, _ string, u api.ResourceUpdate) (*api.Network, error) {
+		update := func(_ *client.Client, _ context.Context, _ string, u api.ResourceUpdate) (*api.Network, error) {
 			if sent = append(sent, u); len(sent) <= refusals {
 				return nil, &client.Error{
 					Status: http.StatusPreconditionFailed, Problem: api.Problem{Code: api.PreconditionFailed},
@@ -29,15 +29,11 @@ func TestApplyKeepsConcurrentTags(t *testing.T) {
 			}
 			return &api.Network{Metadata: api.Metadata{ID: "n-1"}}, nil
 		}
-		get := func(context.Context, string) (*api.Network, error) {
+		get := func(*client.Client, context.Context, string) (*api.Network, error) {
 			return &api.Network{Metadata: api.Metadata{ID: "n-1", Version: 2, Tags: api.Tags{"new": "one"}}}, nil
 		}
-		_, err := createOrUpdate(t.Context(), &plan{}, s, func(
-			context.Context,
-			api.NetworkCreate,
-		) (*api.Network, error) {
-			panic("no create")
-		}, get, update)
+		k := resourceKind[api.Network]{get: get, update: updateBy(update)}
+		_, err := createOrUpdate(t.Context(), &plan{}, s, k)
 		assert.Len(t, sent, min(refusals, 1)+1)
 		if refusals == 2 {
 			require.True(t, client.HasCode(err, api.PreconditionFailed), err)

@@ -54,6 +54,7 @@ func (a *app) instanceKind() resourceKind[api.Instance] {
 			return c.ListInstances(ctx, client.InstanceFilter{Name: name, States: liveStates})
 		},
 		findSpecially: resolveInstance,
+		get:           (*client.Client).GetInstance,
 		create:        createBy((*client.Client).CreateInstance),
 		update:        updateBy((*client.Client).UpdateInstance),
 		await:         (*waiter).awaitInstances,

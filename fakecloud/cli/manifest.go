@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,124 +29,152 @@ type wantedResource struct {
 	line     int
 	position string // file, line and path in the manifest, for messages
 	// given holds the fields of the request that creates it, as the manifest gives
-	// them. References to other resources are in refs and instances.
+	// them. References to other resources are in refs.
 	given map[string]any
-	// state, instances and refs are fields that the API does not have, or has as IDs.
-	// instances, which a load balancer's targets are, is nil if the manifest leaves it out.
-	state     string
-	instances []string
-	refs      []reference
+	// state and refs are fields that the API does not have, or has as IDs.
+	state string
+	refs  []reference
 }
 
-// reference is a field that names another resource (field) where the API takes its ID (id).
-type reference struct{ field, kind, name, id string }
+// reference is a field that names other resources where the API takes their IDs.
+type reference struct {
+	field, kind, id string
+	list            bool   // or the one
+	item            string // the field of a list's items that has the ID; "" if the items are IDs
+	names           []string
+}
 
 // manifestKind is a kind of resource that a manifest can hold, under a key of its own.
 type manifestKind struct {
-	key, singular string
-	schema        string // of the API's request that creates one
-	single        bool   // a project has one of it, without a name
-	refs          []reference
-	// fixed are the fields that cannot be changed once the resource exists.
-	fixed []string
-	// takeOwnFields moves the fields that only the manifest has from w.given to w. It
-	// returns what is wrong, by field.
+	key    string
+	single bool // a project has one of it, without a name
+	refs   []reference
+	// takeOwnFields, unless nil, moves the fields that only the manifest has from w.given to w. It returns what is
+	// wrong, by field.
 	takeOwnFields func(w *wantedResource) map[string]string
+	manifestCalls
 }
 
 // manifestKinds are in the order in which they are applied: a kind refers only to kinds
 // before it.
 var manifestKinds = []*manifestKind{
-	{key: "quotas", singular: "quotas", schema: "QuotasUpdate", single: true},
-	{key: "networks", singular: "network", schema: "NetworkCreate", fixed: []string{"cidr"}},
-	{key: "addresses", singular: "address", schema: "ReservedAddressCreate", fixed: []string{"ip"}},
+	{key: "quotas", single: true, manifestCalls: quotaCalls},
+	{key: "networks", manifestCalls: callsOf((*app).networkKind, nil)},
+	{key: "addresses", manifestCalls: callsOf((*app).addressKind, nil)},
 	{
-		key: "instances", singular: "instance", schema: "InstanceCreate",
-		fixed: []string{"zone", "type", "address", "secondaryAddresses", "networkId"}, takeOwnFields: takeInstanceFields,
+		key: "instances", takeOwnFields: takeInstanceState, manifestCalls: callsOf((*app).instanceKind, (*plan).keepInstance),
 		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},
 	},
 	{
-		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate",
-		fixed: []string{"address", "addressId", "ipFamilies"}, takeOwnFields: takeInstanceNames("targets", "targets"),
-		refs: []reference{{field: "reservedAddress", kind: "addresses", id: "addressId"}},
+		key: "loadBalancers", manifestCalls: callsOf((*app).balancerKind, (*plan).keepBalancer),
+		refs: []reference{
+			{field: "reservedAddress", kind: "addresses", id: "addressId"},
+			{field: "targets", kind: "instances", id: "targets", list: true, item: "instanceId"},
+		},
 	},
 	{
-		key: "firewalls", singular: "firewall", schema: "FirewallCreate",
-		takeOwnFields: takeInstanceNames("instances", "instanceIds"),
+		key: "firewalls", manifestCalls: callsOf((*app).firewallKind, nil),
+		refs: []reference{{field: "instances", kind: "instances", id: "instanceIds", list: true}},
 	},
 	{
-		key: "routes", singular: "route", schema: "RouteCreate", fixed: []string{"destination", "instanceId"},
+		key: "routes", manifestCalls: callsOf((*app).routeKind, nil),
 		refs: []reference{{field: "instance", kind: "instances", id: "instanceId"}},
 	},
 }
 
-func takeInstanceFields(w *wantedResource) map[string]string {
-	bad := map[string]string{}
-	if state, ok := w.given["state"]; ok {
-		if w.state, _ = state.(string); w.state != "running" && w.state != "stopped" {
-			bad["state"] = "must be running or stopped"
-		}
-		delete(w.given, "state")
+func takeInstanceState(w *wantedResource) map[string]string {
+	state, ok := w.given["state"]
+	if !ok {
+		return nil
 	}
-	return bad
+	delete(w.given, "state")
+	if w.state, _ = state.(string); w.state != "running" && w.state != "stopped" {
+		return map[string]string{"state": "must be running or stopped"}
+	}
+	return nil
 }
 
-// takeInstanceNames takes a field that lists instances by name, where the API has their IDs in another.
-func takeInstanceNames(field, apiField string) func(*wantedResource) map[string]string {
-	return func(w *wantedResource) map[string]string {
-		bad := map[string]string{}
-		if _, ok := w.given[apiField]; ok && apiField != field {
-			bad[apiField] = "is not known: give the names as " + field
-			delete(w.given, apiField)
-		}
-		given, ok := w.given[field]
-		if !ok {
-			return bad
-		}
-		list, ok := given.([]any)
-		if !ok {
-			bad[field] = "must be a list of instances' names"
-		}
-		w.instances = []string{}
-		for i, one := range list {
-			name, _ := one.(string)
-			switch {
-			case name == "":
-				bad[field+"/"+strconv.Itoa(i)] = "must be the name of an instance"
-			case slices.Contains(w.instances, name):
-				bad[field+"/"+strconv.Itoa(i)] = "is named twice"
-			}
-			w.instances = append(w.instances, name)
-		}
-		delete(w.given, field)
-		return bad
-	}
-}
-
-// takeOwn moves the fields that only the manifest has, and the references, out of w.given.
-// It returns what is wrong, by field.
-func (w *wantedResource) takeOwn() map[string]string {
+// takeReferences moves the references out of w.given. It returns what is wrong, by field.
+func (w *wantedResource) takeReferences() map[string]string {
 	bad := map[string]string{}
-	if w.kind.takeOwnFields != nil {
-		bad = w.kind.takeOwnFields(w)
-	}
 	for _, ref := range w.kind.refs {
-		if _, ok := w.given[ref.id]; ok {
+		if _, ok := w.given[ref.id]; ok && ref.id != ref.field {
 			bad[ref.id] = "is not known: give the name as " + ref.field
+			if ref.list {
+				bad[ref.id] = "is not known: give the names as " + ref.field
+			}
 			delete(w.given, ref.id)
 		}
-		name, ok := w.given[ref.field]
+		given, ok := w.given[ref.field]
 		if !ok {
 			continue
 		}
-		if ref.name, _ = name.(string); ref.name == "" {
-			bad[ref.field] = "must be a name"
-		}
 		delete(w.given, ref.field)
-		w.given[ref.id] = "named" // A placeholder that satisfies the schema; the ID comes later.
+		if ref.list {
+			ref.takeNames(given, bad)
+		} else {
+			name, _ := given.(string)
+			if name == "" {
+				bad[ref.field] = "must be a name"
+			}
+			ref.names = []string{name}
+			w.given[ref.id] = "named" // A placeholder that satisfies the schema; the ID comes later.
+		}
 		w.refs = append(w.refs, ref)
 	}
 	return bad
+}
+
+func (r *reference) takeNames(given any, bad map[string]string) {
+	list, ok := given.([]any)
+	if !ok {
+		bad[r.field] = "must be a list of instances' names"
+	}
+	for i, one := range list {
+		name, _ := one.(string)
+		switch {
+		case name == "":
+			bad[r.field+"/"+strconv.Itoa(i)] = "must be the name of an instance"
+		case slices.Contains(r.names, name):
+			bad[r.field+"/"+strconv.Itoa(i)] = "is named twice"
+		}
+		r.names = append(r.names, name)
+	}
+}
+
+// value is what the API takes for a reference. missing is a name that has no ID; it is "" if there is none.
+func (r reference) value(ids map[string]string) (value any, missing string) {
+	all := []any{}
+	for _, name := range r.names {
+		id := ids[r.kind+"/"+name]
+		if id == "" {
+			missing = name
+		}
+		if r.item != "" {
+			all = append(all, map[string]any{r.item: id})
+		} else {
+			all = append(all, id)
+		}
+	}
+	if r.list {
+		return all, missing
+	}
+	return all[0], missing
+}
+
+// isFixed tells whether a field cannot be changed once the resource exists.
+func (k *manifestKind) isFixed(field string) bool {
+	spec, err := loadSpec()
+	if err != nil {
+		return false // Then no manifest was read.
+	}
+	update := spec.Components.Schemas[k.update].Value.Properties[field]
+	return update == nil || extensionIsSet(update, "x-final")
+}
+
+// extensionIsSet tells whether a field has an extension, beside the schema that it refers to or in its own.
+func extensionIsSet(field *openapi3.SchemaRef, name string) bool {
+	return field.Extensions[name] == true || field.Value.Extensions[name] == true
 }
 
 var loadSpec = sync.OnceValues(func() (*openapi3.T, error) { return openapi3.NewLoader().LoadFromData(api.Spec) })
@@ -290,10 +319,14 @@ func (m *manifest) readItem(k *manifestKind, at string, node *yaml.Node) {
 		at = fmt.Sprintf("%s (%s)", at, w.name)
 	}
 	w.position = fmt.Sprintf("%s:%d: %s", m.file, node.Line, at)
-	for path, why := range w.takeOwn() {
+	bad := w.takeReferences()
+	if k.takeOwnFields != nil {
+		maps.Copy(bad, k.takeOwnFields(w))
+	}
+	for path, why := range bad {
 		m.addError(lineOf(node, strings.Split(path, "/")), "%s: %s %s", at, strings.ReplaceAll(path, "/", "."), why)
 	}
-	err = m.spec.Components.Schemas[k.schema].Value.VisitJSON(w.given, openapi3.MultiErrors())
+	err = m.spec.Components.Schemas[k.create].Value.VisitJSON(w.given, openapi3.MultiErrors())
 	for _, e := range fieldErrors(err) {
 		for _, ref := range k.refs {
 			e.why = strings.ReplaceAll(e.why, strconv.Quote(ref.id), strconv.Quote(ref.field))

@@ -33,9 +33,9 @@ func TestParseManifest(t *testing.T) {
 	assert.Equal(
 		t, map[string]any{"name": "node-1", "zone": "nebula-1a", "tags": map[string]any{"a": "b"}}, all[0].given,
 	)
-	assert.Nil(t, all[1].instances)
-	assert.Equal(t, []string{"node-1", "node-2"}, all[2].instances)
-	assert.Equal(t, []reference{{field: "instance", kind: "instances", name: "node-1", id: "instanceId"}}, all[3].refs)
+	assert.Nil(t, all[1].refs)
+	assert.Equal(t, []string{"node-1", "node-2"}, all[2].refs[0].names)
+	assert.Equal(t, []reference{{field: "instance", kind: "instances", id: "instanceId", names: []string{"node-1"}}}, all[3].refs)
 	assert.Equal(t, "m:15: routes[0] (node-1)", all[3].position)
 }
 
