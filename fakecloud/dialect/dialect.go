@@ -8,6 +8,7 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,8 +40,11 @@ type Dialect struct {
 	ReadKeyID func(keyID string) (project, token, fingerprint string, ok bool)
 	// RequestIDHeader, unless "", is the header in which answers have the request's ID.
 	RequestIDHeader string
-	// Refuse gives the status and body of a refusal.
-	Refuse func(p api.Problem) (status int, body any)
+	// Refusals are those of problems by their codes, and Other gives that of a problem with another code.
+	Refusals map[api.ProblemCode]Refusal
+	Other    Refusal
+	// Refuse gives the body of a refusal.
+	Refuse func(p api.Problem, r Refusal) (body any)
 	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if there are none.
 	AnnounceLimit func(h http.Header, l server.RateLimit)
 }
@@ -54,19 +58,21 @@ type Call struct {
 	forViewers bool
 	// basicAuth tells that its path is the front's BasicAuthPath.
 	basicAuth bool
+	status    int
 	decode    func(body []byte) (decoded any, unread []string, err error)
-	do        func(ctx context.Context, r *Request, body any) (*Answer, error)
+	do        func(ctx context.Context, r *Request, body any) (any, error)
 }
 
-// Handle makes a call. B is what is read of the request's body, struct{} if there is none, and
-// query are the parameters that are read; whatever else is sent counts as unread.
-func Handle[B any](
+// Handle makes a call. B is what is read of the request's body, struct{} if there is none, and query are the
+// parameters that are read; whatever else is sent counts as unread. T is the body of the answer, whose status is
+// 200 unless Answers gives another, or an *Answer.
+func Handle[B, T any](
 	method, path string,
 	query []string,
-	do func(ctx context.Context, r *Request, body B) (*Answer, error),
+	do func(ctx context.Context, r *Request, body B) (T, error),
 ) Call {
 	return Call{
-		Method: method, Path: path, query: query,
+		Method: method, Path: path, query: query, status: http.StatusOK,
 		decode: func(raw []byte) (any, []string, error) {
 			var body B
 			if len(bytes.TrimSpace(raw)) == 0 {
@@ -78,8 +84,45 @@ func Handle[B any](
 			unread, err := findUnread(raw, body)
 			return body, unread, err
 		},
-		do: func(ctx context.Context, r *Request, body any) (*Answer, error) { return do(ctx, r, body.(B)) },
+		do: func(ctx context.Context, r *Request, body any) (any, error) { return do(ctx, r, body.(B)) },
 	}
+}
+
+// Answers gives the call another status.
+func (c Call) Answers(status int) Call {
+	c.status = status
+	return c
+}
+
+// Show has a call answer with what show makes of the native resource that do gives.
+func Show[B, N, T any](
+	show func(ctx context.Context, r *Request, native N) (T, error),
+	do func(ctx context.Context, r *Request, body B) (N, error),
+) func(ctx context.Context, r *Request, body B) (T, error) {
+	return func(ctx context.Context, r *Request, body B) (shown T, err error) {
+		native, err := do(ctx, r, body)
+		if err != nil {
+			return shown, err
+		}
+		return show(ctx, r, native)
+	}
+}
+
+// ShowEach gives what show makes of each of the native resources.
+func ShowEach[N, T any](
+	ctx context.Context,
+	r *Request,
+	natives []N,
+	show func(ctx context.Context, r *Request, native *N) (T, error),
+) ([]T, error) {
+	all := make([]T, len(natives))
+	for i := range natives {
+		var err error
+		if all[i], err = show(ctx, r, &natives[i]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // invalidBody refuses a body that is no JSON, or of other types than the call's.
@@ -115,12 +158,11 @@ type Refusal struct {
 	Code   string
 }
 
-// FindRefusal gives the refusal of a problem: that of its code, or the other. A fault's status stays, as it says
-// more than its code.
-func FindRefusal(byCode map[api.ProblemCode]Refusal, p api.Problem, other Refusal) Refusal {
-	refusal, known := byCode[p.Code]
+// findRefusal gives the refusal of a problem. A fault's status stays, as it says more than its code.
+func (d Dialect) findRefusal(p api.Problem) Refusal {
+	refusal, known := d.Refusals[p.Code]
 	if !known {
-		refusal = other
+		refusal = d.Other
 	}
 	if p.Status >= http.StatusInternalServerError {
 		refusal.Status = p.Status
@@ -128,15 +170,12 @@ func FindRefusal(byCode map[api.ProblemCode]Refusal, p api.Problem, other Refusa
 	return refusal
 }
 
-// Answer is what a call is answered with; no body is sent if that is nil.
+// Answer is an answer with more than a body. No body is sent if that is nil, and the call's status if that is 0.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   any
 }
-
-// OK answers with status 200.
-func OK(body any) *Answer { return &Answer{Status: http.StatusOK, Body: body} }
 
 // Request is a call that is being made. Its embedded client makes native calls for the caller,
 // and needs the context that the call is made with.
@@ -147,6 +186,10 @@ type Request struct {
 	// Cloud is for names and numbers alone, which the native API's answers refer to: what is
 	// read here, nobody counts, and no fault touches.
 	Cloud *cloud.Cloud
+
+	instances map[string]cloud.Instance
+	addresses []cloud.ReservedAddress
+	networks  map[string]int64
 }
 
 // Var gives a variable of the call's path.
@@ -180,30 +223,51 @@ func (r *Request) ResourceID(ctx context.Context, kind cloud.Resource, serial in
 	return id, err
 }
 
-// Instances gives the caller's instances by their native IDs, for their names and numbers.
+// all has no bound.
+var all = cloud.Filter{Limit: cloud.NoLimit}
+
+// Instances gives the caller's instances by their native IDs, for their names and numbers. As all that is read for
+// those, they are read once for a call.
 func (r *Request) Instances(ctx context.Context) (map[string]cloud.Instance, error) {
-	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
-	byID := make(map[string]cloud.Instance, len(all))
-	for _, in := range all {
-		byID[in.ID] = in
+	if r.instances != nil {
+		return r.instances, nil
 	}
-	return byID, err
+	found, _, err := r.Cloud.ListInstances(ctx, r.Project, all)
+	r.instances = make(map[string]cloud.Instance, len(found))
+	for _, in := range found {
+		r.instances[in.ID] = in
+	}
+	return r.instances, err
 }
 
 // Addresses gives the caller's reserved addresses, for their names and numbers.
-func (r *Request) Addresses(ctx context.Context) ([]cloud.ReservedAddress, error) {
-	all, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
-	return all, err
+func (r *Request) Addresses(ctx context.Context) (_ []cloud.ReservedAddress, err error) {
+	if r.addresses == nil {
+		r.addresses, _, err = r.Cloud.ListAddresses(ctx, r.Project, all)
+	}
+	return r.addresses, err
 }
 
 // NetworkSerials gives the serial numbers of the caller's networks by their native IDs.
 func (r *Request) NetworkSerials(ctx context.Context) (map[string]int64, error) {
-	networks, _, err := r.Cloud.Networks.List(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
-	serials := make(map[string]int64, len(networks))
-	for _, n := range networks {
-		serials[n.ID] = n.Serial
+	if r.networks != nil {
+		return r.networks, nil
 	}
-	return serials, err
+	found, _, err := r.Cloud.Networks.List(ctx, r.Project, all)
+	r.networks = make(map[string]int64, len(found))
+	for _, n := range found {
+		r.networks[n.ID] = n.Serial
+	}
+	return r.networks, err
+}
+
+// Operation reads an operation that a native call began. It is a zero one if the call began none, as what it
+// changed took no time: its ID is "".
+func (r *Request) Operation(ctx context.Context, id string) (op cloud.Operation, err error) {
+	if id != "" {
+		op, err = r.Cloud.GetOperation(ctx, r.Project, id)
+	}
+	return op, err
 }
 
 // Served is a dialect that a server speaks.
@@ -240,8 +304,8 @@ func (d Dialect) Serve(s *server.Server, c *cloud.Cloud, url string) (*Served, e
 	served := &Served{Dialect: d, server: s, cloud: c, native: native}
 	front := d.Front()
 	front.Refuse = func(w http.ResponseWriter, r *http.Request, p api.Problem) {
-		status, body := d.Refuse(p)
-		s.AnswerJSON(w, r, status, body)
+		refusal := d.findRefusal(p)
+		s.AnswerJSON(w, r, refusal.Status, d.Refuse(p, refusal))
 	}
 	for i, c := range d.Calls {
 		front.Calls[i].Serve = func(w http.ResponseWriter, r *http.Request) { served.serveCall(w, r, c) }
@@ -282,7 +346,16 @@ func (s *Served) do(r *http.Request, c Call) (*Answer, error) {
 	s.unread.add(c, unread)
 	// A dialect's client repeats calls by itself; the native ones are made once.
 	ctx := client.OneAttempt(r.Context())
-	return c.do(ctx, &Request{Client: s.native, HTTP: r, Project: server.CallerProject(r), Cloud: s.cloud}, body)
+	given, err := c.do(ctx, &Request{Client: s.native, HTTP: r, Project: server.CallerProject(r), Cloud: s.cloud}, body)
+	if err != nil {
+		return nil, err
+	}
+	answer, isAnswer := given.(*Answer)
+	if !isAnswer {
+		answer = &Answer{Body: given}
+	}
+	answer.Status = cmp.Or(answer.Status, c.status)
+	return answer, nil
 }
 
 func (s *Served) describe(f server.Front, url string) api.Dialect {

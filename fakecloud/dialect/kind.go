@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
@@ -81,3 +82,13 @@ func NameOf(native string, tags map[string]string) string { return cmp.Or(tags[T
 
 // NewName makes a native name, which is unique, for a resource whose name is a tag.
 func NewName(prefix string) string { return prefix + strings.ToLower(rand.Text()) }
+
+// SizeOf gives the size of an instance type, and its number. A type that is none has no size.
+func SizeOf(t api.InstanceType) (number int, size cloud.InstanceSize) {
+	for i, size := range cloud.InstanceSizes {
+		if string(size.Type) == string(t) {
+			return i + 1, size
+		}
+	}
+	return 0, size
+}

@@ -12,7 +12,7 @@ import (
 // client is known by HTTP Basic: its secret is a token's, whatever its ID.
 func GrantToken(path string) Call {
 	return Call{
-		Method: http.MethodPost, Path: path, forViewers: true, basicAuth: true,
+		Method: http.MethodPost, Path: path, forViewers: true, basicAuth: true, status: http.StatusOK,
 		decode: func(raw []byte) (any, []string, error) {
 			form, err := url.ParseQuery(string(raw))
 			if err != nil {
@@ -26,13 +26,13 @@ func GrantToken(path string) Call {
 			}
 			return form, unread, nil
 		},
-		do: func(ctx context.Context, r *Request, body any) (*Answer, error) {
+		do: func(ctx context.Context, r *Request, body any) (any, error) {
 			return grantToken(ctx, r, body.(url.Values))
 		},
 	}
 }
 
-func grantToken(ctx context.Context, r *Request, form url.Values) (*Answer, error) {
+func grantToken(ctx context.Context, r *Request, form url.Values) (any, error) {
 	if grant := form.Get("grant_type"); grant != "client_credentials" {
 		code := "unsupported_grant_type"
 		if grant == "" {
@@ -47,10 +47,10 @@ func grantToken(ctx context.Context, r *Request, form url.Values) (*Answer, erro
 	if err != nil {
 		return nil, err
 	}
-	return OK(struct {
+	return struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
 		ExpiresIn   int    `json:"expires_in"` // seconds
 		Scope       string `json:"scope,omitempty"`
-	}{granted.Secret, "Bearer", int(granted.Lifetime.Seconds()), form.Get("scope")}), nil
+	}{granted.Secret, "Bearer", int(granted.Lifetime.Seconds()), form.Get("scope")}, nil
 }

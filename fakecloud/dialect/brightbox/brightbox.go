@@ -34,30 +34,33 @@ var Dialect = dialect.Dialect{
 	},
 	Calls: []dialect.Call{
 		dialect.GrantToken("/token/"),
-		dialect.Handle(http.MethodGet, "/1.0/accounts", nil, listAccounts),
-		dialect.Handle(http.MethodGet, "/1.0/servers/{id}", nil, getServer),
-		dialect.Handle(http.MethodGet, "/1.0/load_balancers", nil, listLoadBalancers),
-		dialect.Handle(http.MethodPost, "/1.0/load_balancers", nil, createLoadBalancer),
-		dialect.Handle(http.MethodGet, "/1.0/load_balancers/{id}", nil, getLoadBalancer),
-		dialect.Handle(http.MethodPut, "/1.0/load_balancers/{id}", nil, updateLoadBalancer),
-		dialect.Handle(http.MethodDelete, "/1.0/load_balancers/{id}", nil, deleteLoadBalancer),
-		dialect.Handle(http.MethodGet, "/1.0/cloud_ips", nil, listCloudIPs),
-		dialect.Handle(http.MethodPost, "/1.0/cloud_ips", nil, createCloudIP),
-		dialect.Handle(http.MethodGet, "/1.0/cloud_ips/{id}", nil, getCloudIP),
-		dialect.Handle(http.MethodPost, "/1.0/cloud_ips/{id}/map", nil, mapCloudIP),
-		dialect.Handle(http.MethodPost, "/1.0/cloud_ips/{id}/unmap", nil, unmapCloudIP),
+		get("/1.0/accounts", listAccounts),
+		get("/1.0/servers/{id}", getServer),
+		get("/1.0/load_balancers", listLoadBalancers),
+		accepted(http.MethodPost, "/1.0/load_balancers", dialect.Show(toLoadBalancer, createLoadBalancer)),
+		get("/1.0/load_balancers/{id}", getLoadBalancer),
+		accepted(http.MethodPut, "/1.0/load_balancers/{id}", dialect.Show(toLoadBalancer, updateLoadBalancer)),
+		accepted(http.MethodDelete, "/1.0/load_balancers/{id}", dialect.Show(toLoadBalancer, deleteLoadBalancer)),
+		get("/1.0/cloud_ips", listCloudIPs),
+		created("/1.0/cloud_ips", dialect.Show(showCloudIP, createCloudIP)),
+		get("/1.0/cloud_ips/{id}", dialect.Show(showCloudIP, readAddress)),
+		accepted(http.MethodPost, "/1.0/cloud_ips/{id}/map", dialect.Show(showCloudIP, mapCloudIP)),
+		accepted(http.MethodPost, "/1.0/cloud_ips/{id}/unmap", dialect.Show(showCloudIP, unmapCloudIP)),
 		dialect.Handle(http.MethodDelete, "/1.0/cloud_ips/{id}", nil, deleteCloudIP),
-		dialect.Handle(http.MethodGet, "/1.0/server_groups", nil, listServerGroups),
-		dialect.Handle(http.MethodPost, "/1.0/server_groups", nil, createServerGroup),
-		dialect.Handle(http.MethodPost, "/1.0/server_groups/{id}/add_servers", nil, addServers),
-		dialect.Handle(http.MethodPost, "/1.0/server_groups/{id}/remove_servers", nil, removeServers),
-		dialect.Handle(http.MethodDelete, "/1.0/server_groups/{id}", nil, deleteServerGroup),
-		dialect.Handle(http.MethodGet, "/1.0/firewall_policies", nil, listFirewallPolicies),
-		dialect.Handle(http.MethodPost, "/1.0/firewall_policies", nil, createFirewallPolicy),
-		dialect.Handle(http.MethodDelete, "/1.0/firewall_policies/{id}", nil, deleteFirewallPolicy),
-		dialect.Handle(http.MethodPost, "/1.0/firewall_rules", nil, createFirewallRule),
-		dialect.Handle(http.MethodPut, "/1.0/firewall_rules/{id}", nil, updateFirewallRule),
+		get("/1.0/server_groups", listServerGroups),
+		created("/1.0/server_groups", createServerGroup),
+		accepted(http.MethodPost, "/1.0/server_groups/{id}/add_servers", addServers),
+		accepted(http.MethodPost, "/1.0/server_groups/{id}/remove_servers", removeServers),
+		accepted(http.MethodDelete, "/1.0/server_groups/{id}", deleteServerGroup),
+		get("/1.0/firewall_policies", listFirewallPolicies),
+		created("/1.0/firewall_policies", createFirewallPolicy),
+		accepted(http.MethodDelete, "/1.0/firewall_policies/{id}", deleteFirewallPolicy),
+		created("/1.0/firewall_rules", createFirewallRule),
+		accepted(http.MethodPut, "/1.0/firewall_rules/{id}", updateFirewallRule),
 	},
+	Refusals: refusals,
+	// What Brightbox has no name for is a request that does not validate.
+	Other:  dialect.Refusal{Status: http.StatusUnprocessableEntity, Code: "validation_failed"},
 	Refuse: refuse,
 }
 
@@ -78,18 +81,30 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.Unavailable:                             {Status: http.StatusServiceUnavailable, Code: "service_unavailable"},
 }
 
-// refuse gives the error that Brightbox would answer with. What it has no name for is a request that does not
-// validate.
-func refuse(p api.Problem) (int, any) {
-	unknown := dialect.Refusal{Status: http.StatusUnprocessableEntity, Code: "validation_failed"}
-	refusal := dialect.FindRefusal(refusals, p, unknown)
+type handler[B, T any] = func(ctx context.Context, r *dialect.Request, body B) (T, error)
+
+func get[T any](path string, do handler[struct{}, T]) dialect.Call {
+	return dialect.Handle(http.MethodGet, path, nil, do)
+}
+
+// created and accepted make calls that answer with the status of that name.
+func created[B, T any](path string, do handler[B, T]) dialect.Call {
+	return dialect.Handle(http.MethodPost, path, nil, do).Answers(http.StatusCreated)
+}
+
+func accepted[B, T any](method, path string, do handler[B, T]) dialect.Call {
+	return dialect.Handle(method, path, nil, do).Answers(http.StatusAccepted)
+}
+
+// refuse gives the error that Brightbox would answer with.
+func refuse(p api.Problem, refusal dialect.Refusal) any {
 	if p.Code == api.Unauthenticated { // As OAuth 2 says it.
-		return refusal.Status, struct {
+		return struct {
 			Error       string `json:"error"`
 			Description string `json:"error_description"`
 		}{"invalid_client", p.Detail}
 	}
-	return refusal.Status, struct {
+	return struct {
 		ErrorName string   `json:"error_name"`
 		Errors    []string `json:"errors"`
 	}{refusal.Code, []string{p.Detail}}
@@ -133,16 +148,8 @@ func (k kind) newResource(r *dialect.Request, serial int64, name string) resourc
 	}
 }
 
-// answerCreated and answerAccepted answer a call that succeeded. Every answer has a body.
-func answerCreated(body any) *dialect.Answer {
-	return &dialect.Answer{Status: http.StatusCreated, Body: body}
-}
-func answerAccepted(body any) *dialect.Answer {
-	return &dialect.Answer{Status: http.StatusAccepted, Body: body}
-}
-
-func listAccounts(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func listAccounts(_ context.Context, r *dialect.Request, _ struct{}) ([]resource, error) {
 	account := accountKind.newResource(r, 1, r.Project.Name)
 	account.Status = "active"
-	return dialect.OK([]resource{account}), nil
+	return []resource{account}, nil
 }

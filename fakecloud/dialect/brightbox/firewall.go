@@ -254,7 +254,7 @@ func listFirewalls(ctx context.Context, r *dialect.Request) (all []*firewall, er
 	return all, err
 }
 
-func listServerGroups(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func listServerGroups(ctx context.Context, r *dialect.Request, _ struct{}) ([]serverGroup, error) {
 	all, err := listFirewalls(ctx, r)
 	if err != nil {
 		return nil, err
@@ -266,13 +266,13 @@ func listServerGroups(ctx context.Context, r *dialect.Request, _ struct{}) (*dia
 			out = append(out, f.toGroup(r, instances))
 		}
 	}
-	return dialect.OK(out), err
+	return out, err
 }
 
 func createServerGroup(ctx context.Context, r *dialect.Request, body struct {
 	Name        *string `json:"name,omitempty"`
 	Description *string `json:"description,omitempty"`
-}) (*dialect.Answer, error) {
+}) (any, error) {
 	rec := firewallRecord{Version: recordVersion, Group: &groupRecord{
 		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: r.Now(),
 	}}
@@ -280,7 +280,7 @@ func createServerGroup(ctx context.Context, r *dialect.Request, body struct {
 	if err != nil {
 		return nil, err
 	}
-	return answerCreated(f.toGroup(r, nil)), nil
+	return f.toGroup(r, nil), nil
 }
 
 func createFirewall(ctx context.Context, r *dialect.Request, rec firewallRecord, wireName string) (*firewall, error) {
@@ -294,7 +294,7 @@ func createFirewall(ctx context.Context, r *dialect.Request, rec firewallRecord,
 }
 
 // changeGroup changes the server group in the call's path, and answers with it.
-func changeGroup(ctx context.Context, r *dialect.Request, change func(f *firewall) error) (*dialect.Answer, error) {
+func changeGroup(ctx context.Context, r *dialect.Request, change func(f *firewall) error) (any, error) {
 	serial, err := groupKind.Serial(dialect.InPath(r))
 	if err != nil {
 		return nil, err
@@ -316,7 +316,7 @@ func changeGroup(ctx context.Context, r *dialect.Request, change func(f *firewal
 		}
 		return nil
 	})
-	return answerAccepted(group), err
+	return group, err
 }
 
 // members is what says which servers come into a group, or leave it.
@@ -337,7 +337,7 @@ func (m members) nativeIDs(ctx context.Context, r *dialect.Request) (ids []strin
 	return ids, nil
 }
 
-func addServers(ctx context.Context, r *dialect.Request, body members) (*dialect.Answer, error) {
+func addServers(ctx context.Context, r *dialect.Request, body members) (any, error) {
 	ids, err := body.nativeIDs(ctx, r)
 	if err != nil {
 		return nil, err
@@ -352,7 +352,7 @@ func addServers(ctx context.Context, r *dialect.Request, body members) (*dialect
 	})
 }
 
-func removeServers(ctx context.Context, r *dialect.Request, body members) (*dialect.Answer, error) {
+func removeServers(ctx context.Context, r *dialect.Request, body members) (any, error) {
 	ids, err := body.nativeIDs(ctx, r)
 	if err != nil {
 		return nil, err
@@ -364,21 +364,17 @@ func removeServers(ctx context.Context, r *dialect.Request, body members) (*dial
 }
 
 // deleteServerGroup deletes a group, and answers with what it was.
-func deleteServerGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func deleteServerGroup(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	var was serverGroup
-	answer, err := changeGroup(ctx, r, func(f *firewall) error {
+	_, err := changeGroup(ctx, r, func(f *firewall) error {
 		was = f.toGroup(r, nil)
 		f.Group = nil
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	answer.Body = was
-	return answer, nil
+	return was, err
 }
 
-func listFirewallPolicies(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func listFirewallPolicies(ctx context.Context, r *dialect.Request, _ struct{}) ([]firewallPolicy, error) {
 	all, err := listFirewalls(ctx, r)
 	out := []firewallPolicy{}
 	for _, f := range all {
@@ -386,14 +382,14 @@ func listFirewallPolicies(ctx context.Context, r *dialect.Request, _ struct{}) (
 			out = append(out, f.toPolicy(r))
 		}
 	}
-	return dialect.OK(out), err
+	return out, err
 }
 
 func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 	Name        *string `json:"name,omitempty"`
 	Description *string `json:"description,omitempty"`
 	ServerGroup *string `json:"server_group,omitempty"`
-}) (*dialect.Answer, error) {
+}) (any, error) {
 	policy := &policyRecord{
 		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: r.Now(),
 	}
@@ -402,7 +398,7 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 		if err != nil {
 			return nil, err
 		}
-		return answerCreated(f.toPolicy(r)), nil
+		return f.toPolicy(r), nil
 	}
 	serial, err := groupKind.Serial(*body.ServerGroup)
 	if err != nil {
@@ -421,7 +417,7 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 	if err != nil {
 		return nil, err
 	}
-	return answerCreated(f.toPolicy(r)), nil
+	return f.toPolicy(r), nil
 }
 
 // changePolicy changes the firewall policy of a serial number.
@@ -439,7 +435,7 @@ func changePolicy(
 	})
 }
 
-func deleteFirewallPolicy(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func deleteFirewallPolicy(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	serial, err := policyKind.Serial(dialect.InPath(r))
 	if err != nil {
 		return nil, err
@@ -450,7 +446,7 @@ func deleteFirewallPolicy(ctx context.Context, r *dialect.Request, _ struct{}) (
 		f.Policy = nil
 		return nil
 	})
-	return answerAccepted(was), err
+	return was, err
 }
 
 type ruleRequest struct {
@@ -458,7 +454,7 @@ type ruleRequest struct {
 	ruleFields
 }
 
-func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
+func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (any, error) {
 	serial, err := policyKind.Serial(api.ValueOf(body.FirewallPolicy))
 	if err != nil {
 		return nil, dialect.Invalid("firewall_policy", "%q is none", api.ValueOf(body.FirewallPolicy))
@@ -475,10 +471,10 @@ func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 		shown.FirewallPolicy = f.policyResource(r)
 		return nil
 	})
-	return answerCreated(shown), err
+	return shown, err
 }
 
-func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
+func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (any, error) {
 	number, err := ruleKind.Serial(dialect.InPath(r))
 	if err != nil {
 		return nil, err
@@ -489,23 +485,10 @@ func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 		if at < 0 {
 			return ruleKind.NotFound(dialect.InPath(r))
 		}
-		f.Policy.Rules[at].replaceGiven(body.ruleFields)
+		dialect.Overlay(&f.Policy.Rules[at].ruleFields, body.ruleFields)
 		shown = f.toRule(r, f.Policy.Rules[at])
 		shown.FirewallPolicy = f.policyResource(r)
 		return nil
 	})
-	return answerAccepted(shown), err
-}
-
-// replaceGiven takes over the fields that are given.
-func (f *ruleFields) replaceGiven(given ruleFields) {
-	for to, from := range map[**string]*string{
-		&f.Source: given.Source, &f.SourcePort: given.SourcePort, &f.Destination: given.Destination,
-		&f.DestinationPort: given.DestinationPort, &f.Protocol: given.Protocol, &f.ICMPTypeName: given.ICMPTypeName,
-		&f.Description: given.Description,
-	} {
-		if from != nil {
-			*to = from
-		}
-	}
+	return shown, err
 }

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
@@ -111,25 +109,17 @@ type record struct {
 
 const recordVersion = 1
 
-// view is what balancers are shown with, read once for all of them.
-type view struct {
-	instances map[string]cloud.Instance
-	addresses []cloud.ReservedAddress
-}
-
-func readView(ctx context.Context, r *dialect.Request) (v view, err error) {
-	if v.instances, err = r.Instances(ctx); err == nil {
-		v.addresses, err = r.Addresses(ctx)
-	}
-	return v, err
-}
-
-func (v view) toLoadBalancer(r *dialect.Request, lb *api.LoadBalancer) (loadBalancer, error) {
+func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalancer) (out loadBalancer, err error) {
 	var rec record
 	if err := dialect.ReadRecord(name, lb.Records, &rec); err != nil {
-		return loadBalancer{}, err
+		return out, err
 	}
-	out := loadBalancer{
+	instances, err := r.Instances(ctx)
+	if err != nil {
+		return out, err
+	}
+	addresses, err := r.Addresses(ctx)
+	out = loadBalancer{
 		resource:   loadBalancerKind.newResource(r, lb.Serial, dialect.NameOf(lb.Name, lb.Tags)),
 		BufferSize: bufferSize, HTTPSRedirect: rec.HTTPSRedirect, Policy: defaultPolicy,
 		SSLMinimumVersion: cmp.Or(rec.SSLMinimumVersion, defaultMinimumTLS),
@@ -146,16 +136,16 @@ func (v view) toLoadBalancer(r *dialect.Request, lb *api.LoadBalancer) (loadBala
 	for i, t := range lb.Targets {
 		ids[i] = t.InstanceID
 	}
-	out.Nodes = referToServers(r, v.instances, ids)
+	out.Nodes = referToServers(r, instances, ids)
 	slices.SortStableFunc(out.Nodes, func(a, b serverReference) int {
 		return cmp.Compare(slices.Index(rec.Nodes, a.ID), slices.Index(rec.Nodes, b.ID))
 	})
-	for _, a := range v.addresses {
+	for _, a := range addresses {
 		if a.Holder.ID == lb.ID {
-			out.CloudIPs = append(out.CloudIPs, toCloudIP(r, a, nil))
+			out.CloudIPs = append(out.CloudIPs, toCloudIP(r, a))
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // showListeners gives listeners as they were told, where they are still so.
@@ -200,55 +190,20 @@ func (h healthCheck) withDefaults() healthCheck {
 	return h
 }
 
-// toNative gives the check as this cloud has it, in whole seconds. A check may not take longer than the time
-// until the next.
 func (h healthCheck) toNative() api.HealthCheck {
-	out := api.HealthCheck{
-		Protocol: api.HealthCheckProtocol(h.Type), Port: h.Port, IntervalSeconds: inSeconds(h.Interval),
-		HealthyThreshold: h.ThresholdUp, UnhealthyThreshold: h.ThresholdDown,
-	}
-	out.TimeoutSeconds = min(inSeconds(h.Timeout), out.IntervalSeconds)
-	if h.Type == string(api.HealthCheckHTTP) {
+	out := dialect.HealthCheck(h.Type, h.Port, h.Interval, h.Timeout, h.ThresholdUp, h.ThresholdDown)
+	if out.Protocol == api.HealthCheckHTTP {
 		out.Path, out.ExpectedCodes = h.Request, expectedCodes
 	}
 	return out
 }
 
-// inSeconds gives milliseconds in seconds, rounded up.
-func inSeconds(milliseconds int) int {
-	return max((milliseconds+millisecondsASecond-1)/millisecondsASecond, 1)
-}
-
-func listLoadBalancers(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func listLoadBalancers(ctx context.Context, r *dialect.Request, _ struct{}) ([]loadBalancer, error) {
 	all, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 	if err != nil {
 		return nil, err
 	}
-	v, err := readView(ctx, r)
-	out := make([]loadBalancer, len(all))
-	for i := 0; err == nil && i < len(all); i++ {
-		out[i], err = v.toLoadBalancer(r, &all[i])
-	}
-	return dialect.OK(out), err
-}
-
-// answerBalancer answers a native call about a balancer with what that is now.
-func answerBalancer(
-	ctx context.Context,
-	r *dialect.Request,
-	status int,
-) func(lb *api.LoadBalancer, err error) (*dialect.Answer, error) {
-	return func(lb *api.LoadBalancer, err error) (*dialect.Answer, error) {
-		if err != nil {
-			return nil, err
-		}
-		v, err := readView(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		out, err := v.toLoadBalancer(r, lb)
-		return &dialect.Answer{Status: status, Body: out}, err
-	}
+	return dialect.ShowEach(ctx, r, all, toLoadBalancer)
 }
 
 // readBalancer reads the balancer in the call's path.
@@ -257,10 +212,10 @@ func readBalancer(ctx context.Context, r *dialect.Request) (*api.LoadBalancer, e
 }
 
 // getLoadBalancer answers with a balancer that was deleted, too, while this cloud knows of it.
-func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	lb, err := readBalancer(ctx, r)
 	if err == nil {
-		return answerBalancer(ctx, r, http.StatusOK)(lb, nil)
+		return toLoadBalancer(ctx, r, lb)
 	}
 	serial, invalid := loadBalancerKind.Serial(dialect.InPath(r))
 	if invalid != nil {
@@ -277,10 +232,10 @@ func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dial
 		ACME: acme{Domains: []struct{}{}}, Nodes: []serverReference{}, CloudIPs: []cloudIP{},
 	}
 	out.Status, out.CreatedAt, out.DeletedAt = "deleted", &deleted.CreatedAt, &deleted.UpdatedAt
-	return dialect.OK(out), nil
+	return out, nil
 }
 
-func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*dialect.Answer, error) {
+func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*api.LoadBalancer, error) {
 	lb := &api.LoadBalancer{Tags: api.Tags{}, Algorithm: algorithms[defaultPolicy]}
 	u, err := body.toUpdate(ctx, r, lb)
 	if err != nil {
@@ -294,10 +249,10 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRe
 	if u.Listeners != nil {
 		create.Listeners = *u.Listeners
 	}
-	return answerBalancer(ctx, r, http.StatusAccepted)(r.CreateLoadBalancer(ctx, create))
+	return r.CreateLoadBalancer(ctx, create)
 }
 
-func updateLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*dialect.Answer, error) {
+func updateLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*api.LoadBalancer, error) {
 	lb, err := readBalancer(ctx, r)
 	if err != nil {
 		return nil, err
@@ -306,15 +261,15 @@ func updateLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRe
 	if err != nil {
 		return nil, err
 	}
-	return answerBalancer(ctx, r, http.StatusAccepted)(r.UpdateLoadBalancer(ctx, lb.ID, u))
+	return r.UpdateLoadBalancer(ctx, lb.ID, u)
 }
 
-func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*api.LoadBalancer, error) {
 	lb, err := readBalancer(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return answerBalancer(ctx, r, http.StatusAccepted)(r.DeleteLoadBalancer(ctx, lb.ID))
+	return r.DeleteLoadBalancer(ctx, lb.ID)
 }
 
 // toUpdate gives the native change of a balancer that a request asks for.
@@ -371,7 +326,7 @@ func (rec *record) setListeners(listeners []listener, u *api.LoadBalancerUpdate)
 	for i := range rec.Listeners {
 		l := &rec.Listeners[i]
 		l.Timeout = cmp.Or(l.Timeout, defaultTimeout)
-		idle = max(idle, inSeconds(l.Timeout))
+		idle = max(idle, dialect.Seconds(l.Timeout))
 		to := api.Listener{Protocol: api.Protocol(l.Protocol), Port: l.In, TargetPort: l.Out}
 		switch l.Protocol {
 		case "http", "tcp":

@@ -79,7 +79,7 @@ func findServer(ctx context.Context, r *dialect.Request, reference string) (*api
 	return &all[0], nil
 }
 
-func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	in, err := findServer(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
@@ -104,10 +104,10 @@ func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 	}
 	for _, a := range addresses {
 		if a.Holder.ID == in.ID {
-			s.CloudIPs = append(s.CloudIPs, toCloudIP(r, a, nil))
+			s.CloudIPs = append(s.CloudIPs, toCloudIP(r, a))
 		}
 	}
-	return dialect.OK(s), nil
+	return s, nil
 }
 
 func referToServer(r *dialect.Request, serial int64, name string, state api.InstanceState) serverReference {
@@ -119,13 +119,10 @@ func referToServer(r *dialect.Request, serial int64, name string, state api.Inst
 }
 
 func serverTypeNamed(name api.InstanceType) serverType {
-	t := serverType{ID: "typ-" + string(name), Name: string(name), Handle: string(name)}
-	for _, size := range cloud.InstanceSizes {
-		if string(size.Type) == string(name) {
-			t.Cores, t.RAM = size.VCPUs, size.MemoryMiB
-		}
+	_, size := dialect.SizeOf(name)
+	return serverType{
+		ID: "typ-" + string(name), Name: string(name), Handle: string(name), Cores: size.VCPUs, RAM: size.MemoryMiB,
 	}
-	return t
 }
 
 func interfaceOf(serial int64, ip string) networkInterface {

@@ -3,6 +3,7 @@ package hcloud
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,9 +16,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-type actionList struct {
-	schema.ActionListResponse
-	Meta schema.Meta `json:"meta"`
+var actionCalls = []dialect.Call{
+	dialect.Handle(http.MethodGet, "/v1/actions", []string{"id", "status", "sort", "page", "per_page"}, listActions),
+	dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
 }
 
 // maxActions is how many actions can be asked for in one call.
@@ -25,7 +26,7 @@ const maxActions = 100
 
 // listActions gives the actions of the IDs that are asked for. Those that are not kept any more
 // are left out.
-func listActions(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func listActions(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	query := r.HTTP.URL.Query()
 	ids := query["id"]
 	if len(ids) == 0 || len(ids) > maxActions {
@@ -53,12 +54,11 @@ func listActions(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.
 		}
 		return cmp.Compare(a.ID, b.ID)
 	})
-	var list actionList
-	list.Actions, list.Meta, err = page(r, all)
-	return dialect.OK(list), err
+	shown, meta, err := page(r, all)
+	return &list[schema.Action]{"actions", shown, meta}, err
 }
 
-func getAction(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func getAction(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	serial, err := r.Serial()
 	if err != nil {
 		return nil, err
@@ -70,17 +70,23 @@ func getAction(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 	if len(found) == 0 {
 		return nil, dialect.NotFound("action with ID %d not found", serial)
 	}
-	return dialect.OK(schema.ActionGetResponse{Action: actionFromOperation(found[0])}), nil
+	return schema.ActionGetResponse{Action: actionFromOperation(found[0])}, nil
 }
 
 // toAction makes an action of what an operation says. An update that a later one took the place
 // of has succeeded: what it asked for is in the later one.
-func toAction(serial int64, operation, state, failure string, began, ended time.Time) schema.Action {
+func toAction(
+	serial int64,
+	operation string,
+	state api.OperationState,
+	failure string,
+	began, ended time.Time,
+) schema.Action {
 	a := schema.Action{
 		ID: serial, Command: commandOf(operation), Started: began, Status: "running",
 		Resources: []schema.ActionResourceReference{},
 	}
-	switch api.OperationState(state) {
+	switch state {
 	case api.OperationDone, api.OperationSuperseded:
 		a.Status = "success"
 	case api.OperationFailed:
@@ -94,15 +100,7 @@ func toAction(serial int64, operation, state, failure string, began, ended time.
 }
 
 func actionFromOperation(op api.Operation) schema.Action {
-	var failure string
-	if op.Error != nil {
-		failure = *op.Error
-	}
-	var ended time.Time
-	if op.EndedAt != nil {
-		ended = *op.EndedAt
-	}
-	return toAction(op.Serial, op.Type, string(op.State), failure, op.CreatedAt, ended)
+	return toAction(op.Serial, op.Type, op.State, api.ValueOf(op.Error), op.CreatedAt, api.ValueOf(op.EndedAt))
 }
 
 // commandOf makes the name of a command of that of an operation: create_load_balancer of
@@ -126,4 +124,21 @@ func finishedAction(command string, serial int64, at time.Time) schema.Action {
 		ID: serial, Command: command, Status: "success", Progress: 100, Started: at, Finished: &at,
 		Resources: []schema.ActionResourceReference{},
 	}
+}
+
+// actionOf makes the action of a change of a resource: of its operation, or a finished one if it took no time.
+func actionOf(
+	ctx context.Context,
+	r *dialect.Request,
+	command, operation string,
+	changed schema.ActionResourceReference,
+) (schema.Action, error) {
+	op, err := r.Operation(ctx, operation)
+	if err != nil || op.ID == "" {
+		return finishedAction(command, changed.ID, time.Now().UTC()), err
+	}
+	state := api.OperationState(op.State)
+	a := toAction(op.Serial, command, state, op.Error, op.CreatedAt, op.EndedAt)
+	a.Resources = append(a.Resources, changed)
+	return a, nil
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
@@ -53,62 +52,52 @@ func (b *balancer) records() api.Records {
 	return dialect.WithRecord(name, b.Records, b.record)
 }
 
-// balancerTypes are Hetzner's names of the cloud's sizes of balancers, which have the limits in
-// Hetzner's price list.
-var balancerTypes = []struct {
+// balancerType is Hetzner's name of a size of balancers of this cloud, which have the limits in Hetzner's price list.
+type balancerType struct {
+	id     int64
 	name   string
 	native cloud.LoadBalancerType
-}{
-	{"lb11", cloud.SmallBalancer}, {"lb21", cloud.MediumBalancer}, {"lb31", cloud.LargeBalancer},
 }
 
-// toType gives the type of a number in balancerTypes.
-func toType(at int) schema.LoadBalancerType {
-	t := schema.LoadBalancerType{
-		ID: int64(at + 1), Name: balancerTypes[at].name, Description: strings.ToUpper(balancerTypes[at].name),
-	}
+var allBalancerTypes = []balancerType{
+	{1, "lb11", cloud.SmallBalancer}, {2, "lb21", cloud.MediumBalancer}, {3, "lb31", cloud.LargeBalancer},
+}
+
+var balancerTypes = collection[balancerType, schema.LoadBalancerType]{
+	one: "load_balancer_type",
+	list: func(_ context.Context, _ *dialect.Request, name string) (all []balancerType, _ error) {
+		for _, t := range allBalancerTypes {
+			if name == "" || name == t.name {
+				all = append(all, t)
+			}
+		}
+		return all, nil
+	},
+	read: func(_ context.Context, _ *dialect.Request, id int64) (*balancerType, error) {
+		if id > int64(len(allBalancerTypes)) {
+			return nil, dialect.NotFound("load balancer type with ID %d not found", id)
+		}
+		return &allBalancerTypes[id-1], nil
+	},
+	show: func(_ context.Context, _ *dialect.Request, t *balancerType) (schema.LoadBalancerType, error) {
+		return t.show(), nil
+	},
+}
+
+func (t balancerType) show() schema.LoadBalancerType {
+	shown := schema.LoadBalancerType{ID: t.id, Name: t.name, Description: strings.ToUpper(t.name)}
 	for _, size := range cloud.LoadBalancerSizes {
-		if size.Type == balancerTypes[at].native {
-			t.MaxServices, t.MaxTargets, t.MaxConnections = size.Listeners, size.Targets, size.Connections
+		if size.Type == t.native {
+			shown.MaxServices, shown.MaxTargets, shown.MaxConnections = size.Listeners, size.Targets, size.Connections
 		}
 	}
-	return t
-}
-
-type balancerTypeList struct {
-	schema.LoadBalancerTypeListResponse
-	Meta schema.Meta `json:"meta"`
-}
-
-func listLoadBalancerTypes(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	name := r.HTTP.URL.Query().Get("name")
-	var all []schema.LoadBalancerType
-	for at, t := range balancerTypes {
-		if name == "" || name == t.name {
-			all = append(all, toType(at))
-		}
-	}
-	var list balancerTypeList
-	var err error
-	list.LoadBalancerTypes, list.Meta, err = page(r, all)
-	return dialect.OK(list), err
-}
-
-func getLoadBalancerType(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	id, err := r.Serial()
-	if err != nil {
-		return nil, err
-	}
-	if id > int64(len(balancerTypes)) {
-		return nil, dialect.NotFound("load balancer type with ID %d not found", id)
-	}
-	return dialect.OK(schema.LoadBalancerTypeGetResponse{LoadBalancerType: toType(int(id - 1))}), nil
+	return shown
 }
 
 // findType finds the native type of a balancer's type, which is given by its ID or name.
 func findType(of schema.IDOrName) (api.LoadBalancerType, error) {
-	for at, t := range balancerTypes {
-		if of.ID == int64(at+1) || of.ID == 0 && of.Name == t.name {
+	for _, t := range allBalancerTypes {
+		if of.ID == t.id || of.ID == 0 && of.Name == t.name {
 			return api.LoadBalancerType(t.native), nil
 		}
 	}
@@ -117,74 +106,53 @@ func findType(of schema.IDOrName) (api.LoadBalancerType, error) {
 
 // typeOf is the balancer's type; the largest for one without limits, which was made otherwise.
 func (b *balancer) typeOf() schema.LoadBalancerType {
-	for at, t := range balancerTypes {
+	for _, t := range allBalancerTypes {
 		if t.native == cloud.LoadBalancerType(b.Type) {
-			return toType(at)
+			return t.show()
 		}
 	}
-	return toType(len(balancerTypes) - 1)
+	return allBalancerTypes[len(allBalancerTypes)-1].show()
 }
 
-type balancerList struct {
-	schema.LoadBalancerListResponse
-	Meta schema.Meta `json:"meta"`
+var balancers = collection[api.LoadBalancer, schema.LoadBalancer]{
+	one: "load_balancer", read: readBalancer, show: toLoadBalancer,
+	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.LoadBalancer, error) {
+		found, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
+		return slices.DeleteFunc(found, isDeleted), err
+	},
+	labels: func(lb api.LoadBalancer) api.Tags { return lb.Tags },
 }
 
-func listLoadBalancers(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	query := r.HTTP.URL.Query()
-	selector, err := parseSelector(query.Get("label_selector"))
-	if err != nil {
-		return nil, err
-	}
-	found, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: query.Get("name")})
-	if err != nil {
-		return nil, err
-	}
-	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool {
-		return isDeleted(lb) || !selector.matches(lb.Tags)
-	})
-	shown, meta, err := page(r, found)
-	if err != nil {
-		return nil, err
-	}
-	list := balancerList{Meta: meta}
-	for _, lb := range shown {
-		one, err := toLoadBalancer(ctx, r, &lb)
-		if err != nil {
-			return nil, err
-		}
-		list.LoadBalancers = append(list.LoadBalancers, one)
-	}
-	return dialect.OK(list), nil
+var balancerCalls = []dialect.Call{
+	dialect.Handle(http.MethodPost, balancers.path(), nil, createLoadBalancer).Answers(http.StatusCreated),
+	dialect.Handle(
+		http.MethodPut, balancers.path()+"/{id}", nil, dialect.Show(balancers.answer, updateLoadBalancer),
+	),
+	dialect.Handle(http.MethodDelete, balancers.path()+"/{id}", nil, deleteLoadBalancer).Answers(http.StatusNoContent),
+	loadBalancerAction("add_service", addService),
+	loadBalancerAction("update_service", updateService),
+	loadBalancerAction("delete_service", deleteService),
+	loadBalancerAction("add_target", addTarget),
+	loadBalancerAction("remove_target", removeTarget),
+	loadBalancerAction("change_algorithm", changeAlgorithm),
+	loadBalancerAction("change_type", changeType),
+	loadBalancerAction("change_dns_ptr", changeDNSPtr),
+	loadBalancerAction("attach_to_network", attachToNetwork),
+	loadBalancerAction("detach_from_network", detachFromNetwork),
+	loadBalancerAction("enable_public_interface", setPublicInterface(true)),
+	loadBalancerAction("disable_public_interface", setPublicInterface(false)),
 }
 
-func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	b, err := readBalancer(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	lb, err := toLoadBalancer(ctx, r, b.LoadBalancer)
-	return dialect.OK(schema.LoadBalancerGetResponse{LoadBalancer: lb}), err
-}
-
-// readBalancer reads the balancer of the call's path.
-func readBalancer(ctx context.Context, r *dialect.Request) (*balancer, error) {
-	serial, err := r.Serial()
-	if err != nil {
-		return nil, err
-	}
+func readBalancer(ctx context.Context, r *dialect.Request, serial int64) (*api.LoadBalancer, error) {
 	id, err := r.ResourceID(ctx, cloud.LoadBalancerResource, serial)
 	if err != nil {
 		return nil, err
 	}
 	lb, err := r.GetLoadBalancer(ctx, id)
-	if err != nil {
-		return nil, err
+	if err == nil && isDeleted(*lb) {
+		err = dialect.NotFound("load balancer with ID %d not found", serial)
 	}
-	if isDeleted(*lb) {
-		return nil, dialect.NotFound("load balancer with ID %d not found", serial)
-	}
-	return toBalancer(lb)
+	return lb, err
 }
 
 // isDeleted tells whether a balancer is gone as Hetzner's are, at once.
@@ -294,7 +262,7 @@ type createRequest struct {
 	PublicInterface *bool `json:"public_interface,omitempty"`
 }
 
-func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest) (*dialect.Answer, error) {
+func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest) (any, error) {
 	location, err := q.chooseLocation(r)
 	if err != nil {
 		return nil, err
@@ -324,14 +292,12 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 	if err != nil {
 		return nil, err
 	}
-	action, err := actionOf(ctx, r, "create_load_balancer", lb, operation)
+	action, err := actionOf(ctx, r, "create_load_balancer", operation, referTo(lb))
 	if err != nil {
 		return nil, err
 	}
 	out, err := toLoadBalancer(ctx, r, lb)
-	return &dialect.Answer{Status: http.StatusCreated, Body: schema.LoadBalancerCreateResponse{
-		LoadBalancer: out, Action: action,
-	}}, err
+	return schema.LoadBalancerCreateResponse{LoadBalancer: out, Action: action}, err
 }
 
 // chooseLocation gives the location asked for, or the first of the network zone asked for.
@@ -350,26 +316,8 @@ func (q createRequest) chooseLocation(r *dialect.Request) (string, error) {
 	return "", dialect.Invalid("network_zone", "%q is none that there is", q.NetworkZone)
 }
 
-// actionOf makes the action of a change: of its operation, or a finished one if it changed
-// nothing that takes time.
-func actionOf(
-	ctx context.Context,
-	r *dialect.Request,
-	command string,
-	lb *api.LoadBalancer,
-	operation string,
-) (schema.Action, error) {
-	if operation == "" {
-		return finishedAction(command, lb.Serial, time.Now().UTC()), nil
-	}
-	op, err := r.Cloud.GetOperation(ctx, r.Project, operation)
-	if err != nil {
-		return schema.Action{}, err
-	}
-	a := toAction(op.Serial, string(op.Type), string(op.State), op.Error, op.CreatedAt, op.EndedAt)
-	a.Command = command
-	a.Resources = append(a.Resources, schema.ActionResourceReference{ID: lb.Serial, Type: "load_balancer"})
-	return a, nil
+func referTo(lb *api.LoadBalancer) schema.ActionResourceReference {
+	return schema.ActionResourceReference{ID: lb.Serial, Type: balancers.one}
 }
 
 type updateRequest struct {
@@ -377,28 +325,18 @@ type updateRequest struct {
 	Labels *map[string]string `json:"labels,omitempty"`
 }
 
-func updateLoadBalancer(ctx context.Context, r *dialect.Request, q updateRequest) (*dialect.Answer, error) {
-	b, err := readBalancer(ctx, r)
-	if err != nil {
-		return nil, err
+func updateLoadBalancer(ctx context.Context, r *dialect.Request, q updateRequest) (*api.LoadBalancer, error) {
+	lb, err := balancers.find(ctx, r, struct{}{})
+	if err != nil || q.Name == nil && q.Labels == nil {
+		return lb, err
 	}
-	if q.Name != nil || q.Labels != nil {
-		u := api.LoadBalancerUpdate{Name: q.Name, Tags: (*api.Tags)(q.Labels)}
-		if b.LoadBalancer, err = r.UpdateLoadBalancer(ctx, b.ID, u); err != nil {
-			return nil, err
-		}
-	}
-	lb, err := toLoadBalancer(ctx, r, b.LoadBalancer)
-	return dialect.OK(schema.LoadBalancerUpdateResponse{LoadBalancer: lb}), err
+	return r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Name: q.Name, Tags: (*api.Tags)(q.Labels)})
 }
 
-func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	b, err := readBalancer(ctx, r)
-	if err != nil {
-		return nil, err
+func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	lb, err := balancers.find(ctx, r, struct{}{})
+	if err == nil {
+		_, err = r.DeleteLoadBalancer(ctx, lb.ID)
 	}
-	if _, err := r.DeleteLoadBalancer(ctx, b.ID); err != nil {
-		return nil, err
-	}
-	return &dialect.Answer{Status: http.StatusNoContent}, nil
+	return nil, err
 }

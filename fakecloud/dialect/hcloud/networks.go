@@ -16,56 +16,20 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-type networkList struct {
-	schema.NetworkListResponse
-	Meta schema.Meta `json:"meta"`
+var networks = collection[api.Network, schema.Network]{
+	one: "network", read: readNetwork, show: toNetwork,
+	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Network, error) {
+		return r.ListNetworks(ctx, client.NetworkFilter{Name: name})
+	},
+	labels: func(n api.Network) api.Tags { return n.Tags },
 }
 
-func listNetworks(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	query := r.HTTP.URL.Query()
-	selector, err := parseSelector(query.Get("label_selector"))
-	if err != nil {
-		return nil, err
-	}
-	found, err := r.ListNetworks(ctx, client.NetworkFilter{Name: query.Get("name")})
-	if err != nil {
-		return nil, err
-	}
-	found = slices.DeleteFunc(found, func(n api.Network) bool { return !selector.matches(n.Tags) })
-	shown, meta, err := page(r, found)
-	if err != nil {
-		return nil, err
-	}
-	list := networkList{Meta: meta}
-	for _, n := range shown {
-		network, err := toNetwork(ctx, r, n)
-		if err != nil {
-			return nil, err
-		}
-		list.Networks = append(list.Networks, network)
-	}
-	return dialect.OK(list), nil
+var networkActions = []dialect.Call{
+	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/add_route", nil, addRoute).Answers(http.StatusCreated),
+	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/delete_route", nil, deleteRoute).Answers(http.StatusCreated),
 }
 
-func getNetwork(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	n, err := readNetwork(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	network, err := toNetwork(ctx, r, *n)
-	return dialect.OK(schema.NetworkGetResponse{Network: network}), err
-}
-
-// readNetwork reads the network of the call's path.
-func readNetwork(ctx context.Context, r *dialect.Request) (*api.Network, error) {
-	serial, err := r.Serial()
-	if err != nil {
-		return nil, err
-	}
-	return networkOf(ctx, r, serial)
-}
-
-func networkOf(ctx context.Context, r *dialect.Request, serial int64) (*api.Network, error) {
+func readNetwork(ctx context.Context, r *dialect.Request, serial int64) (*api.Network, error) {
 	id, err := r.ResourceID(ctx, cloud.NetworkResource, serial)
 	if err != nil {
 		return nil, err
@@ -75,7 +39,7 @@ func networkOf(ctx context.Context, r *dialect.Request, serial int64) (*api.Netw
 
 // toNetwork makes a network with its servers and routes. A route whose instance is gone has the
 // address that the instance had, for its gateway: its name says it (see routeName).
-func toNetwork(ctx context.Context, r *dialect.Request, n api.Network) (schema.Network, error) {
+func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.Network, error) {
 	network := schema.Network{
 		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: n.Cidr, Labels: n.Tags,
 		Subnets: []schema.NetworkSubnet{{
@@ -160,12 +124,12 @@ func (q routeRequest) parse() (destination, gateway netip.Prefix, err error) {
 	return destination, netip.PrefixFrom(address, address.BitLen()), nil
 }
 
-func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dialect.Answer, error) {
+func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, error) {
 	destination, gateway, err := q.parse()
 	if err != nil {
 		return nil, err
 	}
-	n, err := readNetwork(ctx, r)
+	n, err := networks.find(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
@@ -188,15 +152,15 @@ func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dialect
 	if err != nil {
 		return nil, err
 	}
-	return routeAction("add_route", route.Serial, route.CreatedAt), nil
+	return schema.ActionGetResponse{Action: finishedAction("add_route", route.Serial, route.CreatedAt)}, nil
 }
 
-func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dialect.Answer, error) {
+func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, error) {
 	destination, _, err := q.parse()
 	if err != nil {
 		return nil, err
 	}
-	n, err := readNetwork(ctx, r)
+	n, err := networks.find(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
@@ -218,11 +182,5 @@ func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dial
 	if err := r.DeleteRoute(ctx, routes[at].ID); err != nil {
 		return nil, err
 	}
-	return routeAction("delete_route", routes[at].Serial, time.Now().UTC()), nil
-}
-
-func routeAction(command string, serial int64, at time.Time) *dialect.Answer {
-	return &dialect.Answer{
-		Status: http.StatusCreated, Body: schema.ActionGetResponse{Action: finishedAction(command, serial, at)},
-	}
+	return schema.ActionGetResponse{Action: finishedAction("delete_route", routes[at].Serial, time.Now().UTC())}, nil
 }

@@ -13,41 +13,26 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-type locationList struct {
-	schema.LocationListResponse
-	Meta schema.Meta `json:"meta"`
-}
-
-func listLocations(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	zones, err := r.ListZones(ctx)
-	if err != nil {
-		return nil, err
-	}
-	name := r.HTTP.URL.Query().Get("name")
-	var all []schema.Location
-	for _, z := range zones {
-		if name == "" || name == z.Name {
-			all = append(all, locationNamed(r, z.Name))
+// locations are numbered as the zones are ordered.
+var locations = collection[api.Zone, schema.Location]{
+	one: "location",
+	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Zone, error) {
+		zones, err := r.ListZones(ctx)
+		return slices.DeleteFunc(zones, func(z api.Zone) bool { return name != "" && name != z.Name }), err
+	},
+	read: func(_ context.Context, r *dialect.Request, id int64) (*api.Zone, error) {
+		zones := r.Cloud.Zones()
+		if id > int64(len(zones)) {
+			return nil, dialect.NotFound("location with ID %d not found", id)
 		}
-	}
-	var list locationList
-	list.Locations, list.Meta, err = page(r, all)
-	return dialect.OK(list), err
+		return &api.Zone{Name: zones[id-1].Name}, nil
+	},
+	show: func(_ context.Context, r *dialect.Request, z *api.Zone) (schema.Location, error) {
+		return locationNamed(r, z.Name), nil
+	},
 }
 
-func getLocation(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	id, err := r.Serial()
-	if err != nil {
-		return nil, err
-	}
-	zones := r.Cloud.Zones()
-	if id > int64(len(zones)) {
-		return nil, dialect.NotFound("location with ID %d not found", id)
-	}
-	return dialect.OK(schema.LocationGetResponse{Location: locationNamed(r, zones[id-1].Name)}), nil
-}
-
-// locationNamed gives the location of a zone. Locations are numbered as the zones are ordered.
+// locationNamed gives the location of a zone.
 func locationNamed(r *dialect.Request, zone string) schema.Location {
 	for i, z := range r.Cloud.Zones() {
 		if z.Name == zone {
@@ -59,53 +44,16 @@ func locationNamed(r *dialect.Request, zone string) schema.Location {
 	return schema.Location{Name: zone}
 }
 
-type serverList struct {
-	schema.ServerListResponse
-	Meta schema.Meta `json:"meta"`
-}
-
-func listServers(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	query := r.HTTP.URL.Query()
-	selector, err := parseSelector(query.Get("label_selector"))
-	if err != nil {
-		return nil, err
-	}
-	instances, err := r.ListInstances(ctx, client.InstanceFilter{Name: query.Get("name")})
-	if err != nil {
-		return nil, err
-	}
-	networks, err := r.NetworkSerials(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var servers []schema.Server
-	for _, in := range instances {
-		s := toServer(r, in, networks)
-		wanted := query["status"]
-		if dialect.IsGone(in) || !selector.matches(in.Tags) || len(wanted) > 0 && !slices.Contains(wanted, s.Status) {
-			continue
-		}
-		servers = append(servers, s)
-	}
-	var list serverList
-	list.Servers, list.Meta, err = page(r, servers)
-	return dialect.OK(list), err
-}
-
-func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	serial, err := r.Serial()
-	if err != nil {
-		return nil, err
-	}
-	in, err := readInstance(ctx, r, serial)
-	if err != nil {
-		return nil, err
-	}
-	networks, err := r.NetworkSerials(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return dialect.OK(schema.ServerGetResponse{Server: toServer(r, *in, networks)}), nil
+var servers = collection[api.Instance, schema.Server]{
+	one: "server", filters: []string{"status"}, read: readInstance, show: toServer,
+	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Instance, error) {
+		found, err := r.ListInstances(ctx, client.InstanceFilter{Name: name})
+		wanted := r.HTTP.URL.Query()["status"]
+		return slices.DeleteFunc(found, func(in api.Instance) bool {
+			return dialect.IsGone(in) || len(wanted) > 0 && !slices.Contains(wanted, serverStatuses[in.State])
+		}), err
+	},
+	labels: func(in api.Instance) api.Tags { return in.Tags },
 }
 
 // readInstance reads an instance by its serial number. One that is terminated is not found:
@@ -135,10 +83,11 @@ var serverStatuses = map[api.InstanceState]string{
 	api.InstanceError:       "unknown",
 }
 
-func toServer(r *dialect.Request, in api.Instance, networks map[string]int64) schema.Server {
+func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (schema.Server, error) {
+	networks, err := r.NetworkSerials(ctx)
 	s := schema.Server{
 		ID: in.Serial, Name: in.Name, Status: serverStatuses[in.State], Created: in.CreatedAt, Labels: in.Tags,
-		Location: locationNamed(r, in.Zone), ServerType: serverTypeNamed(cloud.InstanceType(in.Type)),
+		Location: locationNamed(r, in.Zone), ServerType: serverTypeNamed(in.Type),
 		Volumes: []int64{}, LoadBalancers: []int64{}, PrivateNet: []schema.ServerPrivateNet{},
 	}
 	s.PublicNet.FloatingIPs, s.PublicNet.Firewalls = []int64{}, []schema.ServerFirewall{}
@@ -155,18 +104,14 @@ func toServer(r *dialect.Request, in api.Instance, networks map[string]int64) sc
 			s.PublicNet.IPv4.ID, s.PublicNet.IPv4.IP = in.Serial, a.IP
 		}
 	}
-	return s
+	return s, err
 }
 
 // serverTypeNamed gives the server type of an instance type. Both have one name.
-func serverTypeNamed(name cloud.InstanceType) schema.ServerType {
-	for i, size := range cloud.InstanceSizes {
-		if size.Type == name {
-			return schema.ServerType{
-				ID: int64(i + 1), Name: string(name), Description: string(name), Cores: size.VCPUs,
-				Memory: float32(size.MemoryMiB) / 1024,
-			}
-		}
+func serverTypeNamed(name api.InstanceType) schema.ServerType {
+	number, size := dialect.SizeOf(name)
+	return schema.ServerType{
+		ID: int64(number), Name: string(name), Description: string(name), Cores: size.VCPUs,
+		Memory: float32(size.MemoryMiB) / 1024,
 	}
-	return schema.ServerType{Name: string(name)}
 }

@@ -3,6 +3,7 @@ package hcloud
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
@@ -22,131 +23,69 @@ func loadBalancerAction[B any](
 	change func(ctx context.Context, r *dialect.Request, b *balancer, q B) error,
 ) dialect.Call {
 	path := "/v1/load_balancers/{id}/actions/" + name
-	return dialect.Handle(http.MethodPost, path, nil, func(
-		ctx context.Context,
-		r *dialect.Request,
-		q B,
-	) (*dialect.Answer, error) {
-		b, err := readBalancer(ctx, r)
+	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q B) (any, error) {
+		lb, err := balancers.find(ctx, r, struct{}{})
 		if err != nil {
 			return nil, err
 		}
-		if b.State == api.LoadBalancerProvisioning || b.State == api.LoadBalancerUpdating {
+		if lb.State == api.LoadBalancerProvisioning || lb.State == api.LoadBalancerUpdating {
 			return nil, &cloud.Error{Code: locked, Message: "load balancer is locked: another action is running"}
 		}
-		if err := change(ctx, r, b, q); err != nil {
+		b, err := toBalancer(lb)
+		if err == nil {
+			err = change(ctx, r, b, q)
+		}
+		if err != nil {
 			return nil, err
 		}
 		b.update.Records = b.records()
 		var operation string
 		// Nobody else's change may get lost, as the update says all of the listeners and targets.
 		ctx = client.IfMatch(ctx, b.Version)
-		lb, err := r.UpdateLoadBalancer(client.OperationInto(ctx, &operation), b.ID, b.update)
-		if err != nil {
+		if lb, err = r.UpdateLoadBalancer(client.OperationInto(ctx, &operation), b.ID, b.update); err != nil {
 			return nil, err
 		}
-		action, err := actionOf(ctx, r, name, lb, operation)
-		return &dialect.Answer{Status: http.StatusCreated, Body: schema.ActionGetResponse{Action: action}}, err
-	})
+		action, err := actionOf(ctx, r, name, operation, referTo(lb))
+		return schema.ActionGetResponse{Action: action}, err
+	}).Answers(http.StatusCreated)
 }
 
-// serviceRequest is what is read of a service that is added or updated. All of it is kept; see
-// Dialect.Limits for what is not acted on.
+// serviceRequest is what is read of a service that is added or updated. All of it is kept; see Dialect.Limits for what
+// is not acted on.
 type serviceRequest struct {
-	Protocol        string              `json:"protocol,omitempty"`
-	ListenPort      int                 `json:"listen_port,omitempty"`
-	DestinationPort int                 `json:"destination_port,omitempty"`
-	Proxyprotocol   *bool               `json:"proxyprotocol,omitempty"`
-	HTTP            *serviceHTTP        `json:"http,omitempty"`
-	HealthCheck     *serviceHealthCheck `json:"health_check,omitempty"`
+	schema.LoadBalancerService
+	sent []byte
 }
 
-type serviceHTTP struct {
-	CookieName     *string  `json:"cookie_name,omitempty"`
-	CookieLifetime *int     `json:"cookie_lifetime,omitempty"`
-	Certificates   *[]int64 `json:"certificates,omitempty"`
-	RedirectHTTP   *bool    `json:"redirect_http,omitempty"`
-	StickySessions *bool    `json:"sticky_sessions,omitempty"`
-	TimeoutIdle    *int     `json:"timeout_idle,omitempty"`
+func (q *serviceRequest) UnmarshalJSON(sent []byte) error {
+	q.sent = slices.Clone(sent)
+	return json.Unmarshal(sent, &q.LoadBalancerService)
 }
 
-type serviceHealthCheck struct {
-	Protocol *string          `json:"protocol,omitempty"`
-	Port     *int             `json:"port,omitempty"`
-	Interval *int             `json:"interval,omitempty"`
-	Timeout  *int             `json:"timeout,omitempty"`
-	Retries  *int             `json:"retries,omitempty"`
-	HTTP     *healthCheckHTTP `json:"http,omitempty"`
-}
-
-type healthCheckHTTP struct {
-	Domain      *string   `json:"domain,omitempty"`
-	Path        *string   `json:"path,omitempty"`
-	Response    *string   `json:"response,omitempty"`
-	StatusCodes *[]string `json:"status_codes,omitempty"`
-	TLS         *bool     `json:"tls,omitempty"`
-}
-
-// set replaces a field if its new value was sent.
-func set[T any](field, sent *T) {
-	if sent != nil {
-		*field = *sent
-	}
-}
-
-// applyTo puts what was sent into a service.
-func (q serviceRequest) applyTo(s *schema.LoadBalancerService) {
-	s.ListenPort = q.ListenPort
-	s.Protocol = cmp.Or(q.Protocol, s.Protocol)
-	s.DestinationPort = cmp.Or(q.DestinationPort, s.DestinationPort)
-	set(&s.Proxyprotocol, q.Proxyprotocol)
-	if q.HTTP != nil {
-		if s.HTTP == nil {
-			s.HTTP = &schema.LoadBalancerServiceHTTP{CookieName: "HCLBSTICKY", CookieLifetime: 300}
-		}
-		set(&s.HTTP.CookieName, q.HTTP.CookieName)
-		set(&s.HTTP.CookieLifetime, q.HTTP.CookieLifetime)
-		set(&s.HTTP.Certificates, q.HTTP.Certificates)
-		set(&s.HTTP.RedirectHTTP, q.HTTP.RedirectHTTP)
-		set(&s.HTTP.StickySessions, q.HTTP.StickySessions)
-		set(&s.HTTP.TimeoutIdle, q.HTTP.TimeoutIdle)
-	}
-	q.HealthCheck.applyTo(s)
-}
-
-// The defaults of a health check, as docs.hetzner.cloud has them.
-const (
-	defaultCheckInterval = 15
-	defaultCheckTimeout  = 10
-	defaultCheckRetries  = 3
+// The defaults of a service, as docs.hetzner.cloud has them.
+var (
+	defaultHTTP  = schema.LoadBalancerServiceHTTP{CookieName: "HCLBSTICKY", CookieLifetime: 300}
+	defaultCheck = schema.LoadBalancerServiceHealthCheck{Protocol: "tcp", Interval: 15, Timeout: 10, Retries: 3}
 )
 
-func (q *serviceHealthCheck) applyTo(s *schema.LoadBalancerService) {
+// applyTo puts what was sent into a service. What is null, and a protocol and a port that are empty, stay.
+func (q serviceRequest) applyTo(s *schema.LoadBalancerService) {
+	protocol, port := s.Protocol, cmp.Or(q.DestinationPort, s.DestinationPort)
+	if s.HTTP == nil && q.HTTP != nil {
+		s.HTTP = new(defaultHTTP)
+	}
 	if s.HealthCheck == nil {
-		s.HealthCheck = &schema.LoadBalancerServiceHealthCheck{
-			Protocol: "tcp", Port: s.DestinationPort, Interval: defaultCheckInterval, Timeout: defaultCheckTimeout,
-			Retries: defaultCheckRetries,
-		}
+		s.HealthCheck = new(defaultCheck)
+		s.HealthCheck.Port = port
 	}
-	if q == nil {
-		return
-	}
-	set(&s.HealthCheck.Protocol, q.Protocol)
-	set(&s.HealthCheck.Port, q.Port)
-	set(&s.HealthCheck.Interval, q.Interval)
-	set(&s.HealthCheck.Timeout, q.Timeout)
-	set(&s.HealthCheck.Retries, q.Retries)
-	if q.HTTP == nil {
-		return
-	}
-	if s.HealthCheck.HTTP == nil {
+	if s.HealthCheck.HTTP == nil && q.HealthCheck != nil && q.HealthCheck.HTTP != nil {
 		s.HealthCheck.HTTP = &schema.LoadBalancerServiceHealthCheckHTTP{Path: "/", StatusCodes: []string{"2??", "3??"}}
 	}
-	set(&s.HealthCheck.HTTP.Domain, q.HTTP.Domain)
-	set(&s.HealthCheck.HTTP.Path, q.HTTP.Path)
-	set(&s.HealthCheck.HTTP.Response, q.HTTP.Response)
-	set(&s.HealthCheck.HTTP.StatusCodes, q.HTTP.StatusCodes)
-	set(&s.HealthCheck.HTTP.TLS, q.HTTP.TLS)
+	http, check, checkHTTP := s.HTTP, s.HealthCheck, s.HealthCheck.HTTP
+	_ = json.Unmarshal(q.sent, s) // It was read before; a body that is empty says nothing.
+	s.Protocol, s.DestinationPort = cmp.Or(s.Protocol, protocol), port
+	s.HTTP, s.HealthCheck = cmp.Or(s.HTTP, http), cmp.Or(s.HealthCheck, check)
+	s.HealthCheck.HTTP = cmp.Or(s.HealthCheck.HTTP, checkHTTP)
 }
 
 // mergeServices gives a service for each listener that there is, by port, with what the record has

@@ -136,7 +136,7 @@ type attachRequest struct {
 }
 
 func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q attachRequest) error {
-	n, err := networkOf(ctx, r, q.Network)
+	n, err := readNetwork(ctx, r, q.Network)
 	if err != nil {
 		return err
 	}

@@ -141,23 +141,17 @@ func (h healthChecker) withDefaults() healthChecker {
 	return h
 }
 
-// toNative gives the check as this cloud has it, in whole seconds, on the port of the backends if it has none of its
-// own. A check may not take longer than the time until the next.
+// toNative gives the check as this cloud has it, on the port of the backends if it has none of its own.
 func (h healthChecker) toNative(port int) *api.HealthCheck {
 	h = h.withDefaults()
-	out := &api.HealthCheck{
-		Protocol: api.HealthCheckProtocol(strings.ToLower(h.Protocol)), Port: cmp.Or(h.Port, port),
-		IntervalSeconds: inSeconds(*h.IntervalInMillis), HealthyThreshold: *h.Retries, UnhealthyThreshold: *h.Retries,
-	}
-	out.TimeoutSeconds = min(inSeconds(*h.TimeoutInMillis), out.IntervalSeconds)
+	out := dialect.HealthCheck(
+		strings.ToLower(h.Protocol), cmp.Or(h.Port, port), *h.IntervalInMillis, *h.TimeoutInMillis, *h.Retries, *h.Retries,
+	)
 	if out.Protocol == api.HealthCheckHTTP {
 		out.Path, out.ExpectedCodes = *h.URLPath, strconv.Itoa(*h.ReturnCode)
 	}
-	return out
+	return &out
 }
-
-// inSeconds gives milliseconds in seconds, rounded up.
-func inSeconds(millis int) int { return max((millis+999)/1000, 1) }
 
 // toHealthChecker makes the health checker of a native check that was not made by this dialect. Where there is none,
 // it is one that asks for nothing: OCI has one always.

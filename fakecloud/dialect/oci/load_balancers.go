@@ -168,7 +168,7 @@ func updateBackendSet(b *balancer, name string, change backendSet) error {
 		return dialect.NotFound("backend set %q not found", name)
 	}
 	set := *b.sets[name]
-	overlay(&set, change)
+	dialect.Overlay(&set, change)
 	return b.putSet(name, set)
 }
 
@@ -184,7 +184,7 @@ func updateListener(b *balancer, name string, change listener) error {
 	if !known {
 		return dialect.NotFound("listener %q not found", name)
 	}
-	overlay(&l, change)
+	dialect.Overlay(&l, change)
 	return b.putListener(name, l)
 }
 

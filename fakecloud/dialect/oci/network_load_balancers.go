@@ -51,6 +51,6 @@ type nlbUpdate struct {
 
 func updateNetworkLoadBalancer(b *balancer, _ string, q nlbUpdate) error {
 	b.rec.PreserveSource = cmp.Or(q.IsPreserveSourceDestination, b.rec.PreserveSource)
-	overlay(&b.rec.tags, q.tags)
+	dialect.Overlay(&b.rec.tags, q.tags)
 	return checkIPVersion("nlbIpVersion", q.NlbIPVersion)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
@@ -56,17 +55,13 @@ const domainPrefix = "fc1:"
 // toInstance gives an instance as OCI shows it. An availability domain has three fault domains.
 func toInstance(r *dialect.Request, in api.Instance) instance {
 	id, state, tagged := instanceKind.Write(in.Serial), lifecycleStates[in.State], tags{FreeformTags: in.Tags}
-	out := instance{
+	_, size := dialect.SizeOf(in.Type)
+	return instance{
 		resource:           newResource(r, id, in.Name, state, in.CreatedAt, tagged),
 		AvailabilityDomain: domainPrefix + in.Zone, FaultDomain: fmt.Sprintf("FAULT-DOMAIN-%d", 1+in.Serial%3),
 		Region: in.Region, Shape: string(in.Type),
+		ShapeConfig: shapeConfig{VCPUs: size.VCPUs, MemoryInGBs: float64(size.MemoryMiB) / 1024},
 	}
-	for _, size := range cloud.InstanceSizes {
-		if string(size.Type) == string(in.Type) {
-			out.ShapeConfig = shapeConfig{VCPUs: size.VCPUs, MemoryInGBs: float64(size.MemoryMiB) / 1024}
-		}
-	}
-	return out
 }
 
 type availabilityDomain struct {
@@ -227,7 +222,7 @@ type publicIP struct {
 // getPublicIP answers with the reserved address of an IP address.
 func getPublicIP(ctx context.Context, r *dialect.Request, q struct {
 	IPAddress string `json:"ipAddress"`
-}) (*dialect.Answer, error) {
+}) (any, error) {
 	all, err := r.ListAddresses(ctx, client.AddressFilter{})
 	if err != nil {
 		return nil, err
@@ -240,10 +235,10 @@ func getPublicIP(ctx context.Context, r *dialect.Request, q struct {
 		if a.Holder != nil {
 			state = "ASSIGNED"
 		}
-		return dialect.OK(publicIP{
+		return publicIP{
 			resource:  newResource(r, publicIPKind.Write(a.Serial), a.Name, state, a.CreatedAt, tags{FreeformTags: a.Tags}),
 			IPAddress: a.IP, Lifetime: "RESERVED", Scope: "REGION",
-		}), nil
+		}, nil
 	}
 	return nil, dialect.NotFound("public IP %q not found", q.IPAddress)
 }

@@ -14,7 +14,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +55,8 @@ var Dialect = dialect.Dialect{
 	Calls:           slices.Concat(nodeCalls, lbCalls, nlbCalls, securityCalls),
 	ReadKeyID:       readKeyID,
 	RequestIDHeader: "Opc-Request-Id",
+	Refusals:        refusals,
+	Other:           dialect.Refusal{Status: http.StatusBadRequest, Code: "InvalidParameter"},
 	Refuse:          refuse,
 }
 
@@ -111,11 +112,9 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.Unavailable:                             {Status: http.StatusServiceUnavailable, Code: "ServiceUnavailable"},
 }
 
-// refuse gives the error that OCI would answer with. What it has no code for is a wrong parameter.
-func refuse(p api.Problem) (int, any) {
-	unknown := dialect.Refusal{Status: http.StatusBadRequest, Code: "InvalidParameter"}
-	refusal := dialect.FindRefusal(refusals, p, unknown)
-	return refusal.Status, struct {
+// refuse gives the error that OCI would answer with.
+func refuse(p api.Problem, refusal dialect.Refusal) any {
+	return struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}{refusal.Code, p.Detail}
@@ -137,11 +136,9 @@ func checkCompartment(r *dialect.Request, given string) error {
 
 // get makes a call that answers with what read gives for the OCID in its path.
 func get[T any](path string, read func(ctx context.Context, r *dialect.Request, ocid string) (T, error)) dialect.Call {
-	do := func(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-		shown, err := read(ctx, r, dialect.InPath(r))
-		return dialect.OK(shown), err
-	}
-	return dialect.Handle(http.MethodGet, path, nil, do)
+	return dialect.Handle(http.MethodGet, path, nil, func(ctx context.Context, r *dialect.Request, _ struct{}) (T, error) {
+		return read(ctx, r, dialect.InPath(r))
+	})
 }
 
 // maxPage is how many items a page has at most, and unless a request asks for fewer.
@@ -173,7 +170,7 @@ func list[T any](
 		if err != nil {
 			return nil, err
 		}
-		answer := dialect.OK(append([]T{}, items...))
+		answer := &dialect.Answer{Body: append([]T{}, items...)}
 		if strings.HasPrefix(path, nlbPath) { // Of all services this one alone has no bare arrays.
 			answer.Body = map[string]any{"items": answer.Body}
 		}
@@ -232,20 +229,4 @@ func nativeName(r *dialect.Request, prefix string) string {
 
 var errTokenReused = &cloud.Error{
 	Code: cloud.IdempotencyKeyReused, Message: "the opc-retry-token was used for another request",
-}
-
-// overlay puts the fields of a change that are set into has. The others stay, as in OCI's updates.
-func overlay[T any](has *T, change T) {
-	overlayFields(reflect.ValueOf(has).Elem(), reflect.ValueOf(change))
-}
-
-func overlayFields(has, change reflect.Value) {
-	for i := range change.NumField() {
-		switch field := change.Field(i); {
-		case change.Type().Field(i).Anonymous:
-			overlayFields(has.Field(i), field)
-		case !field.IsZero():
-			has.Field(i).Set(field)
-		}
-	}
 }

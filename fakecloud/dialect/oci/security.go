@@ -33,10 +33,12 @@ var securityCalls = []dialect.Call{
 	handleFirewall(http.MethodPost, securityGroups, createSecurityGroup),
 	handleFirewall(http.MethodGet, securityGroups+"/{id}", getSecurityGroup),
 	handleFirewall(http.MethodPut, securityGroups+"/{id}", updateSecurityGroup),
-	dialect.Handle(http.MethodDelete, securityGroups+"/{id}", nil, deleteSecurityGroup),
+	dialect.Handle(http.MethodDelete, securityGroups+"/{id}", nil, deleteSecurityGroup).Answers(http.StatusNoContent),
 	list(securityGroups+"/{id}/securityRules", []string{"direction"}, listSecurityRules),
 	dialect.Handle(http.MethodPost, securityGroups+"/{id}/actions/addSecurityRules", nil, addSecurityRules),
-	dialect.Handle(http.MethodPost, securityGroups+"/{id}/actions/removeSecurityRules", nil, removeSecurityRules),
+	dialect.Handle(
+		http.MethodPost, securityGroups+"/{id}/actions/removeSecurityRules", nil, removeSecurityRules,
+	).Answers(http.StatusNoContent),
 }
 
 // handleFirewall makes a call that answers with a security list or a network security group, and with its etag.
@@ -49,7 +51,7 @@ func handleFirewall[B any](
 		if err != nil {
 			return nil, err
 		}
-		return &dialect.Answer{Status: http.StatusOK, Header: http.Header{"Etag": {f.etag()}}, Body: f.show(r)}, nil
+		return &dialect.Answer{Header: http.Header{"Etag": {f.etag()}}, Body: f.show(r)}, nil
 	}
 	return dialect.Handle(method, path, nil, handle)
 }
@@ -269,7 +271,7 @@ func updateSecurityList(ctx context.Context, r *dialect.Request, q struct {
 	if err != nil {
 		return nil, err
 	}
-	overlay(f.List, listRecord{q.Ingress, q.Egress})
+	dialect.Overlay(f.List, listRecord{q.Ingress, q.Egress})
 	return f, f.save(ctx, r)
 }
 
@@ -366,13 +368,13 @@ func updateSecurityGroup(ctx context.Context, r *dialect.Request, q struct {
 }) (*firewall, error) {
 	return changeSecurityGroup(ctx, r, func(g *groupRecord) error {
 		g.Name = cmp.Or(api.ValueOf(q.DisplayName), g.Name)
-		overlay(&g.tags, q.tags)
+		dialect.Overlay(&g.tags, q.tags)
 		return nil
 	})
 }
 
 // deleteSecurityGroup deletes a group that no load balancer is in.
-func deleteSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func deleteSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	ocid := dialect.InPath(r)
 	f, err := readSecurityGroup(ctx, r, ocid)
 	if err != nil {
@@ -392,7 +394,7 @@ func deleteSecurityGroup(ctx context.Context, r *dialect.Request, _ struct{}) (*
 			}
 		}
 	}
-	return &dialect.Answer{Status: http.StatusNoContent}, r.DeleteFirewall(ctx, f.ID)
+	return nil, r.DeleteFirewall(ctx, f.ID)
 }
 
 func listSecurityRules(ctx context.Context, r *dialect.Request) (all []securityRule, err error) {
@@ -415,7 +417,7 @@ type securityRules struct {
 	Rules []securityRule `json:"securityRules"`
 }
 
-func addSecurityRules(ctx context.Context, r *dialect.Request, q securityRules) (*dialect.Answer, error) {
+func addSecurityRules(ctx context.Context, r *dialect.Request, q securityRules) (any, error) {
 	_, err := changeSecurityGroup(ctx, r, func(g *groupRecord) error {
 		for i := range q.Rules {
 			rule := &q.Rules[i]
@@ -434,12 +436,12 @@ func addSecurityRules(ctx context.Context, r *dialect.Request, q securityRules) 
 		}
 		return nil
 	})
-	return dialect.OK(q), err
+	return q, err
 }
 
 func removeSecurityRules(ctx context.Context, r *dialect.Request, q struct {
 	IDs []string `json:"securityRuleIds"`
-}) (*dialect.Answer, error) {
+}) (any, error) {
 	_, err := changeSecurityGroup(ctx, r, func(g *groupRecord) error {
 		for _, id := range q.IDs {
 			at := slices.IndexFunc(g.Rules, func(rule securityRule) bool { return rule.ID == id })
@@ -450,7 +452,7 @@ func removeSecurityRules(ctx context.Context, r *dialect.Request, q struct {
 		}
 		return nil
 	})
-	return &dialect.Answer{Status: http.StatusNoContent}, err
+	return nil, err
 }
 
 // maxGroups is how many groups a load balancer can be in.

@@ -24,15 +24,9 @@ func (s *service) writeRequestID(balancer, operation int64) string {
 
 // answerAccepted answers a change of a balancer with its work request. Operation is "" if it took no time.
 func (b *balancer) answerAccepted(ctx context.Context, r *dialect.Request, operation string) (*dialect.Answer, error) {
-	var op cloud.Operation
-	if operation != "" {
-		var err error
-		if op, err = r.Cloud.GetOperation(ctx, r.Project, operation); err != nil {
-			return nil, err
-		}
-	}
+	op, err := r.Operation(ctx, operation)
 	request := b.service.writeRequestID(b.Serial, op.Serial)
-	return &dialect.Answer{Status: b.service.accepted, Header: http.Header{"Opc-Work-Request-Id": {request}}}, nil
+	return &dialect.Answer{Status: b.service.accepted, Header: http.Header{"Opc-Work-Request-Id": {request}}}, err
 }
 
 // requestStates are OCI's words for the states of operations. A change that a later one took the place of has

@@ -2,7 +2,6 @@ package oxide
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/oxidecomputer/oxide.go/oxide"
 
@@ -16,8 +15,9 @@ import (
 // tagDescription is the tag in which an address has its description, which the cloud has no other place for.
 const tagDescription = "description"
 
-func findAddress(ctx context.Context, r *dialect.Request, reference string) (*api.ReservedAddress, error) {
-	return findResource(ctx, r, cloud.AddressResource, reference, r.GetAddress,
+// findAddress reads the address in the call's path.
+func findAddress(ctx context.Context, r *dialect.Request, _ struct{}) (*api.ReservedAddress, error) {
+	return findResource(ctx, r, cloud.AddressResource, dialect.InPath(r), r.GetAddress,
 		func(ctx context.Context, name string) ([]api.ReservedAddress, error) {
 			return r.ListAddresses(ctx, client.AddressFilter{Name: name})
 		})
@@ -39,27 +39,7 @@ func toFloatingIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddres
 	return out, err
 }
 
-// answerWith answers with a floating IP, after a call that gave it or an error.
-func answerWith(
-	ctx context.Context,
-	r *dialect.Request,
-	status int,
-	a *api.ReservedAddress,
-	err error,
-) (*dialect.Answer, error) {
-	if err != nil {
-		return nil, err
-	}
-	ip, err := toFloatingIP(ctx, r, a)
-	return &dialect.Answer{Status: status, Body: ip}, err
-}
-
-func viewFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	a, err := findAddress(ctx, r, dialect.InPath(r))
-	return answerWith(ctx, r, http.StatusOK, a, err)
-}
-
-func createFloatingIP(ctx context.Context, r *dialect.Request, body oxide.FloatingIpCreate) (*dialect.Answer, error) {
+func createFloatingIP(ctx context.Context, r *dialect.Request, body oxide.FloatingIpCreate) (*api.ReservedAddress, error) {
 	if err := checkProject(r); err != nil {
 		return nil, err
 	}
@@ -75,8 +55,7 @@ func createFloatingIP(ctx context.Context, r *dialect.Request, body oxide.Floati
 	} else if err := checkAllocator(body.AddressAllocator); err != nil {
 		return nil, err
 	}
-	a, err := r.ReserveAddress(ctx, create)
-	return answerWith(ctx, r, http.StatusCreated, a, err)
+	return r.ReserveAddress(ctx, create)
 }
 
 // maxName is the length of a name at Oxide.
@@ -97,11 +76,11 @@ func checkAllocator(from oxide.AddressAllocator) error {
 	return nil
 }
 
-func attachFloatingIP(ctx context.Context, r *dialect.Request, body oxide.FloatingIpAttach) (*dialect.Answer, error) {
+func attachFloatingIP(ctx context.Context, r *dialect.Request, body oxide.FloatingIpAttach) (*api.ReservedAddress, error) {
 	if body.Kind != oxide.FloatingIpParentKindInstance {
 		return nil, dialect.Invalid("kind", "%q is none: a floating IP is attached to an instance", body.Kind)
 	}
-	a, err := findAddress(ctx, r, dialect.InPath(r))
+	a, err := findAddress(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
@@ -109,26 +88,24 @@ func attachFloatingIP(ctx context.Context, r *dialect.Request, body oxide.Floati
 	if err != nil {
 		return nil, err
 	}
-	a, err = r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID})
-	return answerWith(ctx, r, http.StatusAccepted, a, err)
+	return r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID})
 }
 
-func detachFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	a, err := findAddress(ctx, r, dialect.InPath(r))
+func detachFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*api.ReservedAddress, error) {
+	a, err := findAddress(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
 	if a.Holder == nil {
 		return nil, dialect.Invalid("floating IP", "%q is not attached to anything", a.Name)
 	}
-	a, err = r.DetachAddress(ctx, a.ID)
-	return answerWith(ctx, r, http.StatusAccepted, a, err)
+	return r.DetachAddress(ctx, a.ID)
 }
 
-func deleteFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	a, err := findAddress(ctx, r, dialect.InPath(r))
+func deleteFloatingIP(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	a, err := findAddress(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
-	return &dialect.Answer{Status: http.StatusNoContent}, r.ReleaseAddress(ctx, a.ID)
+	return nil, r.ReleaseAddress(ctx, a.ID)
 }

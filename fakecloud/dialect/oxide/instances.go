@@ -39,27 +39,23 @@ func findInstance(ctx context.Context, r *dialect.Request, reference string) (*a
 	return in, err
 }
 
-func viewInstance(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func viewInstance(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	in, err := findInstance(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
 	}
-	out := oxide.Instance{
+	_, size := dialect.SizeOf(in.Type)
+	return oxide.Instance{
 		Id: identity.UUID(in.Serial).String(), Name: oxide.Name(in.Name), Hostname: in.Name,
 		ProjectId: projectID(r), RunState: runStates[in.State], AutoRestartEnabled: new(false),
 		EnableJumboFrames: new(false),
 		TimeCreated:       &in.CreatedAt, TimeModified: &in.UpdatedAt, TimeRunStateUpdated: &in.UpdatedAt,
-	}
-	for _, size := range cloud.InstanceSizes {
-		if string(size.Type) == string(in.Type) {
-			out.Ncpus = oxide.InstanceCpuCount(size.VCPUs)         //nolint:gosec // A few.
-			out.Memory = oxide.ByteCount(size.MemoryMiB) * 1 << 20 //nolint:gosec // Not negative.
-		}
-	}
-	return dialect.OK(out), nil
+		Ncpus:  oxide.InstanceCpuCount(size.VCPUs),        //nolint:gosec // A few.
+		Memory: oxide.ByteCount(size.MemoryMiB) * 1 << 20, //nolint:gosec // Not negative.
+	}, nil
 }
 
-func listNetworkInterfaces(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func listNetworkInterfaces(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	in, err := findInstance(ctx, r, r.HTTP.URL.Query().Get("instance"))
 	if err != nil {
 		return nil, err
@@ -84,7 +80,7 @@ func listNetworkInterfaces(ctx context.Context, r *dialect.Request, _ struct{}) 
 			TimeCreated: &in.CreatedAt, TimeModified: &in.CreatedAt,
 		})
 	}
-	return dialect.OK(page), nil
+	return page, nil
 }
 
 // macOf gives an interface a MAC address of Oxide's range (A8:40:25).
@@ -97,7 +93,7 @@ func macOf(ip string) oxide.MacAddr {
 	return oxide.MacAddr(fmt.Sprintf("A8:40:25:%02X:%02X:%02X", b[13], b[14], b[15]))
 }
 
-func listExternalIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func listExternalIPs(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	in, err := findInstance(ctx, r, dialect.InPath(r))
 	if err != nil {
 		return nil, err
@@ -120,5 +116,5 @@ func listExternalIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dial
 		}
 		page.Items = append(page.Items, oxide.ExternalIp{Value: &ip})
 	}
-	return dialect.OK(page), nil
+	return page, nil
 }

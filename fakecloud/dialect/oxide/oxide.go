@@ -34,35 +34,39 @@ var Dialect = dialect.Dialect{
 		"instances are made, started and stopped by fakecloud's own API",
 	},
 	Calls: []dialect.Call{
-		versionedCall(http.MethodGet, "/v1/instances/{id}", []string{"project"}, viewInstance),
+		versionedCall(http.MethodGet, "/v1/instances/{id}", inProject, viewInstance),
 		versionedCall(http.MethodGet, "/v1/network-interfaces", []string{"instance", "project"}, listNetworkInterfaces),
-		versionedCall(http.MethodGet, "/v1/instances/{id}/external-ips", []string{"project"}, listExternalIPs),
-		versionedCall(http.MethodGet, "/v1/floating-ips/{id}", []string{"project"}, viewFloatingIP),
-		versionedCall(http.MethodPost, "/v1/floating-ips", []string{"project"}, createFloatingIP),
-		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/attach", []string{"project"}, attachFloatingIP),
-		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/detach", []string{"project"}, detachFloatingIP),
-		versionedCall(http.MethodDelete, "/v1/floating-ips/{id}", []string{"project"}, deleteFloatingIP),
+		versionedCall(http.MethodGet, "/v1/instances/{id}/external-ips", inProject, listExternalIPs),
+		versionedCall(http.MethodGet, "/v1/floating-ips/{id}", inProject, dialect.Show(toFloatingIP, findAddress)),
+		versionedCall(http.MethodPost, "/v1/floating-ips", inProject, dialect.Show(toFloatingIP, createFloatingIP)).Answers(http.StatusCreated),
+		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/attach", inProject, dialect.Show(toFloatingIP, attachFloatingIP)).Answers(http.StatusAccepted),
+		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/detach", inProject, dialect.Show(toFloatingIP, detachFloatingIP)).Answers(http.StatusAccepted),
+		versionedCall(http.MethodDelete, "/v1/floating-ips/{id}", inProject, deleteFloatingIP).Answers(http.StatusNoContent),
 		versionedCall(http.MethodGet, "/v1/ip-pools/{id}", nil, viewIPPool),
 	},
-	Refuse: refuse,
+	Refusals: refusals,
+	Other:    dialect.Refusal{Status: http.StatusBadRequest, Code: "InvalidRequest"},
+	Refuse:   refuse,
 }
+
+// inProject are the query parameters of a call that takes names in a project.
+var inProject = []string{"project"}
 
 // apiVersion is the form of the header API-Version, as Oxide's server (dropshot) reads it.
 var apiVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
 
 // versionedCall makes a call that takes any API-Version that is one.
-func versionedCall[B any](
+func versionedCall[B, T any](
 	method, path string,
 	query []string,
-	do func(ctx context.Context, r *dialect.Request, body B) (*dialect.Answer, error),
+	do func(ctx context.Context, r *dialect.Request, body B) (T, error),
 ) dialect.Call {
-	return dialect.Handle(method, path, query,
-		func(ctx context.Context, r *dialect.Request, body B) (*dialect.Answer, error) {
-			if v := r.HTTP.Header.Get("API-Version"); v != "" && !apiVersion.MatchString(v) {
-				return nil, dialect.Invalid("API-Version", "%q is no version such as 2026060800.0.0", v)
-			}
-			return do(ctx, r, body)
-		})
+	return dialect.Handle(method, path, query, func(ctx context.Context, r *dialect.Request, body B) (none T, _ error) {
+		if v := r.HTTP.Header.Get("API-Version"); v != "" && !apiVersion.MatchString(v) {
+			return none, dialect.Invalid("API-Version", "%q is no version such as 2026060800.0.0", v)
+		}
+		return do(ctx, r, body)
+	})
 }
 
 // refusals are Oxide's statuses and codes for this cloud's own codes. See Error in omicron's
@@ -81,10 +85,9 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.MethodNotAllowed:                        {Status: http.StatusMethodNotAllowed, Code: ""},
 }
 
-// refuse gives the error that a rack would answer with. What it has no code for is InvalidRequest.
-func refuse(p api.Problem) (int, any) {
-	refusal := dialect.FindRefusal(refusals, p, dialect.Refusal{Status: http.StatusBadRequest, Code: "InvalidRequest"})
-	return refusal.Status, struct {
+// refuse gives the error that a rack would answer with.
+func refuse(p api.Problem, refusal dialect.Refusal) any {
+	return struct {
 		ErrorCode string `json:"error_code,omitempty"`
 		Message   string `json:"message"`
 		RequestID string `json:"request_id"`
@@ -146,15 +149,15 @@ const poolName = "default"
 // poolID is the UUID of the one IP pool, which is no resource and has no serial number.
 var poolID = identity.UUID(0).String()
 
-func viewIPPool(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+func viewIPPool(_ context.Context, r *dialect.Request, _ struct{}) (any, error) {
 	if pool := dialect.InPath(r); !isPool(pool) {
 		return nil, dialect.NotFound("not found: ip-pool with name or id %q", pool)
 	}
-	return dialect.OK(oxide.SiloIpPool{
+	return oxide.SiloIpPool{
 		Id: poolID, Name: poolName, Description: "fakecloud's addresses for load balancers",
 		IpVersion: oxide.IpVersionV4, IsDefault: new(true), PoolType: oxide.IpPoolTypeUnicast,
 		TimeCreated: &time.Time{}, TimeModified: &time.Time{},
-	}), nil
+	}, nil
 }
 
 func isPool(nameOrID string) bool { return nameOrID == poolName || strings.EqualFold(nameOrID, poolID) }
