@@ -15,12 +15,6 @@ import (
 
 func (a *app) addressesCommand() *cobra.Command {
 	k := a.addressKind()
-	var f client.AddressFilter
-	list := filteredListCommand(
-		k, "List reserved addresses, oldest first", "  fakecloud addresses list --state available", &f, &f.Tags,
-		(*client.Client).ListAddresses,
-	)
-	addStateFlag(list, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	release := k.deleteCommand(
 		"release", "Release addresses", "  fakecloud addresses release web", (*client.Client).ReleaseAddress,
 	)
@@ -28,7 +22,7 @@ func (a *app) addressesCommand() *cobra.Command {
 	return groupCommand("addresses", "Reserved addresses, and who holds them", `  fakecloud addresses reserve web
   fakecloud addresses attach web node-1
   fakecloud load-balancers create web --listener 8080:30080 --address web`,
-		list,
+		k.filteredListCommand("List reserved addresses, oldest first", "  fakecloud addresses list --state available"),
 		k.getCommand("Show reserved addresses", "  fakecloud addresses get web -o yaml"),
 		k.createCommand(&cobra.Command{
 			Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool",
@@ -48,9 +42,8 @@ func (a *app) addressesCommand() *cobra.Command {
 func (a *app) addressKind() resourceKind[api.ReservedAddress] {
 	return resourceKind[api.ReservedAddress]{
 		app: a, name: "address", group: "addresses", refs: "NAME|ID|IP",
-		list: func(ctx context.Context, c *client.Client, name string) ([]api.ReservedAddress, error) {
-			return c.ListAddresses(ctx, client.AddressFilter{Name: name})
-		},
+		states:        resourceStates["ReservedAddress"],
+		list:          listBy((*client.Client).ListAddresses),
 		findSpecially: resolveAddress,
 		get:           (*client.Client).GetAddress,
 		create:        createBy((*client.Client).ReserveAddress),

@@ -73,7 +73,7 @@ func callsOf[T any](kindOf func(*app) resourceKind[T], keep func(p *plan, s *ste
 	return manifestCalls{
 		singular: kind.name, create: kind.create.schema, update: kind.update.schema,
 		list: func(ctx context.Context, p *plan, add func(name, id string, one any)) error {
-			items, err := kindOf(p.app).list(ctx, p.client, "")
+			items, err := kindOf(p.app).list(ctx, p.client, nil)
 			for _, one := range items {
 				if keep == nil || keep(p, nil, &one) {
 					add(fieldValue[string](one, "Name"), kind.idOf(one), one)
@@ -165,7 +165,7 @@ func createOrUpdate[T any](ctx context.Context, p *plan, s *step, k resourceKind
 	}
 	if s.Action == created {
 		// The key lets the client repeat a create whose answer is lost.
-		done, err = k.create.send(client.IdempotencyKey(ctx, "apply-"+rand.Text()), p.client, fields)
+		done, err = k.create.send(client.IdempotencyKey(ctx, "apply-"+rand.Text()), p.client, "", fields)
 		if err == nil {
 			s.ID = k.idOf(*done)
 			p.ids[s.want.kind.key+"/"+s.Name] = s.ID

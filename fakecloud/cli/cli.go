@@ -4,8 +4,9 @@
 // and to check.
 //
 // Begin with Run and app.rootCommand in this file. Each command group has a file
-// (instances.go, tokens.go, …). What they share: resourceKind in kinds.go, flags and tables
-// in flags.go and output.go, --wait in wait.go, --watch in watch.go.
+// (instances.go, tokens.go, …). What they share: resourceKind in kinds.go, flags and columns
+// that follow from the API's spec in kind_commands.go, others in flags.go and output.go, --wait in
+// wait.go, --watch in watch.go.
 package cli
 
 import (

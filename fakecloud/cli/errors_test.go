@@ -20,12 +20,12 @@ func TestBadFlagMessages(t *testing.T) {
 	taken := filepath.Join(t.TempDir(), "taken")
 	require.NoError(t, os.WriteFile(taken, []byte("mine"), 0o600))
 	for says, args := range map[string][]string{
-		"such as 30s or 10m":                        {"audit", "list", "--since", "yesterday"},
-		"choose among available, in-use":            {"addresses", "list", "--state", "foo"},
-		"choose among provisioning, active":         {"load-balancers", "list", "--state", "active,foo"},
-		"stopping, stopped, terminating, error, te": {"instances", "list", "--state", "foo"},
-		"choose among running, done, failed, sup":   {"operations", "list", "--state", "foo"},
-		"taken exists already":                      {"tokens", "create", "ci", "--out", taken},
+		"such as 30s or 10m":                      {"audit", "list", "--since", "yesterday"},
+		"choose among available, in-use":          {"addresses", "list", "--state", "foo"},
+		"choose among provisioning, active":       {"load-balancers", "list", "--state", "active,foo"},
+		"stopping, stopped, terminating, te":      {"instances", "list", "--state", "foo"},
+		"choose among running, done, failed, sup": {"operations", "list", "--state", "foo"},
+		"taken exists already":                    {"tokens", "create", "ci", "--out", taken},
 	} {
 		code, _, errs := runCommand(t, args...)
 		assert.Equal(t, exitUsage, code, args)

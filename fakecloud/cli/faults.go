@@ -34,7 +34,7 @@ func (a *app) faultsCommand() *cobra.Command {
 func (a *app) faultKind() resourceKind[api.Fault] {
 	return resourceKind[api.Fault]{
 		app: a, refs: "ID", get: (*client.Client).GetFault,
-		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Fault, error) {
+		list: func(ctx context.Context, c *client.Client, _ map[string]any) ([]api.Fault, error) {
 			return c.ListFaults(ctx)
 		},
 		create: createBy((*client.Client).CreateFault), completeRequest: checkFault,

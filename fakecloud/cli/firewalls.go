@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,16 +14,10 @@ import (
 
 func (a *app) firewallsCommand() *cobra.Command {
 	k := a.firewallKind()
-	var f client.FirewallFilter
-	const example = `  fakecloud firewalls create web --instance node-1 --allow tcp:30080
+	return k.kindCommand(
+		"What instances let in from load balancers", `  fakecloud firewalls create web --instance node-1 --allow tcp:30080
   fakecloud firewalls update web --allow tcp:30080 --allow tcp:31000-31010
-  fakecloud load-balancers health web`
-	return groupCommand("firewalls", "What instances let in from load balancers", example,
-		filteredListCommand(
-			k, "List firewalls, oldest first", "  fakecloud firewalls list --tag cluster=lab", &f, &f.Tags,
-			(*client.Client).ListFirewalls,
-		),
-		k.getCommand("Show firewalls", "  fakecloud firewalls get web -o yaml"),
+  fakecloud load-balancers health web`, "web",
 		k.createCommand(&cobra.Command{
 			Use: "create [NAME]", Short: "Create a firewall",
 			Long: "Create a firewall, in force at once: its instances let in from load balancers what it, or another\n" +
@@ -35,16 +28,14 @@ func (a *app) firewallsCommand() *cobra.Command {
 			Short:   "Change a firewall; what is given replaces the old values",
 			Example: "  fakecloud firewalls update web --allow tcp:30080 --allow tcp:31000-31010",
 		}),
-		k.deleteCommand("delete", "Delete firewalls", "  fakecloud firewalls delete web", (*client.Client).DeleteFirewall))
+	)
 }
 
 func (a *app) firewallKind() resourceKind[api.Firewall] {
 	return resourceKind[api.Firewall]{
 		app: a, name: "firewall", group: "firewalls", prefix: "f-", refs: "NAME|ID",
-		list: func(ctx context.Context, c *client.Client, name string) ([]api.Firewall, error) {
-			return c.ListFirewalls(ctx, client.FirewallFilter{Name: name})
-		},
-		get:    (*client.Client).GetFirewall,
+		list: listBy((*client.Client).ListFirewalls),
+		get:  (*client.Client).GetFirewall, remove: (*client.Client).DeleteFirewall,
 		create: createBy((*client.Client).CreateFirewall), update: updateBy((*client.Client).UpdateFirewall),
 		cells: map[string]func(api.Firewall) string{"ALLOWED": func(f api.Firewall) string {
 			var allowed []string

@@ -50,8 +50,8 @@ func (a *app) instancesCommand() *cobra.Command {
 func (a *app) instanceKind() resourceKind[api.Instance] {
 	return resourceKind[api.Instance]{
 		app: a, name: "instance", group: "instances", refs: "NAME|ID",
-		list: func(ctx context.Context, c *client.Client, name string) ([]api.Instance, error) {
-			return c.ListInstances(ctx, client.InstanceFilter{Name: name, States: liveStates})
+		list: func(ctx context.Context, c *client.Client, _ map[string]any) ([]api.Instance, error) {
+			return c.ListInstances(ctx, client.InstanceFilter{States: liveStates})
 		},
 		findSpecially: resolveInstance,
 		get:           (*client.Client).GetInstance,
@@ -98,7 +98,7 @@ func (a *app) instancesList() *cobra.Command {
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
 	clikit.CompleteFlagBy(cmd, "zone", a.completeZones())
 	addTagFilter(cmd, &f.Tags)
-	addStateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
+	addStateFlag(cmd, &f.States, resourceStates["Instance"]...)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
 	return cmd
 }

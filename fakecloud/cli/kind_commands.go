@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -46,13 +47,14 @@ func (a *app) referredKinds() map[string]referredKind {
 }
 
 func referTo[T any](k resourceKind[T]) referredKind {
-	return referredKind{complete: k.completeRefs(), find: func(ctx context.Context, c *client.Client, ref string) (string, error) {
+	find := func(ctx context.Context, c *client.Client, ref string) (string, error) {
 		one, err := k.findByRef(ctx, c, ref)
 		if err != nil {
 			return "", err
 		}
 		return k.idOf(*one), nil
-	}}
+	}
+	return referredKind{find, k.completeRefs()}
 }
 
 // parsers read what stands for an object, by its schema. Their errors say what they want.
@@ -207,32 +209,27 @@ func (f flagField) convertDuration(d time.Duration) (any, error) {
 	return int(d / unit), nil
 }
 
-// createRequest is how a kind's resources are created: the request's schema, and the call.
-type createRequest[T any] struct {
-	schema string
-	send   func(context.Context, *client.Client, map[string]any) (*T, error)
-}
-
-func createBy[T, C any](create func(*client.Client, context.Context, C) (*T, error)) createRequest[T] {
-	return createRequest[T]{
-		reflect.TypeFor[C]().Name(), func(ctx context.Context, c *client.Client, fields map[string]any) (*T, error) {
-			body, err := decodeInto[C](fields)
-			if err != nil {
-				return nil, err
-			}
-			return create(c, ctx, body)
-		},
+// listBy makes a kind's list of the client's call.
+func listBy[T, F any](list func(*client.Client, context.Context, F) ([]T, error)) func(
+	context.Context, *client.Client, map[string]any,
+) ([]T, error) {
+	return func(ctx context.Context, c *client.Client, filter map[string]any) ([]T, error) {
+		f, err := decodeInto[F](filter)
+		if err != nil {
+			return nil, err
+		}
+		return list(c, ctx, f)
 	}
 }
 
-// updateRequest is how a kind's resources are updated: the request's schema, and the call.
-type updateRequest[T any] struct {
+// request is how a kind's resources are created or updated: the request's schema, and the call.
+type request[T any] struct {
 	schema string
 	send   func(ctx context.Context, c *client.Client, id string, fields map[string]any) (*T, error)
 }
 
-func updateBy[T, U any](update func(*client.Client, context.Context, string, U) (*T, error)) updateRequest[T] {
-	return updateRequest[T]{
+func updateBy[T, U any](update func(*client.Client, context.Context, string, U) (*T, error)) request[T] {
+	return request[T]{
 		reflect.TypeFor[U]().Name(),
 		func(ctx context.Context, c *client.Client, id string, fields map[string]any) (*T, error) {
 			body, err := decodeInto[U](fields)
@@ -242,6 +239,12 @@ func updateBy[T, U any](update func(*client.Client, context.Context, string, U) 
 			return update(c, ctx, id, body)
 		},
 	}
+}
+
+func createBy[T, C any](create func(*client.Client, context.Context, C) (*T, error)) request[T] {
+	return updateBy(func(c *client.Client, ctx context.Context, _ string, body C) (*T, error) {
+		return create(c, ctx, body)
+	})
 }
 
 // createCommand completes the command that creates a resource. If its Use has [NAME], the cloud chooses a name otherwise.
@@ -267,8 +270,13 @@ func (k resourceKind[T]) createCommand(cmd *cobra.Command) *cobra.Command {
 			}
 			given["name"] = args[0]
 		}
-		return k.change(cmd, c, &w, given, nil, func(ctx context.Context) (*T, error) { return k.create.send(ctx, c, given) })
+		return k.change(cmd, c, &w, given, nil, func(ctx context.Context) (*T, error) { return k.create.send(ctx, c, "", given) })
 	})
+	return k.withWait(cmd, &w)
+}
+
+// withWait adds -o and, if the kind's changes take time, --wait.
+func (k resourceKind[T]) withWait(cmd *cobra.Command, w *waiter) *cobra.Command {
 	k.addOutput(cmd)
 	if k.await != nil {
 		w.addFlags(k.app, cmd)
@@ -315,11 +323,7 @@ func (k resourceKind[T]) updateCommand(cmd *cobra.Command) *cobra.Command {
 			return k.update.send(ctx, c, k.idOf(*one), given)
 		})
 	})
-	k.addOutput(cmd)
-	if k.await != nil {
-		w.addFlags(k.app, cmd)
-	}
-	return cmd
+	return k.withWait(cmd, &w)
 }
 
 // change completes a request, sends it, waits for the change if --wait asks for that, and prints the resource.
@@ -419,4 +423,14 @@ func (k resourceKind[T]) renameCommand() *cobra.Command {
 		Example: fmt.Sprintf(`  fakecloud %s update one --name other
   fakecloud %s update one --tag a=b --tag c=d`, k.group, k.group),
 	})
+}
+
+// kindCommand is the group of the commands that all kinds have. one is a name for examples.
+func (k resourceKind[T]) kindCommand(short, example, one string, create, update *cobra.Command) *cobra.Command {
+	command := "  fakecloud " + k.group
+	return groupCommand(k.group, short, example,
+		k.filteredListCommand("List "+k.group+", oldest first", command+" list --tag cluster=lab"),
+		k.getCommand("Show "+k.group, command+" get "+one+" -o yaml"),
+		create, update,
+		k.deleteCommand("delete", "Delete "+cmp.Or(k.removable, k.group), command+" delete "+one, k.remove))
 }

@@ -113,6 +113,12 @@ var requestFlags = map[string][]flagField{
 	"ProjectUpdate": {
 		{path: "defaultTags", name: "default-tag", usage: "KEY=VALUE, in place of all old tags; repeatable", none: "remove all default tags", kind: "stringToString"},
 		{path: "name", name: "name", usage: "a new name", kind: "string", omitEmpty: true}},
+	"QuotasUpdate": {
+		{path: "addresses", name: "addresses", usage: "how many it may have", kind: "integer", omitEmpty: true},
+		{path: "instances", name: "instances", usage: "how many it may have", kind: "integer", omitEmpty: true},
+		{path: "loadBalancers", name: "load-balancers", usage: "how many it may have", kind: "integer", omitEmpty: true},
+		{path: "networks", name: "networks", usage: "how many it may have", kind: "integer", omitEmpty: true},
+		{path: "routes", name: "routes", usage: "how many it may have", kind: "integer", omitEmpty: true}},
 	"ReservedAddressCreate": {
 		{path: "ip", name: "ip", usage: "the address wanted (default: the lowest free one)", kind: "string", omitEmpty: true},
 		{path: "tags", name: "tag", usage: "KEY=VALUE; repeatable", none: "remove all tags", kind: "stringToString"}},
@@ -146,4 +152,13 @@ var tableColumns = map[string]string{
 	"Token":            "NAME=name ROLE=role ORIGIN=origin EXPIRES=expiresAt AGE=createdAt",
 	"TokenKey":         "FINGERPRINT=fingerprint AGE=createdAt",
 	"Zone":             "NAME=name REGION=region STATE=state",
+}
+
+var resourceStates = map[string][]string{
+	"Instance":        {"pending", "running", "stopping", "stopped", "terminating", "terminated", "error"},
+	"LoadBalancer":    {"provisioning", "active", "updating", "deleting", "error"},
+	"Operation":       {"running", "done", "failed", "superseded"},
+	"ReservedAddress": {"available", "in-use"},
+	"Route":           {"active", "blackhole"},
+	"Zone":            {"available", "outage"},
 }

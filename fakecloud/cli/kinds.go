@@ -20,13 +20,16 @@ type resourceKind[T any] struct {
 	name, group string // "network" and "networks", for messages
 	prefix      string // of its IDs; empty if get takes the reference as it is
 	refs        string // how the command line refers to one, in usage texts
-	// list lists those of a name; "" stands for all.
-	list func(ctx context.Context, c *client.Client, name string) ([]T, error)
-	get  func(*client.Client, context.Context, string) (*T, error)
+	// list lists those that a filter matches, which has the names of the client's fields: Name, Tags, States.
+	list      func(ctx context.Context, c *client.Client, filter map[string]any) ([]T, error)
+	states    []string // those that --state filters by
+	remove    func(*client.Client, context.Context, string) error
+	removable string // which ones that is, if not all
+	get       func(*client.Client, context.Context, string) (*T, error)
 	// findSpecially, unless nil, finds one otherwise than by name or ID.
 	findSpecially func(ctx context.Context, c *client.Client, ref string) (*T, error)
-	create        createRequest[T]
-	update        updateRequest[T]
+	create        request[T]
+	update        request[T]
 	// completeRequest, unless nil, completes a request to create one, or to update the one that there is.
 	completeRequest func(cmd *cobra.Command, given map[string]any, has *T) error
 	// await, unless nil, waits for changes.
@@ -60,7 +63,7 @@ func (k resourceKind[T]) versionOf(one T) int64 {
 // the command line refers to one.
 func (k resourceKind[T]) completeRefs() cobra.CompletionFunc {
 	return k.completeNames(func(ctx context.Context, c *client.Client) (refs []string, err error) {
-		items, err := k.list(ctx, c, "")
+		items, err := k.list(ctx, c, nil)
 		for _, one := range items {
 			if k.refs == "ID" {
 				refs = append(refs, k.idOf(one))
@@ -82,7 +85,7 @@ func (k resourceKind[T]) findByRef(ctx context.Context, c *client.Client, ref st
 	case ref == "":
 		return nil, errNoRef
 	}
-	items, err := k.list(ctx, c, ref)
+	items, err := k.list(ctx, c, map[string]any{"Name": ref})
 	switch {
 	case err != nil:
 		return nil, err
@@ -97,8 +100,10 @@ func (k resourceKind[T]) findByRef(ctx context.Context, c *client.Client, ref st
 // printItems prints a value as JSON or YAML, or the items as a table, by -o.
 func (k resourceKind[T]) printItems(cmd *cobra.Command, value any, items []T) error {
 	var rows [][]string
-	for _, one := range items {
-		rows = append(rows, k.cellsOf(one))
+	if k.output == "table" {
+		for _, one := range items {
+			rows = append(rows, k.cellsOf(one))
+		}
 	}
 	header, _ := k.header()
 	return k.printOutput(cmd, value, header, rows)
@@ -128,27 +133,28 @@ func (k resourceKind[T]) printOne(cmd *cobra.Command, one *T, err error) error {
 // listCommand is the command that prints all resources.
 func (k resourceKind[T]) listCommand(short, example string) *cobra.Command {
 	return k.listCommandOf(short, example, func(ctx context.Context, c *client.Client) ([]T, error) {
-		return k.list(ctx, c, "")
+		return k.list(ctx, c, nil)
 	}, nil)
 }
 
-// filteredListCommand is the command that prints what list returns for the filter f, to which
-// --tag is bound.
-func filteredListCommand[T, F any](
-	k resourceKind[T],
-	short, example string,
-	f *F,
-	tags *[]string,
-	list func(*client.Client, context.Context, F) ([]T, error),
-) *cobra.Command {
+// filteredListCommand is the command that prints the resources with the tags and in the states that are asked for.
+func (k resourceKind[T]) filteredListCommand(short, example string) *cobra.Command {
+	var tags, states []string
 	cmd := k.listCommandOf(
-		short, example, func(ctx context.Context, c *client.Client) ([]T, error) { return list(c, ctx, *f) },
+		short, example, func(ctx context.Context, c *client.Client) ([]T, error) {
+			filter := map[string]any{"Tags": tags}
+			if states != nil {
+				filter["States"] = states
+			}
+			return k.list(ctx, c, filter)
+		},
 		func(_ context.Context, _ *client.Client, ev api.Event) ([]T, error) {
-			return resourceInEvent(ev, func(one T) bool {
-				return hasTags(fieldValue[api.Tags](one, "Tags"), *tags)
-			}), nil
+			return resourceInEvent(ev, func(one T) bool { return hasTags(fieldValue[api.Tags](one, "Tags"), tags) }), nil
 		})
-	addTagFilter(cmd, tags)
+	addTagFilter(cmd, &tags)
+	if k.states != nil {
+		addStateFlag(cmd, &states, k.states...)
+	}
 	return cmd
 }
 

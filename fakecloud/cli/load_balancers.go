@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strings"
 
@@ -14,19 +13,10 @@ import (
 
 func (a *app) loadBalancersCommand() *cobra.Command {
 	k := a.balancerKind()
-	var f client.LoadBalancerFilter
-	list := filteredListCommand(
-		k, "List load balancers, oldest first", "  fakecloud load-balancers list --tag cluster=lab", &f, &f.Tags,
-		(*client.Client).ListLoadBalancers,
-	)
-	addStateFlag(
-		list, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive,
-		api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError,
-	)
 	return groupCommand("load-balancers", "Load balancers, and what they carry", `  fakecloud load-balancers list
   fakecloud load-balancers create web --listener 8080:30080 --target node-1
   fakecloud load-balancers stats web --watch`,
-		list,
+		k.filteredListCommand("List load balancers, oldest first", "  fakecloud load-balancers list --tag cluster=lab"),
 		k.actCommand(
 			"get", "Show load balancers", "  fakecloud load-balancers get web -o yaml",
 			(*client.Client).GetLoadBalancer, nil,
@@ -42,9 +32,8 @@ func (a *app) loadBalancersCommand() *cobra.Command {
 func (a *app) balancerKind() resourceKind[api.LoadBalancer] {
 	return resourceKind[api.LoadBalancer]{
 		app: a, name: "load balancer", group: "load-balancers", prefix: "lb-", refs: "NAME|ID",
-		list: func(ctx context.Context, c *client.Client, name string) ([]api.LoadBalancer, error) {
-			return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
-		},
+		states: resourceStates["LoadBalancer"],
+		list:   listBy((*client.Client).ListLoadBalancers),
 		get:    (*client.Client).GetLoadBalancer,
 		create: createBy((*client.Client).CreateLoadBalancer), update: updateBy((*client.Client).UpdateLoadBalancer),
 		completeRequest: completeBalancer, await: (*waiter).awaitBalancers,

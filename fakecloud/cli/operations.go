@@ -28,7 +28,7 @@ func (a *app) operationsCommand() *cobra.Command {
 func (a *app) operationKind(offered client.OperationFilter) resourceKind[api.Operation] {
 	return resourceKind[api.Operation]{
 		app: a, refs: "ID",
-		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Operation, error) {
+		list: func(ctx context.Context, c *client.Client, _ map[string]any) ([]api.Operation, error) {
 			return c.ListOperations(ctx, offered)
 		},
 		get: func(c *client.Client, ctx context.Context, id string) (*api.Operation, error) {
@@ -65,10 +65,7 @@ func (a *app) operationsList() *cobra.Command {
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
 	clikit.CompleteFlag(cmd, "type", operationTypes()...)
-	addStateFlag(
-		cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed,
-		api.OperationSuperseded,
-	)
+	addStateFlag(cmd, &f.States, resourceStates["Operation"]...)
 	return cmd
 }
 

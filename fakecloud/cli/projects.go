@@ -40,8 +40,8 @@ func (a *app) projectsCommand() *cobra.Command {
 func (a *app) projectKind() resourceKind[api.Project] {
 	return resourceKind[api.Project]{
 		app: a, name: "project", group: "projects", refs: "NAME|ID", findSpecially: resolveProject,
-		list: func(ctx context.Context, c *client.Client, name string) ([]api.Project, error) {
-			return c.ListProjects(ctx, name)
+		list: func(ctx context.Context, c *client.Client, _ map[string]any) ([]api.Project, error) {
+			return c.ListProjects(ctx, "")
 		},
 		create: createBy((*client.Client).CreateProject), update: updateBy((*client.Client).UpdateProject),
 	}

@@ -61,16 +61,24 @@ func (a *app) quotasGet() *cobra.Command {
 
 func (a *app) quotasSet() *cobra.Command {
 	var project string
-	var u api.QuotasUpdate
+	var flags *requestReader
 	cmd := &cobra.Command{
 		Use: "set", Short: "Set how much a project may have; for admins",
 		Long:    "Set how much a project may have; limits not given stay. One below what the project has stops creates only.",
 		Example: "  fakecloud quotas set --project team-a --instances 100 --networks 5",
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			if u == (api.QuotasUpdate{}) {
+			given, err := flags.read(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			if len(given) == 0 {
 				return clikit.Usagef("nothing to set: give --instances, --load-balancers, --routes, --networks or --addresses")
 			}
 			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			u, err := decodeInto[api.QuotasUpdate](given)
 			if err != nil {
 				return err
 			}
@@ -80,15 +88,6 @@ func (a *app) quotasSet() *cobra.Command {
 	}
 	a.addOutput(cmd)
 	a.addProjectFlag(cmd, &project)
-	for name, limit := range map[string]**api.QuotaLimit{
-		"instances": &u.Instances, "load-balancers": &u.LoadBalancers, "routes": &u.Routes, "networks": &u.Networks,
-		"addresses": &u.Addresses,
-	} {
-		addField(cmd, name, "int", "how many it may have", func(text string) error {
-			n, err := strconv.ParseInt(text, 0, 64)
-			*limit = &n
-			return err
-		})
-	}
+	flags = a.addRequestFlags(cmd, "QuotasUpdate")
 	return cmd
 }

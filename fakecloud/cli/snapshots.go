@@ -34,7 +34,7 @@ func (a *app) snapshotsCommand() *cobra.Command {
 func (a *app) snapshotKind() resourceKind[api.Snapshot] {
 	return resourceKind[api.Snapshot]{
 		app: a, refs: "NAME", get: (*client.Client).GetSnapshot,
-		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Snapshot, error) {
+		list: func(ctx context.Context, c *client.Client, _ map[string]any) ([]api.Snapshot, error) {
 			return c.ListSnapshots(ctx)
 		},
 		cells: map[string]func(api.Snapshot) string{

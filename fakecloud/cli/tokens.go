@@ -35,7 +35,7 @@ func (a *app) tokensList() *cobra.Command {
 func (a *app) tokenKind(project *string) resourceKind[api.Token] {
 	return resourceKind[api.Token]{
 		app: a,
-		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Token, error) {
+		list: func(ctx context.Context, c *client.Client, _ map[string]any) ([]api.Token, error) {
 			p, err := resolveProject(ctx, c, *project)
 			if err != nil {
 				return nil, err

@@ -59,6 +59,13 @@ func main() {
 			fmt.Fprintf(out, "%q: %q,\n", name, columns)
 		}
 	}
+	out.WriteString("}\n\nvar resourceStates = map[string][]string{\n")
+	for _, name := range schemas {
+		schema := spec.Components.Schemas[name]
+		if state := schema.Value.Properties["state"]; state != nil && extension(schema, "x-columns") != "" {
+			fmt.Fprintf(out, "%q: {%s},\n", name, strings.Trim(fmt.Sprintf("%#v", texts(resolve(state).Enum)), "[]string{}"))
+		}
+	}
 	out.WriteString("}\n")
 	text, err := format.Source(out.Bytes())
 	if err == nil && g.errs == 0 {
@@ -142,9 +149,7 @@ func (g *generator) addFlag(at, path, text string, ref *openapi3.SchemaRef, requ
 	default:
 		f.kind = (*field.Type)[0]
 	}
-	for _, v := range values {
-		f.enum = append(f.enum, v.(string))
-	}
+	f.enum = texts(values)
 	tagged := slices.ContainsFunc(g.spec.Tags, func(t *openapi3.Tag) bool { return t.Name == f.reference })
 	switch {
 	case name == "" || usage == "":
@@ -155,6 +160,13 @@ func (g *generator) addFlag(at, path, text string, ref *openapi3.SchemaRef, requ
 		g.fail("%s: x-flag %q: another field has that flag", at, text)
 	}
 	g.fields = append(g.fields, f)
+}
+
+func texts(enum []any) (all []string) {
+	for _, v := range enum {
+		all = append(all, v.(string))
+	}
+	return all
 }
 
 func (g *generator) checkColumns(schema, columns string) {
