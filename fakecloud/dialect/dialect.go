@@ -63,14 +63,13 @@ type Call struct {
 	do        func(ctx context.Context, r *Request, body any) (any, error)
 }
 
-// Handle makes a call. B is what is read of the request's body, struct{} if there is none, and query are the
-// parameters that are read; whatever else is sent counts as unread. T is the body of the answer, whose status is
-// 200 unless Answers gives another, or an *Answer.
-func Handle[B, T any](
-	method, path string,
-	query []string,
-	do func(ctx context.Context, r *Request, body B) (T, error),
-) Call {
+// Handler makes a call. B is what is read of the request's body, struct{} if there is none, and T is the body of the
+// answer, or an *Answer.
+type Handler[B, T any] = func(ctx context.Context, r *Request, body B) (T, error)
+
+// Handle is a call that do makes. Query are the parameters that are read; whatever else is sent counts as unread. The
+// answer's status is 200 unless Answers gives another.
+func Handle[B, T any](method, path string, query []string, do Handler[B, T]) Call {
 	return Call{
 		Method: method, Path: path, query: query, status: http.StatusOK,
 		decode: func(raw []byte) (any, []string, error) {
@@ -95,10 +94,7 @@ func (c Call) Answers(status int) Call {
 }
 
 // Show has a call answer with what show makes of the native resource that do gives.
-func Show[B, N, T any](
-	show func(ctx context.Context, r *Request, native N) (T, error),
-	do func(ctx context.Context, r *Request, body B) (N, error),
-) func(ctx context.Context, r *Request, body B) (T, error) {
+func Show[B, N, T any](show Handler[N, T], do Handler[B, N]) Handler[B, T] {
 	return func(ctx context.Context, r *Request, body B) (shown T, err error) {
 		native, err := do(ctx, r, body)
 		if err != nil {
@@ -109,12 +105,7 @@ func Show[B, N, T any](
 }
 
 // ShowEach gives what show makes of each of the native resources.
-func ShowEach[N, T any](
-	ctx context.Context,
-	r *Request,
-	natives []N,
-	show func(ctx context.Context, r *Request, native *N) (T, error),
-) ([]T, error) {
+func ShowEach[N, T any](ctx context.Context, r *Request, natives []N, show Handler[*N, T]) ([]T, error) {
 	all := make([]T, len(natives))
 	for i := range natives {
 		var err error

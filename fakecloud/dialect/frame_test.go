@@ -38,7 +38,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func TestRetry(t *testing.T) {
+func TestChange(t *testing.T) {
 	raced := &client.Error{Problem: api.Problem{Code: api.ProblemCode(cloud.PreconditionFailed)}}
 	for _, c := range []struct {
 		err   error // of the attempts but the last one of these
@@ -48,15 +48,18 @@ func TestRetry(t *testing.T) {
 		{nil, 1, nil}, {raced, 3, nil}, {errors.ErrUnsupported, 1, errors.ErrUnsupported}, {raced, attempts, raced},
 	} {
 		tries := 0
-		_, err := Retry(func() (int, error) {
-			tries++
-			if tries == c.tries {
-				return tries, c.want
-			}
-			return tries, c.err
-		})
+		last, err := Change(
+			func() (int, error) { tries++; return tries, nil }, func(int) error { return nil },
+			func(try int) error {
+				if try == c.tries {
+					return c.want
+				}
+				return c.err
+			},
+		)
 		assert.Equal(t, c.want, err)
 		assert.Equal(t, c.tries, tries)
+		assert.Equal(t, c.tries, last)
 	}
 }
 

@@ -31,13 +31,19 @@ func WithRecord(dialect string, records api.Records, record any) api.Records {
 // attempts is how often a change is made again that another one came before.
 const attempts = 10
 
-// Retry makes a change until no other one comes before it, up to ten times. An attempt reads what there is, and
-// changes it by client.IfMatch.
-func Retry[T any](attempt func() (T, error)) (T, error) {
+// Change reads what there is, changes it, and saves it by client.IfMatch. It does so again while another change comes
+// before it, up to ten times.
+func Change[T any](read func() (T, error), change, save func(T) error) (T, error) {
 	for n := 1; ; n++ {
-		changed, err := attempt()
+		has, err := read()
+		if err == nil {
+			err = change(has)
+		}
+		if err == nil {
+			err = save(has)
+		}
 		if n == attempts || !client.HasCode(err, api.ProblemCode(cloud.PreconditionFailed)) {
-			return changed, err
+			return has, err
 		}
 	}
 }

@@ -81,18 +81,16 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.Unavailable:                             {Status: http.StatusServiceUnavailable, Code: "service_unavailable"},
 }
 
-type handler[B, T any] = func(ctx context.Context, r *dialect.Request, body B) (T, error)
-
-func get[T any](path string, do handler[struct{}, T]) dialect.Call {
+func get[T any](path string, do dialect.Handler[struct{}, T]) dialect.Call {
 	return dialect.Handle(http.MethodGet, path, nil, do)
 }
 
 // created and accepted make calls that answer with the status of that name.
-func created[B, T any](path string, do handler[B, T]) dialect.Call {
+func created[B, T any](path string, do dialect.Handler[B, T]) dialect.Call {
 	return dialect.Handle(http.MethodPost, path, nil, do).Answers(http.StatusCreated)
 }
 
-func accepted[B, T any](method, path string, do handler[B, T]) dialect.Call {
+func accepted[B, T any](method, path string, do dialect.Handler[B, T]) dialect.Call {
 	return dialect.Handle(method, path, nil, do).Answers(http.StatusAccepted)
 }
 

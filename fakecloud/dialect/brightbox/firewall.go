@@ -22,19 +22,32 @@ type firewallRecord struct {
 }
 
 type groupRecord struct {
-	Name        string    `json:"name"`
-	Description string    `json:"description"`
-	CreatedAt   time.Time `json:"createdAt"`
+	part
 	// Servers are the native IDs of those in the group. The firewall has them while there is a policy.
 	Servers []string `json:"servers"`
 }
 
 type policyRecord struct {
-	Name        string       `json:"name"`
-	Description string       `json:"description"`
-	CreatedAt   time.Time    `json:"createdAt"`
-	Rules       []ruleRecord `json:"rules"`
-	LastRule    int64        `json:"lastRule"`
+	part
+	Rules    []ruleRecord `json:"rules"`
+	LastRule int64        `json:"lastRule"`
+}
+
+// part is what groups and policies have.
+type part struct {
+	Name        string    `json:"name"`
+	Description string    `json:"description"`
+	CreatedAt   time.Time `json:"createdAt"`
+}
+
+// partRequest is what is read of a group or a policy that is created.
+type partRequest struct {
+	Name        *string `json:"name,omitempty"`
+	Description *string `json:"description,omitempty"`
+}
+
+func (q partRequest) newPart(r *dialect.Request) part {
+	return part{Name: api.ValueOf(q.Name), Description: api.ValueOf(q.Description), CreatedAt: r.Now()}
 }
 
 type ruleRecord struct {
@@ -45,13 +58,13 @@ type ruleRecord struct {
 
 // ruleFields are those of a rule that requests give. One that is empty is for all.
 type ruleFields struct {
-	Source          *string `json:"source,omitempty"`
-	SourcePort      *string `json:"source_port,omitempty"`
-	Destination     *string `json:"destination,omitempty"`
-	DestinationPort *string `json:"destination_port,omitempty"`
-	Protocol        *string `json:"protocol,omitempty"`
-	ICMPTypeName    *string `json:"icmp_type_name,omitempty"`
-	Description     *string `json:"description,omitempty"`
+	Source          *string `json:"source"`
+	SourcePort      *string `json:"source_port"`
+	Destination     *string `json:"destination"`
+	DestinationPort *string `json:"destination_port"`
+	Protocol        *string `json:"protocol"`
+	ICMPTypeName    *string `json:"icmp_type_name"`
+	Description     *string `json:"description"`
 }
 
 type serverGroup struct {
@@ -75,15 +88,8 @@ type firewallRule struct {
 	ResourceType string    `json:"resource_type"`
 	URL          string    `json:"url"`
 	CreatedAt    time.Time `json:"created_at"`
-	// The fields of ruleFields are there, empty too.
-	Source          *string   `json:"source"`
-	SourcePort      *string   `json:"source_port"`
-	Destination     *string   `json:"destination"`
-	DestinationPort *string   `json:"destination_port"`
-	Protocol        *string   `json:"protocol"`
-	ICMPTypeName    *string   `json:"icmp_type_name"`
-	Description     *string   `json:"description"`
-	FirewallPolicy  *resource `json:"firewall_policy,omitempty"`
+	ruleFields
+	FirewallPolicy *resource `json:"firewall_policy,omitempty"`
 }
 
 // maxRules is one more than the number of the last rule that a policy can have.
@@ -112,20 +118,13 @@ func changeFirewall(
 	if err != nil {
 		return nil, err
 	}
-	return dialect.Retry(func() (*firewall, error) {
+	return dialect.Change(func() (*firewall, error) {
 		native, err := r.GetFirewall(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		f, err := toFirewall(native)
-		if err == nil {
-			err = change(f)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return f, f.saveChange(client.IfMatch(ctx, native.Version), r)
-	})
+		return toFirewall(native)
+	}, change, func(f *firewall) error { return f.saveChange(client.IfMatch(ctx, f.Firewall.Version), r) })
 }
 
 // saveChange has this cloud know what the firewall is now.
@@ -197,22 +196,25 @@ func (f ruleFields) toNative() (rules []api.FirewallRule, err error) {
 	return rules, nil
 }
 
+// resource is what is shown of a group or a policy within the other.
+func (p part) resource(r *dialect.Request, k kind, f *firewall) *resource {
+	shown := k.newResource(r, f.Serial, p.Name)
+	shown.CreatedAt = &p.CreatedAt
+	return &shown
+}
+
 func (f *firewall) groupResource(r *dialect.Request) *resource {
 	if f.Group == nil {
 		return nil
 	}
-	shown := groupKind.newResource(r, f.Serial, f.Group.Name)
-	shown.CreatedAt = &f.Group.CreatedAt
-	return &shown
+	return f.Group.resource(r, groupKind, f)
 }
 
 func (f *firewall) policyResource(r *dialect.Request) *resource {
 	if f.Policy == nil {
 		return nil
 	}
-	shown := policyKind.newResource(r, f.Serial, f.Policy.Name)
-	shown.CreatedAt = &f.Policy.CreatedAt
-	return &shown
+	return f.Policy.resource(r, policyKind, f)
 }
 
 func (f *firewall) toGroup(r *dialect.Request, instances map[string]cloud.Instance) serverGroup {
@@ -236,10 +238,7 @@ func (f *firewall) toPolicy(r *dialect.Request) firewallPolicy {
 func (f *firewall) toRule(r *dialect.Request, rule ruleRecord) firewallRule {
 	shown := ruleKind.newResource(r, f.Serial*maxRules+rule.Number, "")
 	return firewallRule{
-		ID: shown.ID, ResourceType: shown.ResourceType, URL: shown.URL, CreatedAt: rule.CreatedAt,
-		Source: rule.Source, SourcePort: rule.SourcePort, Destination: rule.Destination,
-		DestinationPort: rule.DestinationPort, Protocol: rule.Protocol, ICMPTypeName: rule.ICMPTypeName,
-		Description: rule.Description,
+		ID: shown.ID, ResourceType: shown.ResourceType, URL: shown.URL, CreatedAt: rule.CreatedAt, ruleFields: rule.ruleFields,
 	}
 }
 
@@ -269,14 +268,9 @@ func listServerGroups(ctx context.Context, r *dialect.Request, _ struct{}) ([]se
 	return out, err
 }
 
-func createServerGroup(ctx context.Context, r *dialect.Request, body struct {
-	Name        *string `json:"name,omitempty"`
-	Description *string `json:"description,omitempty"`
-}) (any, error) {
-	rec := firewallRecord{Version: recordVersion, Group: &groupRecord{
-		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: r.Now(),
-	}}
-	f, err := createFirewall(ctx, r, rec, rec.Group.Name)
+func createServerGroup(ctx context.Context, r *dialect.Request, q partRequest) (any, error) {
+	group := groupRecord{part: q.newPart(r)}
+	f, err := createFirewall(ctx, r, firewallRecord{Version: recordVersion, Group: &group}, group.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -386,13 +380,10 @@ func listFirewallPolicies(ctx context.Context, r *dialect.Request, _ struct{}) (
 }
 
 func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
-	Name        *string `json:"name,omitempty"`
-	Description *string `json:"description,omitempty"`
+	partRequest
 	ServerGroup *string `json:"server_group,omitempty"`
 }) (any, error) {
-	policy := &policyRecord{
-		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: r.Now(),
-	}
+	policy := &policyRecord{part: body.newPart(r)}
 	if body.ServerGroup == nil {
 		f, err := createFirewall(ctx, r, firewallRecord{Version: recordVersion, Policy: policy}, policy.Name)
 		if err != nil {

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
@@ -21,9 +23,12 @@ type collection[N, T any] struct {
 	one     string   // what a resource is called
 	filters []string // query parameters of list, beside the name and the label selector
 	list    func(ctx context.Context, r *dialect.Request, name string) ([]N, error)
-	read    func(ctx context.Context, r *dialect.Request, serial int64) (*N, error)
+	read    dialect.Handler[int64, *N] // by its number; unless given, get does it
+	kind    cloud.Resource
+	get     func(r *dialect.Request, ctx context.Context, id string) (*N, error)
+	gone    func(native N) bool     // tells which are not found, and not listed; nil if there are none
 	labels  func(native N) api.Tags // nil if there are none
-	show    func(ctx context.Context, r *dialect.Request, native *N) (T, error)
+	show    dialect.Handler[*N, T]
 }
 
 // path is where calls find the collection.
@@ -47,7 +52,22 @@ func (c collection[N, T]) find(ctx context.Context, r *dialect.Request, _ struct
 	if err != nil {
 		return nil, err
 	}
-	return c.read(ctx, r, serial)
+	return c.readSerial(ctx, r, serial)
+}
+
+func (c collection[N, T]) readSerial(ctx context.Context, r *dialect.Request, serial int64) (*N, error) {
+	if c.read != nil {
+		return c.read(ctx, r, serial)
+	}
+	id, err := r.ResourceID(ctx, c.kind, serial)
+	if err != nil {
+		return nil, err
+	}
+	native, err := c.get(r, ctx, id)
+	if err == nil && c.gone != nil && c.gone(*native) {
+		err = dialect.NotFound("%s with ID %d not found", strings.ReplaceAll(c.one, "_", " "), serial)
+	}
+	return native, err
 }
 
 // answer is a resource by what it is called.
@@ -58,6 +78,9 @@ func (c collection[N, T]) answer(ctx context.Context, r *dialect.Request, native
 
 func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ struct{}) (*list[T], error) {
 	query := r.HTTP.URL.Query()
+	if c.labels == nil {
+		query.Del("label_selector")
+	}
 	selector, err := parseSelector(query.Get("label_selector"))
 	if err != nil {
 		return nil, err
@@ -66,9 +89,9 @@ func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ 
 	if err != nil {
 		return nil, err
 	}
-	if c.labels != nil {
-		natives = slices.DeleteFunc(natives, func(n N) bool { return !selector.matches(c.labels(n)) })
-	}
+	natives = slices.DeleteFunc(natives, func(n N) bool {
+		return c.gone != nil && c.gone(n) || c.labels != nil && !selector.matches(c.labels(n))
+	})
 	natives, meta, err := page(r, natives)
 	if err != nil {
 		return nil, err

@@ -115,10 +115,10 @@ func (b *balancer) typeOf() schema.LoadBalancerType {
 }
 
 var balancers = collection[api.LoadBalancer, schema.LoadBalancer]{
-	one: "load_balancer", read: readBalancer, show: toLoadBalancer,
+	one: "load_balancer", kind: cloud.LoadBalancerResource, show: toLoadBalancer,
+	get: (*dialect.Request).GetLoadBalancer, gone: isDeleted,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.LoadBalancer, error) {
-		found, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
-		return slices.DeleteFunc(found, isDeleted), err
+		return r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 	},
 	labels: func(lb api.LoadBalancer) api.Tags { return lb.Tags },
 }
@@ -141,18 +141,6 @@ var balancerCalls = []dialect.Call{
 	loadBalancerAction("detach_from_network", detachFromNetwork),
 	loadBalancerAction("enable_public_interface", setPublicInterface(true)),
 	loadBalancerAction("disable_public_interface", setPublicInterface(false)),
-}
-
-func readBalancer(ctx context.Context, r *dialect.Request, serial int64) (*api.LoadBalancer, error) {
-	id, err := r.ResourceID(ctx, cloud.LoadBalancerResource, serial)
-	if err != nil {
-		return nil, err
-	}
-	lb, err := r.GetLoadBalancer(ctx, id)
-	if err == nil && isDeleted(*lb) {
-		err = dialect.NotFound("load balancer with ID %d not found", serial)
-	}
-	return lb, err
 }
 
 // isDeleted tells whether a balancer is gone as Hetzner's are, at once.

@@ -17,7 +17,7 @@ import (
 )
 
 var networks = collection[api.Network, schema.Network]{
-	one: "network", read: readNetwork, show: toNetwork,
+	one: "network", kind: cloud.NetworkResource, get: (*dialect.Request).GetNetwork, show: toNetwork,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Network, error) {
 		return r.ListNetworks(ctx, client.NetworkFilter{Name: name})
 	},
@@ -27,14 +27,6 @@ var networks = collection[api.Network, schema.Network]{
 var networkActions = []dialect.Call{
 	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/add_route", nil, addRoute).Answers(http.StatusCreated),
 	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/delete_route", nil, deleteRoute).Answers(http.StatusCreated),
-}
-
-func readNetwork(ctx context.Context, r *dialect.Request, serial int64) (*api.Network, error) {
-	id, err := r.ResourceID(ctx, cloud.NetworkResource, serial)
-	if err != nil {
-		return nil, err
-	}
-	return r.GetNetwork(ctx, id)
 }
 
 // toNetwork makes a network with its servers and routes. A route whose instance is gone has the

@@ -44,33 +44,18 @@ func locationNamed(r *dialect.Request, zone string) schema.Location {
 	return schema.Location{Name: zone}
 }
 
+// servers are without those that are terminated: Hetzner Cloud keeps no servers that were deleted.
 var servers = collection[api.Instance, schema.Server]{
-	one: "server", filters: []string{"status"}, read: readInstance, show: toServer,
+	one: "server", kind: cloud.InstanceResource, filters: []string{"status"}, show: toServer,
+	get: (*dialect.Request).GetInstance, gone: dialect.IsGone,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Instance, error) {
 		found, err := r.ListInstances(ctx, client.InstanceFilter{Name: name})
 		wanted := r.HTTP.URL.Query()["status"]
 		return slices.DeleteFunc(found, func(in api.Instance) bool {
-			return dialect.IsGone(in) || len(wanted) > 0 && !slices.Contains(wanted, serverStatuses[in.State])
+			return len(wanted) > 0 && !slices.Contains(wanted, serverStatuses[in.State])
 		}), err
 	},
 	labels: func(in api.Instance) api.Tags { return in.Tags },
-}
-
-// readInstance reads an instance by its serial number. One that is terminated is not found:
-// Hetzner Cloud keeps no servers that were deleted.
-func readInstance(ctx context.Context, r *dialect.Request, serial int64) (*api.Instance, error) {
-	id, err := r.ResourceID(ctx, cloud.InstanceResource, serial)
-	if err != nil {
-		return nil, err
-	}
-	in, err := r.GetInstance(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if dialect.IsGone(*in) {
-		return nil, dialect.NotFound("server with ID %d not found", serial)
-	}
-	return in, nil
 }
 
 // serverStatuses are Hetzner's words for the states of instances.

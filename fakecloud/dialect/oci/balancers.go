@@ -607,24 +607,22 @@ func (s *service) changeBalancer(
 	r *dialect.Request,
 	change func(b *balancer) error,
 ) (*dialect.Answer, error) {
-	return dialect.Retry(func() (*dialect.Answer, error) {
+	var operation string
+	b, err := dialect.Change(func() (*balancer, error) {
 		b, err := s.readBalancer(ctx, r, dialect.InPath(r))
 		if err == nil {
 			err = b.checkActive()
 		}
-		if err == nil {
-			err = change(b)
-		}
-		if err != nil {
-			return nil, err
-		}
-		var operation string
+		return b, err
+	}, change, func(b *balancer) error {
 		matching := client.OperationInto(client.IfMatch(ctx, b.Version), &operation)
-		if _, err = r.UpdateLoadBalancer(matching, b.ID, b.toUpdate()); err != nil {
-			return nil, err
-		}
-		return b.answerAccepted(ctx, r, operation)
+		_, err := r.UpdateLoadBalancer(matching, b.ID, b.toUpdate())
+		return err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return b.answerAccepted(ctx, r, operation)
 }
 
 // readBalancer reads the balancer of the service that has an OCID.

@@ -42,10 +42,7 @@ var securityCalls = []dialect.Call{
 }
 
 // handleFirewall makes a call that answers with a security list or a network security group, and with its etag.
-func handleFirewall[B any](
-	method, path string,
-	do func(ctx context.Context, r *dialect.Request, body B) (*firewall, error),
-) dialect.Call {
+func handleFirewall[B any](method, path string, do dialect.Handler[B, *firewall]) dialect.Call {
 	handle := func(ctx context.Context, r *dialect.Request, body B) (*dialect.Answer, error) {
 		f, err := do(ctx, r, body)
 		if err != nil {
@@ -350,16 +347,10 @@ func changeSecurityGroup(
 	r *dialect.Request,
 	change func(g *groupRecord) error,
 ) (*firewall, error) {
-	return dialect.Retry(func() (*firewall, error) {
-		f, err := readSecurityGroup(ctx, r, dialect.InPath(r))
-		if err == nil {
-			err = change(f.Group)
-		}
-		if err == nil {
-			err = f.save(ctx, r)
-		}
-		return f, err
-	})
+	return dialect.Change(
+		func() (*firewall, error) { return getSecurityGroup(ctx, r, struct{}{}) },
+		func(f *firewall) error { return change(f.Group) }, func(f *firewall) error { return f.save(ctx, r) },
+	)
 }
 
 func updateSecurityGroup(ctx context.Context, r *dialect.Request, q struct {

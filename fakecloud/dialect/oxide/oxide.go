@@ -56,11 +56,7 @@ var inProject = []string{"project"}
 var apiVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
 
 // versionedCall makes a call that takes any API-Version that is one.
-func versionedCall[B, T any](
-	method, path string,
-	query []string,
-	do func(ctx context.Context, r *dialect.Request, body B) (T, error),
-) dialect.Call {
+func versionedCall[B, T any](method, path string, query []string, do dialect.Handler[B, T]) dialect.Call {
 	return dialect.Handle(method, path, query, func(ctx context.Context, r *dialect.Request, body B) (none T, _ error) {
 		if v := r.HTTP.Header.Get("API-Version"); v != "" && !apiVersion.MatchString(v) {
 			return none, dialect.Invalid("API-Version", "%q is no version such as 2026060800.0.0", v)
