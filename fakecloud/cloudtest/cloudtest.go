@@ -280,6 +280,16 @@ func (c *Cloud) CountCalls(token string) map[string]int {
 	return counts
 }
 
+// RunInstance makes an instance of that name, and returns it when it runs.
+func (c *Cloud) RunInstance(name string) *api.Instance {
+	c.t.Helper()
+	made, err := c.CreateInstance(c.t.Context(), api.InstanceCreate{Name: &name})
+	if err != nil {
+		c.t.Fatalf("cloudtest: instance %s: %v", name, err)
+	}
+	return c.AwaitInstance(made.ID, api.InstanceRunning)
+}
+
 // AwaitInstance waits until an instance is in a state, and returns it.
 func (c *Cloud) AwaitInstance(id string, state api.InstanceState) *api.Instance {
 	c.t.Helper()

@@ -51,12 +51,6 @@ func connect(ctx context.Context, c *cloudtest.Cloud, secret string) (*brightbox
 	return sdk, err
 }
 
-func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
-	t.Helper()
-	in := must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
-	return c.AwaitInstance(in.ID, api.InstanceRunning)
-}
-
 func serverID(in *api.Instance) string {
 	return strings.TrimPrefix(in.Identities["brightbox"], "brightbox://")
 }
@@ -121,7 +115,7 @@ func TestTokenRequests(t *testing.T) {
 
 func TestServers(t *testing.T) {
 	c, sdk := startCloud(t)
-	in, ctx := createInstance(t, c, "node-1"), t.Context()
+	in, ctx := c.RunInstance("node-1"), t.Context()
 	byID := must.Do(sdk.Server(ctx, serverID(in)))(t)
 	assert.Equal(t, serverID(in), byID.ID)
 	assert.Equal(t, serverstatus.Active, byID.Status)
@@ -161,7 +155,7 @@ func await(t *testing.T, sdk *brightbox.Client, id string, want loadbalancerstat
 
 func TestLoadBalancers(t *testing.T) {
 	c, sdk := startCloud(t)
-	one, two, ctx := createInstance(t, c, "node-1"), createInstance(t, c, "node-2"), t.Context()
+	one, two, ctx := c.RunInstance("node-1"), c.RunInstance("node-2"), t.Context()
 	name := "web.default.lab"
 	options := brightbox.LoadBalancerOptions{
 		Name: &name, Nodes: []brightbox.LoadBalancerNode{{Node: serverID(two)}, {Node: serverID(one)}},
@@ -228,7 +222,7 @@ func TestCloudIPs(t *testing.T) {
 	assert.Equal(t, ip.ID, lb.CloudIPs[0].ID)
 	requireStatus(t, http.StatusConflict)(sdk.DestroyCloudIP(ctx, ip.ID))
 
-	in := createInstance(t, c, "node-1")
+	in := c.RunInstance("node-1")
 	_, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
 	requireStatus(t, http.StatusConflict)(err)
 	must.Do(sdk.UnMapCloudIP(ctx, ip.ID))(t)
@@ -250,7 +244,7 @@ func TestCloudIPs(t *testing.T) {
 
 func TestServerGroupsFilter(t *testing.T) {
 	c, sdk := startCloud(t)
-	in, ctx, name := createInstance(t, c, "node-1"), t.Context(), "web.default.lab"
+	in, ctx, name := c.RunInstance("node-1"), t.Context(), "web.default.lab"
 	group := must.Do(sdk.CreateServerGroup(ctx, brightbox.ServerGroupOptions{Name: &name}))(t)
 	firewalls := func() []api.Firewall {
 		t.Helper()

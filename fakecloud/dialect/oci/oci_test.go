@@ -254,8 +254,7 @@ type node struct {
 
 func createNode(t *testing.T, c *cloudtest.Cloud, s *sdk, name string) node {
 	t.Helper()
-	made := must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
-	native := c.AwaitInstance(made.ID, api.InstanceRunning)
+	native := c.RunInstance(name)
 	id := native.Identities["oci"]
 	require.Regexp(t, `^ocid1\.instance\.`, id, "the provider ID is the bare OCID")
 	in := get[instance](s, "/instances/"+id)

@@ -47,15 +47,9 @@ func project(t *testing.T, c *cloudtest.Cloud) oxide.NameOrId {
 	return oxide.NameOrId(must.Do(c.Client.Project(t.Context()))(t).Name)
 }
 
-func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
-	t.Helper()
-	in := must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name}))(t)
-	return c.AwaitInstance(in.ID, api.InstanceRunning)
-}
-
 func TestInstances(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
-	in, ctx := createInstance(t, c, "node-1"), t.Context()
+	in, ctx := c.RunInstance("node-1"), t.Context()
 	byName := must.Do(sdk.InstanceView(ctx, oxide.InstanceViewParams{Project: project(t, c), Instance: "node-1"}))(t)
 	assert.Equal(t, "oxide://"+byName.Id, in.Identities["oxide"])
 	assert.Equal(t, "node-1", byName.Hostname)
@@ -89,7 +83,7 @@ func TestInstances(t *testing.T) {
 
 func TestFloatingIPs(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
-	ctx, in, p := t.Context(), createInstance(t, c, "node-1"), project(t, c)
+	ctx, in, p := t.Context(), c.RunInstance("node-1"), project(t, c)
 	ip := must.Do(sdk.FloatingIpCreate(ctx, oxide.FloatingIpCreateParams{Project: p, Body: &oxide.FloatingIpCreate{
 		Name: "web", Description: "of a test", AddressAllocator: oxide.AddressAllocator{Value: &oxide.AddressAllocatorAuto{}},
 	}}))(t)
@@ -114,7 +108,7 @@ func TestFloatingIPs(t *testing.T) {
 	require.True(t, ok)
 	assert.Equal(t, []string{ip.Id, ip.Ip, "web"}, []string{floating.Id, floating.Ip, string(floating.Name)})
 
-	createInstance(t, c, "node-2")
+	c.RunInstance("node-2")
 	_, err := attach("node-2")
 	require.ErrorIs(t, err, oxide.ErrInvalidRequest, "it has to be detached first")
 	requireRefused(t, oxide.ErrInvalidRequest)(sdk.FloatingIpDelete(ctx, oxide.FloatingIpDeleteParams{FloatingIp: id}))
@@ -175,7 +169,7 @@ func TestAllocators(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	ctx := t.Context()
-	createInstance(t, c, "node-1")
+	c.RunInstance("node-1")
 	view := func(sdk *oxide.Client, instance, project oxide.NameOrId) error {
 		_, err := sdk.InstanceView(ctx, oxide.InstanceViewParams{Instance: instance, Project: project})
 		return err
