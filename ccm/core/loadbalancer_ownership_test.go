@@ -110,8 +110,8 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 				asked = true
 				holder := &api.AddressHolder{Kind: api.HolderLoadBalancer, ID: have.ID}
 				return []api.ReservedAddress{
-					{ID: "a-1", Name: tc.names[0], IP: have.Address, Holder: holder},
-					{ID: "a-2", Name: tc.names[1], IP: "127.30.64.2"},
+					{Metadata: api.Metadata{ID: "a-1", Name: tc.names[0]}, IP: have.Address, Holder: holder},
+					{Metadata: api.Metadata{ID: "a-2", Name: tc.names[1]}, IP: "127.30.64.2"},
 				}, nil
 			}
 			f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
@@ -139,7 +139,9 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 // An address is found by what the Service says of it, and not by what it leaves out.
 func TestReservedAddressIsFoundByItsChoice(t *testing.T) {
 	all := []api.ReservedAddress{
-		{ID: "a-1", IP: "127.30.64.1"}, {ID: "a-3", Name: "a-2"}, {ID: "a-2", Name: "web", IP: "127.30.64.2"},
+		{Metadata: api.Metadata{ID: "a-1"}, IP: "127.30.64.1"},
+		{Metadata: api.Metadata{ID: "a-3", Name: "a-2"}},
+		{Metadata: api.Metadata{ID: "a-2", Name: "web"}, IP: "127.30.64.2"},
 	}
 	for choice, want := range map[addressChoice]int{
 		{ip: "127.30.64.2"}: 2, {ip: "127.30.64.9"}: -1,

@@ -118,7 +118,9 @@ func TestPlanStep(t *testing.T) {
 // A balancer is replaced for another address only if that is free (TestFailures), and not by UpdateLoadBalancer,
 // which could not create the other.
 func TestReplaceForReservedAddress(t *testing.T) {
-	free := api.ReservedAddress{ID: "a-9", Name: "web", IP: "127.30.64.9", State: api.AddressAvailable}
+	free := api.ReservedAddress{
+		Metadata: api.Metadata{ID: "a-9", Name: "web"}, IP: "127.30.64.9", State: api.AddressAvailable,
+	}
 	f := newFakeBalancers(*built(t, api.LoadBalancerActive))
 	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
 	l, svc := f.loadBalancers(), serviceWithLoadBalancerIP(free.IP)

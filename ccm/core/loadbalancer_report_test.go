@@ -48,7 +48,8 @@ func TestFailures(t *testing.T) {
 	reserves := func(holder *api.AddressHolder) func(*fakeAPI) {
 		return func(f *fakeAPI) {
 			f.addresses = func() ([]api.ReservedAddress, error) {
-				return []api.ReservedAddress{{ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: holder}}, nil
+				web := api.Metadata{ID: "a-1", Name: "web"}
+				return []api.ReservedAddress{{Metadata: web, IP: "127.30.64.9", Holder: holder}}, nil
 			}
 		}
 	}

@@ -2205,41 +2205,17 @@ type RegionList struct {
 //
 // Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":44,"state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type ReservedAddress struct {
-	CreatedAt time.Time `json:"createdAt"`
-
+	Metadata
 	// Holder Absent while it is available.
 	Holder *AddressHolder `json:"holder,omitempty"`
-
-	// ID Example: a-01jd3n9c5r2t
-	ID string `json:"id"`
-
 	// IP Example: 127.30.64.7
 	IP string `json:"ip"`
-
-	// Name Example: web
-	Name    string `json:"name"`
-	Project string `json:"project"`
-
 	// Region Example: nebula-1
 	Region string `json:"region"`
 
-	// Serial A number that no other resource or operation of this cloud has or had, whatever
-	// was deleted, or restored from a snapshot.
-	//
-	//
-	// Example: 42
-	Serial Serial       `json:"serial"`
-	State  AddressState `json:"state"`
-
+	State AddressState `json:"state"`
 	// StateReason Why nothing is passed on to the instance that it is attached to. Absent if that is done, and in events.
 	StateReason *string `json:"stateReason,omitempty"`
-
-	// Tags Example: {"cluster":"lab"}
-	Tags      Tags      `json:"tags"`
-	UpdatedAt time.Time `json:"updatedAt"`
-
-	// Version Grows with every change.
-	Version int64 `json:"version"`
 }
 
 // ReservedAddressCreate Example: {"ip":"127.30.64.7","name":"web","tags":{"cluster":"lab"}}
@@ -2267,13 +2243,7 @@ type ReservedAddressList struct {
 }
 
 // ReservedAddressUpdate Example: {"name":"web-old"}
-type ReservedAddressUpdate struct {
-	// Name Example: web
-	Name *string `json:"name,omitempty"`
-
-	// Tags Example: {"cluster":"lab"}
-	Tags *Tags `json:"tags,omitempty"`
-}
+type ReservedAddressUpdate = ResourceUpdate
 
 // ResourceKind defines model for ResourceKind.
 type ResourceKind string
@@ -2640,24 +2610,6 @@ type TokenName = string
 
 // Wait defines model for Wait.
 type Wait = int
-
-// ListAddressesParams defines parameters for ListAddresses.
-type ListAddressesParams struct {
-	// Name Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
-	Name *Name `form:"name,omitempty" json:"name,omitempty"`
-
-	// State Only addresses in one of these states.
-	State *[]AddressState `form:"state,omitempty" json:"state,omitempty"`
-
-	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
-	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
-
-	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
-	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// PageToken `nextPageToken` of the page before. Opaque.
-	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
-}
 
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {

@@ -110,7 +110,7 @@ func (e *estate) reserve(t *rapid.T) {
 	want := rapid.SampledFrom(
 		[]string{"", "", "127.60.0.0", "127.60.0.1", "127.60.0.3", "127.60.0.6", "127.60.0.7", "10.0.0.1"},
 	).Draw(t, "ip")
-	a, _, err := e.cloud.ReserveAddress(t.Context(), e.proj, AddressSpec{Name: m.name, IP: want})
+	a, _, err := e.cloud.Addresses.Create(t.Context(), e.proj, api.ReservedAddressCreate{Name: &m.name, IP: &want})
 	if m.ip = want; want == "" {
 		m.ip = e.lowest()
 	}
@@ -132,7 +132,7 @@ func (e *estate) reserve(t *rapid.T) {
 func (e *estate) rename(t *rapid.T) {
 	id := drawKey(t, e.addresses)
 	name := rapid.SampledFrom(addressNames).Draw(t, "name")
-	_, err := e.cloud.UpdateAddress(t.Context(), e.proj, id, api.ResourceUpdate{Name: &name})
+	_, err := e.cloud.Addresses.Update(t.Context(), e.proj, id, api.ResourceUpdate{Name: &name})
 	m := e.addresses[id]
 	switch {
 	case m.name == name:
@@ -154,7 +154,11 @@ func (e *estate) attachToBalancer(t *rapid.T) {
 
 func (e *estate) attachTo(t *rapid.T, kind Resource, holders map[string]*modelHolder, ended Code) {
 	id, holder := drawKey(t, e.addresses), drawKey(t, holders)
-	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, AddressHolder{kind, holder})
+	to := api.AddressAttach{InstanceID: holder}
+	if kind == LoadBalancerResource {
+		to = api.AddressAttach{LoadBalancerID: holder}
+	}
+	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, to)
 	m, h := e.addresses[id], holders[holder]
 	switch {
 	case e.ended(h):
@@ -190,7 +194,7 @@ func (e *estate) detach(t *rapid.T) {
 
 func (e *estate) release(t *rapid.T) {
 	id := drawKey(t, e.addresses)
-	err := e.cloud.ReleaseAddress(t.Context(), e.proj, id)
+	err := e.cloud.Addresses.Delete(t.Context(), e.proj, id)
 	if e.addresses[id].holder != "" {
 		requireCode(t, InUse, err)
 		return
@@ -274,16 +278,16 @@ func (e *estate) stopOrStart(t *rapid.T) {
 // check compares the two, from the address's side and from the instance's.
 func (e *estate) check() {
 	ctx := e.t.Context()
-	list := must.First(e.cloud.ListAddresses(ctx, e.proj, Filter{Limit: 500}))(e.t)
+	list := must.First(e.cloud.Addresses.List(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	require.Len(e.t, list, len(e.addresses))
 	external := map[string][]string{} // by instance or balancer: what is attached to it
 	for _, a := range list {
 		require.NotNil(e.t, e.addresses[a.ID])
-		require.Equal(e.t, *e.addresses[a.ID], modelAddress{a.Name, a.IP.String(), a.Holder.ID})
-		require.Equal(e.t, a.Holder.ID != "", a.State == AddressHeld)
+		require.Equal(e.t, *e.addresses[a.ID], modelAddress{a.Name, a.IP, a.holder().ID})
+		require.Equal(e.t, a.holder().ID != "", a.State == api.AddressHeld)
 		require.Equal(e.t, e.versions[a.ID], a.Version)
-		if lb := e.balancers[a.Holder.ID]; a.Holder.ID != "" && (lb == nil || lb.id != a.ID) {
-			external[a.Holder.ID] = append(external[a.Holder.ID], a.IP.String())
+		if lb := e.balancers[a.holder().ID]; a.holder().ID != "" && (lb == nil || lb.id != a.ID) {
+			external[a.holder().ID] = append(external[a.holder().ID], a.IP)
 		}
 	}
 	instances := must.First(e.cloud.ListInstances(ctx, e.proj, Filter{Limit: 500}))(e.t)
@@ -313,11 +317,11 @@ func (e *estate) checkForwarding(addresses []ReservedAddress, instances []Instan
 	type path struct{ from, to string }
 	var want, have []path
 	for _, a := range addresses {
-		if a.Holder.Kind != InstanceResource {
+		if a.holder().Kind != api.HolderInstance {
 			continue
 		}
-		at := slices.IndexFunc(instances, func(in Instance) bool { return in.ID == a.Holder.ID })
-		p := path{from: a.IP.String()}
+		at := slices.IndexFunc(instances, func(in Instance) bool { return in.ID == a.holder().ID })
+		p := path{from: a.IP}
 		if in := instances[at]; in.State == InstanceRunning {
 			p.to = in.Address.String()
 		}
@@ -394,8 +398,8 @@ func TestAnInstanceHoldsSoManyAddresses(t *testing.T) {
 	c, p := newCloud(t, nil)
 	in := newInstance(t, c, p, InstanceSpec{})
 	attach := func() error {
-		a := must.First(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
-		_, err := c.AttachAddress(t.Context(), p, a.ID, AddressHolder{InstanceResource, in.ID})
+		a := must.First(c.Addresses.Create(t.Context(), p, api.ReservedAddressCreate{}))(t)
+		_, err := c.AttachAddress(t.Context(), p, a.ID, api.AddressAttach{InstanceID: in.ID})
 		return err
 	}
 	for range maxAttached {

@@ -17,16 +17,14 @@ import (
 // reserved address on to the instance that the address is attached to, whatever the protocol and port.
 const AttachedAddress LoadBalancerKind = "attached-address"
 
-// UnreachableReason says why nothing is passed on to the instance that the address is attached to; it is
-// empty if that is done, and for an address that is attached to none.
-func (c *Cloud) UnreachableReason(a ReservedAddress) string {
-	if a.Holder.Kind != InstanceResource {
-		return ""
+// setUnreachableReason says why nothing is passed on to the instance that the address is attached to, if so.
+func (c *Cloud) setUnreachableReason(a *ReservedAddress) {
+	if a.holder().Kind != api.HolderInstance {
+		return
 	}
 	if err := c.cfg.DataPlane.CanForward(AttachedAddress); err != nil {
-		return err.Error()
+		a.StateReason = new(err.Error())
 	}
-	return ""
 }
 
 // followAttachment has the data plane know that an address was attached or detached. What fails is tried
@@ -43,7 +41,7 @@ func (c *Cloud) followAttachment(ctx context.Context, id string) {
 // store has it. planeMu is held.
 func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 	if unreachable := c.cfg.DataPlane.CanForward(AttachedAddress); unreachable != nil {
-		return nil //nolint:nilerr // UnreachableReason tells it.
+		return nil //nolint:nilerr // setUnreachableReason tells it.
 	}
 	a, err := readOne(ctx, c, func(tx *store.Tx) (ReservedAddress, error) {
 		a, err := resourceByID[ReservedAddress](ctx, tx, id)
@@ -55,12 +53,13 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 	switch {
 	case err != nil:
 		return err
-	case a.Holder.Kind != InstanceResource:
+	case a.holder().Kind != api.HolderInstance:
 		c.stopForwarding(id)
 		return nil
 	}
 	forwarder := LoadBalancer{
-		Metadata: Metadata{Metadata: api.Metadata{ID: id}}, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
+		Metadata: Metadata{Metadata: api.Metadata{ID: id}}, Kind: AttachedAddress, Scheme: Public, Address: a.addr(),
+		Targets: []string{a.Holder.ID},
 	}
 	c.markForwarding(forwarder)
 	failure, err := c.applyForwarding(ctx, forwarder)
@@ -92,7 +91,7 @@ func (c *Cloud) attachToBalancer(
 	tx *changeTx,
 	p Project,
 	a *ReservedAddress,
-	to AddressHolder,
+	to api.AddressHolder,
 ) error {
 	const field = "loadBalancerId"
 	lb, err := loadResource[LoadBalancer](ctx, tx.Tx, p, to.ID)
@@ -102,7 +101,7 @@ func (c *Cloud) attachToBalancer(
 	case errors.As(err, &refused):
 		return refuse(InvalidRequest, "no load balancer %q in project %q to attach the address to", to.ID, p.Name).
 			withField(field, "is not a load balancer of the project")
-	case err != nil || a.Holder == to:
+	case err != nil || a.holder() == to:
 		return err
 	case !ok:
 		return refuse(
@@ -117,7 +116,7 @@ func (c *Cloud) attachToBalancer(
 	if err := holdAddress(ctx, tx, a, to); err != nil {
 		return err
 	}
-	lb.Attached = append(lb.Attached, a.IP)
+	lb.Attached = append(lb.Attached, a.addr())
 	return c.saveToRebuild(ctx, tx, &lb, rule)
 }
 
@@ -133,7 +132,7 @@ func (c *Cloud) detachFromBalancer(ctx context.Context, tx *changeTx, a *Reserve
 	if err := freeAddress(ctx, tx, a); err != nil {
 		return err
 	}
-	lb.Attached = slices.DeleteFunc(lb.Attached, func(ip netip.Addr) bool { return ip == a.IP })
+	lb.Attached = slices.DeleteFunc(lb.Attached, func(ip netip.Addr) bool { return ip == a.addr() })
 	rule, ok := findRule(LoadBalancerRules, lb.State, Update)
 	if !ok {
 		return saveResource(ctx, tx, lb.State, &lb)

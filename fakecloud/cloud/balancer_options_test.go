@@ -181,13 +181,13 @@ func TestListenersOfHTTPArePortsOfTCP(t *testing.T) {
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	c, p := newCloud(t, nil)
-	a := must.First(c.ReserveAddress(t.Context(), p, AddressSpec{}))(t)
+	a := must.First(c.Addresses.Create(t.Context(), p, api.ReservedAddressCreate{}))(t)
 	tcp, udp := []Listener{
 		{Protocol: TCP, Port: 80, TargetPort: 80},
 	}, []Listener{{Protocol: UDP, Port: 53, TargetPort: 53}}
 	for field, spec := range map[string]LoadBalancerSpec{
 		"addressId":    {Scheme: Internal, AddressID: a.ID, Listeners: tcp},
-		"address":      {Scheme: Internal, Address: a.IP.String(), Listeners: tcp},
+		"address":      {Scheme: Internal, Address: a.IP, Listeners: tcp},
 		"drainSeconds": {Drain: time.Second, Listeners: udp},
 	} {
 		spec.Name = "web"

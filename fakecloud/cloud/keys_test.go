@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -21,8 +22,8 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 	c.keptKeys.Rows = 20
 	reserve := func(p Project, key string) string {
 		ctx := WithRequest(t.Context(), Request{Key: key, Fingerprint: []byte("same")})
-		a := must.First(c.ReserveAddress(ctx, p, AddressSpec{}))(t)
-		require.NoError(t, c.ReleaseAddress(t.Context(), p, a.ID))
+		a := must.First(c.Addresses.Create(ctx, p, api.ReservedAddressCreate{}))(t)
+		require.NoError(t, c.Addresses.Delete(t.Context(), p, a.ID))
 		return a.ID
 	}
 	has := func(p Project, key string) bool {

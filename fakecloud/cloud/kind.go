@@ -24,10 +24,12 @@ type Kind[R resource, C any, U update] struct {
 
 	// change sets what can be changed beside the name and the tags.
 	change func(context.Context, *changeTx, Project, *R, U) error
-	// checkDelete refuses to delete what must stay.
-	checkDelete func(context.Context, *changeTx, Project, R) error
+	// beforeDelete refuses to delete what must stay, and gives up what goes.
+	beforeDelete func(context.Context, *changeTx, Project, R) error
 	// committed follows a change. There is no resource before a create, nor after a delete: it is zero.
 	committed func(ctx context.Context, before, after R)
+	// complete sets what is shown and not stored.
+	complete func(*R)
 }
 
 // update is a request that changes a resource.
@@ -49,7 +51,7 @@ func (k Kind[R, C, U]) Create(ctx context.Context, p Project, spec C) (created R
 	if created, outcome, err = createResource(ctx, k.cloud.change, k.cloud, p, newResource); err == nil {
 		k.follow(ctx, none, created)
 	}
-	return created, outcome, err
+	return k.completed(created), outcome, err
 }
 
 func (k Kind[R, C, U]) newResource(
@@ -84,14 +86,26 @@ func (k Kind[R, C, U]) follow(ctx context.Context, before, after R) {
 	}
 }
 
+func (k Kind[R, C, U]) completed(r R) R {
+	if k.complete != nil {
+		k.complete(&r)
+	}
+	return r
+}
+
 // Get reads one resource.
 func (k Kind[R, C, U]) Get(ctx context.Context, p Project, id string) (R, error) {
-	return getResource[R](ctx, k.cloud, p, id)
+	r, err := getResource[R](ctx, k.cloud, p, id)
+	return k.completed(r), err
 }
 
 // List gives one page, oldest first, and whether more follow.
 func (k Kind[R, C, U]) List(ctx context.Context, p Project, f Filter) (page []R, more bool, err error) {
-	return listResources[R](ctx, k.cloud, p, f)
+	page, more, err = listResources[R](ctx, k.cloud, p, f)
+	for i, r := range page {
+		page[i] = k.completed(r)
+	}
+	return page, more, err
 }
 
 // Update replaces what is given.
@@ -108,7 +122,7 @@ func (k Kind[R, C, U]) Update(ctx context.Context, p Project, id string, u U) (R
 	if err == nil {
 		k.follow(ctx, before, after)
 	}
-	return after, err
+	return k.completed(after), err
 }
 
 // Delete ends a resource at once.
@@ -116,8 +130,8 @@ func (k Kind[R, C, U]) Delete(ctx context.Context, p Project, id string) error {
 	var r, none R
 	err := k.cloud.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		r, err = loadToChange[R](ctx, tx, p, id)
-		if err == nil && k.checkDelete != nil {
-			err = k.checkDelete(ctx, tx, p, r)
+		if err == nil && k.beforeDelete != nil {
+			err = k.beforeDelete(ctx, tx, p, r)
 		}
 		if err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -98,7 +99,7 @@ func (c *Cloud) newLoadBalancer(
 	if err := insertResource(ctx, tx, lb); err != nil {
 		return LoadBalancer{}, err
 	}
-	return lb, holdAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID})
+	return lb, holdAddress(ctx, tx, reserved, api.AddressHolder{Kind: api.HolderLoadBalancer, ID: lb.ID})
 }
 
 func checkListeners(listeners []Listener) error {

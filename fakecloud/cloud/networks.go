@@ -47,7 +47,7 @@ func (c *Cloud) networks() Kind[Network, api.NetworkCreate, api.ResourceUpdate] 
 			n := Network{api.Network{Cidr: spec.Cidr}}
 			return n, c.checkNetworkCIDR(ctx, tx.Tx, p, n.prefix())
 		},
-		checkDelete: checkNetworkUnused,
+		beforeDelete: checkNetworkUnused,
 	}
 }
 

@@ -18,46 +18,48 @@ const maxAttached = 32
 
 // ReservedAddress is an address of the load balancers' pool that a project owns, whether
 // or not something holds it.
-type ReservedAddress struct {
-	Metadata
-	Region string        `json:"region"`
-	IP     netip.Addr    `json:"ip"`
-	State  AddressState  `json:"state"`
-	Holder AddressHolder `json:"holder"` // zero while it is available
+type ReservedAddress struct{ api.ReservedAddress }
+
+func (a ReservedAddress) describe() description {
+	row := rowOf(AddressResource, a.Metadata)
+	row.State, row.Address, row.RefersTo = string(a.State), textOrNull(a.IP), textOrNull(a.holder().ID)
+	return description{row, ""}
 }
 
-// AddressHolder is an instance or a load balancer.
-type AddressHolder struct {
-	Kind Resource `json:"kind"`
-	ID   string   `json:"id"`
+// holder is zero while the address is available.
+func (a ReservedAddress) holder() api.AddressHolder { return api.ValueOf(a.Holder) }
+
+func (a ReservedAddress) addr() netip.Addr {
+	ip, _ := netip.ParseAddr(a.IP)
+	return ip
 }
 
-// AddressSpec asks for an address; the cloud chooses what is left zero.
-type AddressSpec struct {
-	Name string
-	IP   string
-	Tags map[string]string
-}
-
-// ReserveAddress gives the project an address of the load balancers' pool.
-func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
-	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx) (ReservedAddress, error) {
-		if err := c.withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
-			return ReservedAddress{}, err
-		}
-		ip, ipErr := c.chooseReservedIP(ctx, tx.Tx, p, spec.IP)
-		name, nameErr := c.addressName(ctx, tx.Tx, p, spec.Name)
-		if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
-			return ReservedAddress{}, err
-		}
-		metadata, err := c.newMetadata(ctx, tx, p, "a", name, spec.Tags)
-		if err != nil {
-			return ReservedAddress{}, err
-		}
-		rule, _ := findRule(AddressRules, addressNone, Create)
-		a := ReservedAddress{Metadata: metadata, Region: c.cfg.Region, IP: ip, State: rule.To}
-		return a, insertResource(ctx, tx, a)
-	})
+func (c *Cloud) addresses() Kind[ReservedAddress, api.ReservedAddressCreate, api.ResourceUpdate] {
+	return Kind[ReservedAddress, api.ReservedAddressCreate, api.ResourceUpdate]{
+		cloud: c, idPrefix: "a", namePrefix: "address-", quota: QuotaAddresses,
+		check: func(spec api.ReservedAddressCreate) (string, *api.Tags, error) {
+			return api.ValueOf(spec.Name), spec.Tags, nil
+		},
+		build: func(
+			ctx context.Context,
+			tx *changeTx,
+			p Project,
+			spec api.ReservedAddressCreate,
+		) (a ReservedAddress, err error) {
+			ip, err := c.chooseReservedIP(ctx, tx.Tx, p, api.ValueOf(spec.IP))
+			rule, _ := findRule(AddressRules, addressNone, Create)
+			a.Region, a.IP, a.State = c.cfg.Region, ip.String(), rule.To
+			return a, err
+		},
+		beforeDelete: func(_ context.Context, tx *changeTx, _ Project, a ReservedAddress) error {
+			if _, ok := findRule(AddressRules, a.State, Delete); !ok {
+				return a.refuseInUse("detach it, or delete the balancer, first")
+			}
+			c.usedIPv4.markFree(tx.Tx, a.addr())
+			return nil
+		},
+		complete: c.setUnreachableReason,
+	}
 }
 
 // chooseReservedIP takes the address asked for, if it is free, or the lowest free one.
@@ -76,54 +78,15 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 	return ip, c.takeWanted(ctx, tx, p, "ip", ip)
 }
 
-// addressName checks the name asked for, or makes up one that is free.
-func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
-	if want != "" {
-		return want, checkAddressName(ctx, tx, p, want)
-	}
-	for {
-		name := "address-" + c.random.letters(6)
-		err := checkAddressName(ctx, tx, p, name)
-		var taken *Error
-		if !errors.As(err, &taken) {
-			return name, err
-		}
-	}
-}
-
-// checkAddressName refuses a name that is not valid, or that another address has.
-func checkAddressName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	return checkUnused(ctx, tx, AddressResource, p, "", name)
-}
-
-// GetAddress reads one reserved address.
-func (c *Cloud) GetAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	return getResource[ReservedAddress](ctx, c, p, id)
-}
-
-// ListAddresses gives one page, oldest first, and whether more follow.
-func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []ReservedAddress, more bool, err error) {
-	return listResources[ReservedAddress](ctx, c, p, f)
-}
-
-// UpdateAddress replaces what is given.
-func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u api.ResourceUpdate) (ReservedAddress, error) {
-	return updateResource(ctx, c, p, id, u, func(_ context.Context, _ *changeTx, _ *ReservedAddress, name string) error { return checkName(name) })
-}
-
 // AttachAddress gives an available address to an instance that is not terminating, or to a public load
 // balancer that is not being deleted, as one more address to serve on. What has it already keeps it, and
 // nothing changes.
-func (c *Cloud) AttachAddress(ctx context.Context, p Project, id string, to AddressHolder) (ReservedAddress, error) {
-	attach := c.attachToInstance
-	if to.Kind == LoadBalancerResource {
-		attach = c.attachToBalancer
-	}
+func (c *Cloud) AttachAddress(ctx context.Context, p Project, id string, to api.AddressAttach) (ReservedAddress, error) {
 	return c.changeAttachment(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
-		return attach(ctx, tx, p, a, to)
+		if to.LoadBalancerID != "" {
+			return c.attachToBalancer(ctx, tx, p, a, api.AddressHolder{Kind: api.HolderLoadBalancer, ID: to.LoadBalancerID})
+		}
+		return c.attachToInstance(ctx, tx, p, a, api.AddressHolder{Kind: api.HolderInstance, ID: to.InstanceID})
 	})
 }
 
@@ -132,11 +95,11 @@ func (c *Cloud) attachToInstance(
 	tx *changeTx,
 	p Project,
 	a *ReservedAddress,
-	to AddressHolder,
+	to api.AddressHolder,
 ) error {
 	in, err := instanceToAttach(ctx, tx.Tx, p, to.ID)
 	switch {
-	case err != nil || a.Holder == to:
+	case err != nil || a.holder() == to:
 		return err
 	case len(in.External) >= maxAttached:
 		return refuseMoreAddresses(to, in.Name, "instanceId")
@@ -144,14 +107,14 @@ func (c *Cloud) attachToInstance(
 	if err := holdAddress(ctx, tx, a, to); err != nil {
 		return err
 	}
-	in.External = append(in.External, a.IP)
+	in.External = append(in.External, a.addr())
 	return saveResource(ctx, tx, in.State, &in)
 }
 
-func refuseMoreAddresses(holder AddressHolder, name, field string) error {
+func refuseMoreAddresses(holder api.AddressHolder, name, field string) error {
 	return refuse(
 		WrongState, "%s %q (%s) has %d reserved addresses, which is the limit: detach one first",
-		kindInWords(holder.Kind), name, holder.ID, maxAttached,
+		kindInWords(Resource(holder.Kind)), name, holder.ID, maxAttached,
 	).withField(field, "has %d addresses", maxAttached)
 }
 
@@ -169,9 +132,9 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 // DetachAddress takes an address from what it is attached to. An available address stays as it is.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
 	return c.changeAttachment(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
-		switch a.Holder.Kind {
-		case InstanceResource:
-		case LoadBalancerResource:
+		switch a.holder().Kind {
+		case api.HolderInstance:
+		case api.HolderLoadBalancer:
 			return c.detachFromBalancer(ctx, tx, a)
 		default:
 			return nil
@@ -183,21 +146,9 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		if err := freeAddress(ctx, tx, a); err != nil {
 			return err
 		}
-		in.External = slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP })
+		in.External = slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.addr() })
 		return saveResource(ctx, tx, in.State, &in)
 	})
-}
-
-// ReleaseAddress ends a reservation at once. An address that is held cannot be released.
-func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
-	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
-		if _, ok := findRule(AddressRules, a.State, Delete); !ok {
-			return a.refuseInUse("detach it, or delete the balancer, first")
-		}
-		c.usedIPv4.markFree(tx.Tx, a.IP)
-		return deleteResource(ctx, tx, a)
-	})
-	return err
 }
 
 // addressChange changes an address in a transaction.
@@ -213,6 +164,7 @@ func (c *Cloud) changeAttachment(
 	a, err := c.changeAddress(ctx, p, id, do)
 	if err == nil {
 		c.followAttachment(context.WithoutCancel(ctx), a.ID)
+		c.setUnreachableReason(&a)
 	}
 	return a, err
 }
@@ -238,13 +190,13 @@ func (a *ReservedAddress) refuseInUse(instead string) *Error {
 }
 
 // holdAddress gives an available address to a holder.
-func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder) error {
+func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder api.AddressHolder) error {
 	rule, ok := findRule(AddressRules, a.State, Attach)
 	if !ok {
 		return a.refuseInUse("detach it first, or choose another")
 	}
 	from := a.State
-	a.State, a.Holder = rule.To, holder
+	a.State, a.Holder = rule.To, &holder
 	return saveResource(ctx, tx, from, a)
 }
 
@@ -255,7 +207,7 @@ func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress) error {
 		return fmt.Errorf("address %s is %s and cannot be released", a.ID, a.State)
 	}
 	from := a.State
-	a.State, a.Holder = rule.To, AddressHolder{}
+	a.State, a.Holder = rule.To, nil
 	return saveResource(ctx, tx, from, a)
 }
 
@@ -308,13 +260,13 @@ func (c *Cloud) balancerAddress(
 	case err != nil:
 		return netip.Addr{}, nil, err
 	}
-	if a.State != AddressAvailable {
+	if a.State != api.AddressAvailable {
 		err = refuse(
 			AddressInUse, "address %q (%s) is in use by %s %s: choose another", a.Name, a.IP, a.Holder.Kind,
 			a.Holder.ID,
 		).withField(field, "is in use")
 	}
-	return a.IP, &a, err
+	return a.addr(), &a, err
 }
 
 // checkAddressChoice refuses to name an address in two ways, and a reserved address for an

@@ -17,7 +17,7 @@ func TestResourceTags(t *testing.T) {
 	tags := map[string]string{"role": "worker"}
 	in := newInstance(t, c, p, InstanceSpec{Tags: tags})
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Tags: tags})
-	a := must.First(c.ReserveAddress(ctx, p, AddressSpec{Tags: tags}))(t)
+	a := must.First(c.Addresses.Create(ctx, p, api.ReservedAddressCreate{Tags: (*api.Tags)(&tags)}))(t)
 	r, _, err := c.Routes.Create(ctx, p, api.RouteCreate{Name: "r", Destination: "10.0.0.0/24", InstanceID: in.ID, Tags: new(api.Tags(tags))})
 	require.NoError(t, err)
 	n := must.First(c.Networks.Create(ctx, p, api.NetworkCreate{Name: "n", Cidr: "10.1.0.0/24", Tags: (*api.Tags)(&tags)}))(t)

@@ -57,12 +57,6 @@ func (lb LoadBalancer) describe() description {
 	return description{row, lb.StateReason}
 }
 
-func (a ReservedAddress) describe() description {
-	row := a.row(AddressResource)
-	row.State, row.Address, row.RefersTo = string(a.State), addressOrNull(a.IP), textOrNull(a.Holder.ID)
-	return description{row, ""}
-}
-
 // changeable is a pointer to a resource.
 type changeable interface {
 	resource

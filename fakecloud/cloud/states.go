@@ -1,5 +1,7 @@
 package cloud
 
+import "github.com/ccmlab/ccmlab/fakecloud/api"
+
 // InstanceState is where an instance is in its life.
 type InstanceState string
 
@@ -30,16 +32,7 @@ const (
 	loadBalancerNone LoadBalancerState = ""
 )
 
-// AddressState tells whether a reserved address is held by something.
-type AddressState string
-
-// The states of a reserved address.
-const (
-	AddressAvailable AddressState = "available"
-	AddressHeld      AddressState = "in-use"
-
-	addressNone AddressState = ""
-)
+const addressNone api.AddressState = ""
 
 // Action is what moves a resource from state to state.
 type Action string
@@ -223,12 +216,12 @@ func stateNames[S ~string](in ...S) []string {
 // AddressRules is the life of a reserved address. It is attached to and detached from an
 // instance by calls. A load balancer attaches it when it is created, and detaches it when
 // it is gone. What no rule allows is refused with code in-use.
-var AddressRules = []Rule[AddressState]{
-	{From: addressNone, On: Create, To: AddressAvailable},
-	{From: AddressAvailable, On: Attach, To: AddressHeld},
-	{From: AddressHeld, On: Detach, To: AddressAvailable},
-	{From: AddressAvailable, On: Detach, Same: true},
-	{From: AddressAvailable, On: Delete, To: addressNone},
+var AddressRules = []Rule[api.AddressState]{
+	{From: addressNone, On: Create, To: api.AddressAvailable},
+	{From: api.AddressAvailable, On: Attach, To: api.AddressHeld},
+	{From: api.AddressHeld, On: Detach, To: api.AddressAvailable},
+	{From: api.AddressAvailable, On: Detach, Same: true},
+	{From: api.AddressAvailable, On: Delete, To: addressNone},
 }
 
 func findRule[S ~string](rules []Rule[S], from S, on Action) (Rule[S], bool) {

@@ -438,7 +438,7 @@ type Event struct {
 	// Exactly one of these is set: the resource after the change.
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
-	Address      *ReservedAddress
+	Address      *api.ReservedAddress
 	Route        *api.Route
 	Network      *api.Network
 	Firewall     *api.Firewall

@@ -234,7 +234,7 @@ func (r *Request) Instances(ctx context.Context) (map[string]cloud.Instance, err
 // Addresses gives the caller's reserved addresses, for their names and numbers.
 func (r *Request) Addresses(ctx context.Context) (_ []cloud.ReservedAddress, err error) {
 	if r.addresses == nil {
-		r.addresses, _, err = r.Cloud.ListAddresses(ctx, r.Project, all)
+		r.addresses, _, err = r.Cloud.Addresses.List(ctx, r.Project, all)
 	}
 	return r.addresses, err
 }

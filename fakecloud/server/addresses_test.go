@@ -30,9 +30,11 @@ func TestAddresses(t *testing.T) {
 	assert.Regexp(t, "^a-[0-9a-z]{26}$", a.ID)
 	assert.Regexp(t, "^address-[a-z]{6}$", a.Name)
 	assert.Equal(t, &api.ReservedAddress{
-		ID: a.ID, Serial: a.Serial, Project: r.project.ID, Name: a.Name, Region: "nebula-1", IP: a.IP,
-		State: api.AddressAvailable, Tags: api.Tags{"owner": "lab", "for": "web"}, Version: 1,
-		CreatedAt: a.CreatedAt, UpdatedAt: a.CreatedAt,
+		Metadata: api.Metadata{
+			ID: a.ID, Serial: a.Serial, Project: r.project.ID, Name: a.Name,
+			Tags: api.Tags{"owner": "lab", "for": "web"}, Version: 1, CreatedAt: a.CreatedAt, UpdatedAt: a.CreatedAt,
+		},
+		Region: "nebula-1", IP: a.IP, State: api.AddressAvailable,
 	}, a)
 	assert.Equal(t, a, must.Do(r.GetAddress(ctx, a.ID))(t))
 

@@ -179,7 +179,7 @@ func toAPIEvent(e cloud.Event) api.Event {
 		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),
 		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
 		Instance: mapOrNil(e.Instance, toAPIInstance), LoadBalancer: mapOrNil(e.LoadBalancer, toAPILoadBalancer),
-		Address: mapOrNil(e.Address, toAPIAddress), Route: e.Route,
+		Address: e.Address, Route: e.Route,
 		Firewall: e.Firewall, Network: e.Network,
 	}
 }

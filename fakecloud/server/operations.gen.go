@@ -23,11 +23,6 @@ type serverInterface interface {
 	GetMetrics(w http.ResponseWriter, r *http.Request)
 	GetSpec(w http.ResponseWriter, r *http.Request)
 	GetReady(w http.ResponseWriter, r *http.Request)
-	ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams)
-	ReserveAddress(w http.ResponseWriter, r *http.Request)
-	ReleaseAddress(w http.ResponseWriter, r *http.Request, id string)
-	GetAddress(w http.ResponseWriter, r *http.Request, id string)
-	UpdateAddress(w http.ResponseWriter, r *http.Request, id string)
 	AttachAddress(w http.ResponseWriter, r *http.Request, id string)
 	DetachAddress(w http.ResponseWriter, r *http.Request, id string)
 	ListAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams)
@@ -279,30 +274,6 @@ func registerHandlers(
 	router.HandleFunc("/v1/load-balancers/{id}/health", func(w http.ResponseWriter, r *http.Request) {
 		handler.GetLoadBalancerHealth(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/addresses", func(w http.ResponseWriter, r *http.Request) {
-		read := parameters{query: r.URL.Query(), header: r.Header}
-		var params api.ListAddressesParams
-		read.readQuery("name", false, "string", "", &params.Name)
-		read.readQuery("state", false, "array", "", &params.State)
-		read.readQuery("tag", false, "array", "", &params.Tag)
-		read.readQuery("limit", false, "integer", "", &params.Limit)
-		read.readQuery("pageToken", false, "string", "", &params.PageToken)
-		if read.err != nil {
-			refuse(w, r, read.err)
-			return
-		}
-		handler.ListAddresses(w, r, params)
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/addresses", handler.ReserveAddress).Methods(http.MethodPost)
-	router.HandleFunc("/v1/addresses/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.ReleaseAddress(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodDelete)
-	router.HandleFunc("/v1/addresses/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetAddress(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/addresses/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateAddress(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/addresses/{id}/attach", func(w http.ResponseWriter, r *http.Request) {
 		handler.AttachAddress(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)

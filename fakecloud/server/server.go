@@ -121,6 +121,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	registerHandlers(router, s, s.answerBadParameter)
+	serveKind(s, router, "addresses", s.cloud.Addresses)
 	serveKind(s, router, "firewalls", s.cloud.Firewalls)
 	serveKind(s, router, "networks", s.cloud.Networks)
 	serveKind(s, router, "routes", s.cloud.Routes)

@@ -76,6 +76,7 @@ func TestUpgradeRenamesStoredFields(t *testing.T) {
 			`{"network":"n-1","destination":"10.9.0.0/24","instance":"i-1"}`,
 			`{"networkId":"n-1","destination":"10.9.0.0/24","instanceId":"i-1"}`,
 		},
+		"address": {`{"ip":"127.30.64.7","holder":{"kind":"","id":""}}`, `{"ip":"127.30.64.7"}`},
 		"firewall": {
 			`{"instances":["i-1"],"rules":[{"protocol":"tcp","firstPort":1,"lastPort":2}]}`,
 			`{"instanceIds":["i-1"],"rules":[{"protocol":"tcp","firstPort":1,"lastPort":2}]}`,

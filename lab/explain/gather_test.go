@@ -53,7 +53,7 @@ func (c *fakeCloud) ListInstances(ctx context.Context, _ client.InstanceFilter) 
 }
 
 func (c *fakeCloud) ListAddresses(ctx context.Context, _ client.AddressFilter) ([]api.ReservedAddress, error) {
-	return []api.ReservedAddress{{ID: "a-1", IP: "127.30.64.1"}}, c.call(ctx, "addresses")
+	return []api.ReservedAddress{{Metadata: api.Metadata{ID: "a-1"}, IP: "127.30.64.1"}}, c.call(ctx, "addresses")
 }
 
 func (c *fakeCloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error) {

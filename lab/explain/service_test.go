@@ -82,7 +82,7 @@ func theAPIServers(f *ServiceFacts) {
 func (f *ServiceFacts) attach(instance string, state api.InstanceState) {
 	f.Balancer, f.Health = nil, nil
 	f.Address = &api.ReservedAddress{
-		ID: "a-1", Name: "lab-default-web", IP: "127.30.64.1",
+		Metadata: api.Metadata{ID: "a-1", Name: "lab-default-web"}, IP: "127.30.64.1",
 		Holder: &api.AddressHolder{Kind: api.HolderInstance, ID: instance},
 	}
 	for i := range f.Instances {

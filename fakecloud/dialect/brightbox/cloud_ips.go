@@ -6,7 +6,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
@@ -25,38 +24,32 @@ type cloudIP struct {
 }
 
 // toCloudIP makes a cloud IP of an address, without what it is mapped to.
-func toCloudIP(r *dialect.Request, a cloud.ReservedAddress) cloudIP {
-	byNumber, byDots := dns.NamesOf(a.IP)
+func toCloudIP(r *dialect.Request, a api.ReservedAddress) cloudIP {
+	ip, _ := netip.ParseAddr(a.IP)
+	byNumber, byDots := dns.NamesOf(ip)
 	out := cloudIP{
 		resource: cloudIPKind.newResource(r, a.Serial, a.Tags[dialect.TagName]),
-		PublicIP: a.IP.String(), PublicIPv4: a.IP.String(), PublicIPv6: identity.IPv6Of(a.IP.String()),
+		PublicIP: a.IP, PublicIPv4: a.IP, PublicIPv6: identity.IPv6Of(a.IP),
 		FQDN: byNumber, ReverseDNS: byDots, Mode: "nat",
 	}
 	out.Status = "unmapped"
-	if a.Holder.ID != "" {
+	if a.Holder != nil {
 		out.Status = "mapped"
 	}
 	return out
 }
 
 // showCloudIP gives the cloud IP of what a native call answered.
-func showCloudIP(ctx context.Context, r *dialect.Request, native *api.ReservedAddress) (out cloudIP, err error) {
-	a := cloud.ReservedAddress{Metadata: cloud.Metadata{Metadata: api.Metadata{Serial: native.Serial, Tags: native.Tags}}}
-	if native.Holder != nil {
-		a.Holder = cloud.AddressHolder{Kind: cloud.Resource(native.Holder.Kind), ID: native.Holder.ID}
-	}
-	if a.IP, err = netip.ParseAddr(native.IP); err != nil {
-		return out, err
-	}
-	out = toCloudIP(r, a)
-	switch a.Holder.Kind {
-	case cloud.LoadBalancerResource:
+func showCloudIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) (out cloudIP, err error) {
+	out = toCloudIP(r, *a)
+	switch api.ValueOf(a.Holder).Kind {
+	case api.HolderLoadBalancer:
 		lb, err := r.Cloud.GetLoadBalancer(ctx, r.Project, a.Holder.ID)
 		mapped := loadBalancerKind.newResource(r, lb.Serial, dialect.NameOf(lb.Name, lb.Tags))
 		mapped.CreatedAt, mapped.Status = &lb.CreatedAt, balancerStatuses[api.LoadBalancerState(lb.State)]
 		out.LoadBalancer = &mapped
 		return out, err
-	case cloud.InstanceResource:
+	case api.HolderInstance:
 		in, err := r.Cloud.GetInstance(ctx, r.Project, a.Holder.ID)
 		out.Server = new(referToServer(r, in.Serial, in.Name, api.InstanceState(in.State)))
 		return out, err
@@ -115,9 +108,9 @@ func deleteCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (any, er
 	if err != nil {
 		return nil, err
 	}
-	a, err := r.Cloud.GetAddress(ctx, r.Project, id)
+	a, err := r.Cloud.Addresses.Get(ctx, r.Project, id)
 	if err != nil {
 		return nil, err
 	}
-	return toCloudIP(r, a), r.ReleaseAddress(ctx, id)
+	return toCloudIP(r, a.ReservedAddress), r.ReleaseAddress(ctx, id)
 }

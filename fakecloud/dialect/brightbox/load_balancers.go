@@ -141,8 +141,8 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 		return cmp.Compare(slices.Index(rec.Nodes, a.ID), slices.Index(rec.Nodes, b.ID))
 	})
 	for _, a := range addresses {
-		if a.Holder.ID == lb.ID {
-			out.CloudIPs = append(out.CloudIPs, toCloudIP(r, a))
+		if api.ValueOf(a.Holder).ID == lb.ID {
+			out.CloudIPs = append(out.CloudIPs, toCloudIP(r, a.ReservedAddress))
 		}
 	}
 	return out, err

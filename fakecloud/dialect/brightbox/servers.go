@@ -103,8 +103,8 @@ func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, error)
 		}
 	}
 	for _, a := range addresses {
-		if a.Holder.ID == in.ID {
-			s.CloudIPs = append(s.CloudIPs, toCloudIP(r, a))
+		if api.ValueOf(a.Holder).ID == in.ID {
+			s.CloudIPs = append(s.CloudIPs, toCloudIP(r, a.ReservedAddress))
 		}
 	}
 	return s, nil

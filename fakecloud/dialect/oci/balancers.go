@@ -852,7 +852,7 @@ func (b *balancer) ipAddresses(ctx context.Context, r *dialect.Request) ([]ipAdd
 	if b.Scheme == api.SchemePublic || b.PrivateAddress == nil {
 		public := ipAddress{IPAddress: b.Address, IsPublic: b.Scheme == api.SchemePublic, IPVersion: ipv4}
 		if b.AddressID != nil {
-			held, err := r.Cloud.GetAddress(ctx, r.Project, *b.AddressID)
+			held, err := r.Cloud.Addresses.Get(ctx, r.Project, *b.AddressID)
 			if err != nil {
 				return nil, err
 			}

@@ -104,7 +104,7 @@ func listExternalIPs(ctx context.Context, r *dialect.Request, _ struct{}) (any, 
 	}
 	page := oxide.ExternalIpResultsPage{Items: []oxide.ExternalIp{}}
 	for _, a := range in.Addresses {
-		at := slices.IndexFunc(reserved, func(has cloud.ReservedAddress) bool { return has.IP.String() == a.IP })
+		at := slices.IndexFunc(reserved, func(has cloud.ReservedAddress) bool { return has.IP == a.IP })
 		if a.Type != api.AddressExternal || at < 0 {
 			continue
 		}

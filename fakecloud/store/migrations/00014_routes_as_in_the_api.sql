@@ -1,4 +1,4 @@
--- Routes and firewalls are stored as the API shows them, in the API's own types.
+-- Routes, firewalls and addresses are stored as the API shows them, in the API's own types.
 
 -- +goose Up
 -- +goose StatementBegin
@@ -21,6 +21,19 @@ UPDATE idempotency_keys SET result = json_remove(json_set(
     '$.rules', json(coalesce(json_extract(result, '$.rules'), '[]'))), '$.instances')
 WHERE json_type(result, '$.rules') IS NOT NULL;
 
+UPDATE resources SET document = json_remove(document, '$.holder')
+WHERE kind = 'address' AND json_extract(document, '$.holder.id') = '';
+UPDATE events SET body = json_remove(body, '$.holder')
+WHERE resource = 'address' AND json_extract(body, '$.holder.id') = '';
+UPDATE idempotency_keys SET result = json_remove(result, '$.holder') WHERE json_extract(result, '$.holder.id') = '';
+
+DROP VIEW addresses;
+CREATE VIEW addresses AS SELECT
+    id, project_id, name, json_extract(document, '$.region') AS region, json_extract(document, '$.ip') AS ip,
+    state, coalesce(json_extract(document, '$.holder.kind'), '') AS holder_kind,
+    coalesce(json_extract(document, '$.holder.id'), '') AS holder_id, json_extract(document, '$.tags') AS tags, version,
+    json_extract(document, '$.createdAt') AS created_at, json_extract(document, '$.updatedAt') AS updated_at, document
+FROM resources WHERE kind = 'address';
 DROP VIEW routes;
 CREATE VIEW routes AS SELECT
     id, project_id, name, json_extract(document, '$.networkId') AS network_id,

@@ -174,8 +174,8 @@ CREATE VIEW load_balancers AS SELECT
 FROM resources WHERE kind = 'load-balancer';
 CREATE VIEW addresses AS SELECT
     id, project_id, name, json_extract(document, '$.region') AS region, json_extract(document, '$.ip') AS ip,
-    state, json_extract(document, '$.holder.kind') AS holder_kind,
-    json_extract(document, '$.holder.id') AS holder_id, json_extract(document, '$.tags') AS tags, version,
+    state, coalesce(json_extract(document, '$.holder.kind'), '') AS holder_kind,
+    coalesce(json_extract(document, '$.holder.id'), '') AS holder_id, json_extract(document, '$.tags') AS tags, version,
     json_extract(document, '$.createdAt') AS created_at, json_extract(document, '$.updatedAt') AS updated_at, document
 FROM resources WHERE kind = 'address';
 CREATE VIEW routes AS SELECT
