@@ -336,7 +336,7 @@ func (x *exercise) createWork(t *testing.T) {
 	// Services even if it has missed that a balancer was lost (see deleteBalancer).
 	_, err = cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: x.nameOf("orphan"), Listeners: api.Listeners{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30000}},
-		Tags: &api.Tags{
+		Tags: api.Tags{
 			contract.TagCluster: x.bed.Name, contract.TagService: "default/" + x.nameOf("orphan"),
 			contract.TagServiceUID: x.nameOf("orphan"),
 		},

@@ -66,7 +66,7 @@ type Values struct {
 	Scheme    api.LoadBalancerScheme
 	Algorithm api.LoadBalancerAlgorithm
 	// IdleTimeout and Drain are in seconds.
-	IdleTimeout, Drain int
+	IdleTimeout, Drain api.Seconds
 	ConnectionLimit    PerPort[int]
 	ProxyProtocol      PerPort[api.ProxyProtocol]
 	HealthCheck        api.HealthCheck

@@ -33,7 +33,7 @@ func TestParse(t *testing.T) {
 		Prefix + HealthCheckHealthyThreshold: "1", Prefix + HealthCheckUnhealthyThreshold: "10",
 	})
 	require.NoError(t, err)
-	assert.Equal(t, 90, v.IdleTimeout)
+	assert.EqualValues(t, 90, v.IdleTimeout)
 	assert.Equal(t, api.Tags{"a": "b", "c": "d=e", "f": ""}, v.Tags)
 	assert.Equal(t, api.HealthCheck{
 		Protocol: "http", Port: 10256, Path: "/live?full=1", ExpectedCodes: "204,300-399",

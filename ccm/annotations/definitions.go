@@ -186,9 +186,9 @@ func parseNumber(to *int, s string, least, most int) bool {
 	return err == nil && n >= least && n <= most
 }
 
-func parseSeconds(to *int, s string, least, most time.Duration) bool {
+func parseSeconds(to *api.Seconds, s string, least, most time.Duration) bool {
 	d, err := time.ParseDuration(s)
-	*to = int(d / time.Second)
+	*to = api.Seconds(d / time.Second)
 	return err == nil && d%time.Second == 0 && d >= least && d <= most
 }
 

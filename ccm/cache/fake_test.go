@@ -186,7 +186,7 @@ func instance(id string, version int64, state api.InstanceState) api.Instance {
 
 func balancer(id, service string, version int64) api.LoadBalancer {
 	tags := api.Tags{"cluster": "lab", serviceTag: service}
-	return api.LoadBalancer{ID: id, Version: version, State: api.LoadBalancerActive, Tags: tags}
+	return api.LoadBalancer{Metadata: api.Metadata{ID: id, Version: version, Tags: tags}, State: api.LoadBalancerActive}
 }
 
 func route(id string, version int64) api.Route {

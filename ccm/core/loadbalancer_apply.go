@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -30,7 +29,7 @@ func (l *loadBalancers) planAndApply(
 	var ipv6Refusal error
 	for {
 		lb, err := l.applyStep(ctx, have, want)
-		ended := endedTargets(err, ptr.Deref(want.Targets, nil))
+		ended := endedTargets(err, want.Targets)
 		switch {
 		case err == nil:
 			if ipv6Refusal != nil {
@@ -44,9 +43,9 @@ func (l *loadBalancers) planAndApply(
 			// Their Nodes go too, but later; the other targets must not wait. However many the cloud names at a time, each
 			// round leaves fewer.
 			klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(want.svc), "instances", ended)
-			want.Targets = new(slices.DeleteFunc(slices.Clone(*want.Targets), func(t api.Target) bool {
+			want.Targets = slices.DeleteFunc(slices.Clone(want.Targets), func(t api.Target) bool {
 				return slices.Contains(ended, t.InstanceID)
-			}))
+			})
 		default:
 			return nil, l.explainRefusal(ctx, want, err)
 		}

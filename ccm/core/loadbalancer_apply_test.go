@@ -23,9 +23,9 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 	f := newFakeBalancers()
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		switch {
-		case len(*lb.IPFamilies) > 1:
+		case len(lb.IPFamilies) > 1:
 			return nil, refuses(api.InvalidRequest, "ipFamilies")
-		case len(*lb.Targets) > 1:
+		case len(lb.Targets) > 1:
 			return nil, refuses(api.UnknownInstance, "targets.0.instanceId")
 		}
 		return built(t, api.LoadBalancerActive), nil

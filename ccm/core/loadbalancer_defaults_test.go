@@ -72,7 +72,7 @@ type balancerAndStatus struct {
 // any more: clients know it.
 func withoutIdentity(lb api.LoadBalancer, status *corev1.LoadBalancerStatus) balancerAndStatus {
 	lb.ID, lb.Serial, lb.Version, lb.CreatedAt, lb.UpdatedAt = "", 0, 0, time.Time{}, time.Time{}
-	lb.Address, lb.AddressID, lb.StateReason = "", nil, nil // The reason names the address.
+	lb.Address, lb.AddressID, lb.StateReason = "", "", "" // The reason names the address.
 	for i := range status.Ingress {
 		status.Ingress[i].IP = ""
 	}

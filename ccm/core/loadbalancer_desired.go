@@ -67,8 +67,8 @@ func (a addressChoice) isHeldBy(lb *api.LoadBalancer) bool {
 	case a.ip != "":
 		return a.ip == lb.Address
 	case a.nameOrID != "":
-		return lb.AddressID != nil && (lb.Tags[contract.TagServiceAddress] == a.nameOrID ||
-			*lb.AddressID == a.nameOrID || *lb.AddressID == a.id)
+		return lb.AddressID != "" && (lb.Tags[contract.TagServiceAddress] == a.nameOrID ||
+			lb.AddressID == a.nameOrID || lb.AddressID == a.id)
 	}
 	return true
 }
@@ -136,7 +136,7 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	check, checkErr := healthCheckOf(svc, asked)
 	spec := balancerSpec{svc: svc, asked: asked, targetsOnly: true}
 	if asked.ErrorOf(annotations.NodeSelector) == nil {
-		spec.Targets = new(targetsOf(nodes, asked.NodeSelector))
+		spec.Targets = targetsOf(nodes, asked.NodeSelector)
 	}
 	err := errors.Join(validateService(svc, kind, ipv6), annotationsErr, validatePortAnnotations(asked, listeners),
 		addressErr, rangesErr, checkErr)
@@ -147,17 +147,17 @@ func newBalancerSpec(cluster *Cluster, svc *corev1.Service, nodes []*corev1.Node
 	spec.keepsNoHealthCheck = !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked)
 	spec.LoadBalancerCreate = api.LoadBalancerCreate{
 		Name:                  balancerName(svc),
-		Kind:                  &kind,
-		Scheme:                new(cmp.Or(asked.Scheme, api.SchemePublic)),
-		Algorithm:             new(cmp.Or(asked.Algorithm, algorithm)),
+		Kind:                  kind,
+		Scheme:                cmp.Or(asked.Scheme, api.SchemePublic),
+		Algorithm:             cmp.Or(asked.Algorithm, algorithm),
 		Listeners:             listeners,
 		Targets:               spec.Targets,
-		SourceRanges:          &ranges,
-		ClientAffinitySeconds: new(affinityOf(svc)),
-		IdleTimeoutSeconds:    &asked.IdleTimeout,
-		DrainSeconds:          &asked.Drain,
+		SourceRanges:          ranges,
+		ClientAffinitySeconds: affinityOf(svc),
+		IdleTimeoutSeconds:    asked.IdleTimeout,
+		DrainSeconds:          asked.Drain,
 		HealthCheck:           &check,
-		Tags:                  new(tagsOf(cluster, svc, asked, check)),
+		Tags:                  tagsOf(cluster, svc, asked, check),
 	}
 	if asked.OnDelete != "" {
 		spec.DeletionProtection = new(asked.OnDelete == annotations.Refuse)
@@ -305,9 +305,9 @@ func affinityOf(svc *corev1.Service) api.ClientAffinitySeconds {
 		return 0
 	}
 	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		return int(*c.ClientIP.TimeoutSeconds)
+		return api.Seconds(*c.ClientIP.TimeoutSeconds)
 	}
-	return int(corev1.DefaultClientIPServiceAffinitySeconds)
+	return api.Seconds(corev1.DefaultClientIPServiceAffinitySeconds)
 }
 
 // kube-proxy's health, as upstream has it by default (k8s.io/kubernetes/pkg/cluster/ports). It says
@@ -367,7 +367,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	check.UnhealthyThreshold = cmp.Or(check.UnhealthyThreshold, 2)
 	if check.TimeoutSeconds > check.IntervalSeconds {
 		err = errors.Join(err, asked.Error(annotations.HealthCheckTimeout,
-			"the interval is %d s: want at most that", check.IntervalSeconds))
+			"the interval is %v s: want at most that", check.IntervalSeconds))
 	}
 	return check, err
 }

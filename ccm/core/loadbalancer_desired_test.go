@@ -17,7 +17,7 @@ import (
 var askKubeProxy = healthCheck("http", 10256, "/healthz", 5, 2, 1, 2)
 
 func healthCheck(
-	protocol api.HealthCheckProtocol, port int, path string, interval, timeout, healthy, unhealthy int,
+	protocol api.HealthCheckProtocol, port int, path string, interval, timeout api.Seconds, healthy, unhealthy int,
 ) api.HealthCheck {
 	return api.HealthCheck{
 		Protocol: protocol, Port: port, Path: path, IntervalSeconds: interval, TimeoutSeconds: timeout,
@@ -52,11 +52,11 @@ func TestDesiredLoadBalancer(t *testing.T) {
 	tcp := corev1.ServicePort{Port: 53, NodePort: 30054}
 	dual := func() *corev1.Service { return serviceWithFamilies("RequireDualStack", "IPv4", "IPv6") }
 	ranges := func(want ...string) func(*api.LoadBalancerCreate) {
-		return func(lb *api.LoadBalancerCreate) { lb.SourceRanges = new(want) }
+		return func(lb *api.LoadBalancerCreate) { lb.SourceRanges = want }
 	}
 	check := func(want api.HealthCheck) func(*api.LoadBalancerCreate) {
 		return func(lb *api.LoadBalancerCreate) {
-			lb.HealthCheck, (*lb.Tags)[contract.TagHealthCheck] = &want, string(want.Protocol)
+			lb.HealthCheck, (lb.Tags)[contract.TagHealthCheck] = &want, string(want.Protocol)
 		}
 	}
 	withCodes := healthCheck("http", 10257, "/healthz", 1, 1, 3, 2)
@@ -79,7 +79,7 @@ func TestDesiredLoadBalancer(t *testing.T) {
 			withPorts(serviceWithAnnotations(annotations.Kind, "network", annotations.HealthCheck, "tcp"),
 				corev1.ServicePort{Port: 8080}, corev1.ServicePort{Port: 8081, NodePort: 30081}),
 			func(lb *api.LoadBalancerCreate) {
-				lb.Kind, lb.Algorithm = new(api.KindNetwork), new(api.AlgorithmFlowHash)
+				lb.Kind, lb.Algorithm = api.KindNetwork, api.AlgorithmFlowHash
 				lb.Listeners = api.Listeners{
 					{Protocol: "tcp", Port: 8080, TargetPort: 8080}, {Protocol: "tcp", Port: 8081, TargetPort: 8081},
 				}
@@ -100,21 +100,21 @@ func TestDesiredLoadBalancer(t *testing.T) {
 			withAffinity(service(), &corev1.SessionAffinityConfig{
 				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(60))},
 			}),
-			func(lb *api.LoadBalancerCreate) { lb.ClientAffinitySeconds = new(60) },
+			func(lb *api.LoadBalancerCreate) { lb.ClientAffinitySeconds = 60 },
 		},
 		"affinity without a timeout": {
 			withAffinity(service(), nil),
-			func(lb *api.LoadBalancerCreate) { lb.ClientAffinitySeconds = new(10800) },
+			func(lb *api.LoadBalancerCreate) { lb.ClientAffinitySeconds = 10800 },
 		},
 		"tags": {serviceWithAnnotations(annotations.Tags, "team=blue"), func(lb *api.LoadBalancerCreate) {
-			(*lb.Tags)["team"], (*lb.Tags)[contract.TagServiceTags] = "blue", "team"
+			(lb.Tags)["team"], (lb.Tags)[contract.TagServiceTags] = "blue", "team"
 		}},
 		"an address by its name": {serviceWithAnnotations(annotations.Address, "web"), func(lb *api.LoadBalancerCreate) {
-			(*lb.Tags)[contract.TagServiceAddress] = "web"
+			(lb.Tags)[contract.TagServiceAddress] = "web"
 		}},
 		"Nodes that it does not select": {
 			serviceWithAnnotations(annotations.NodeSelector, "pool=web"),
-			func(lb *api.LoadBalancerCreate) { lb.Targets = &api.Targets{} },
+			func(lb *api.LoadBalancerCreate) { lb.Targets = api.Targets{} },
 		},
 		"the health of another kube-proxy": {serviceWithAnnotations(
 			annotations.HealthCheckPort, "10257", annotations.HealthCheckCodes, "200,503",
@@ -132,16 +132,16 @@ func TestDesiredLoadBalancer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := api.LoadBalancerCreate{
-				Name: "web-01234567", Kind: new(api.KindProxy), Scheme: new(api.SchemePublic),
-				Algorithm: new(api.AlgorithmRoundRobin),
+				Name: "web-01234567", Kind: api.KindProxy, Scheme: api.SchemePublic,
+				Algorithm: api.AlgorithmRoundRobin,
 				Listeners: api.Listeners{
 					{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443},
 				},
-				Targets:               &api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}},
-				SourceRanges:          &api.SourceRanges{},
-				ClientAffinitySeconds: new(0), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
+				Targets:               api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}},
+				SourceRanges:          api.SourceRanges{},
+				ClientAffinitySeconds: 0, IdleTimeoutSeconds: 0, DrainSeconds: 0,
 				HealthCheck: &askKubeProxy,
-				Tags: &api.Tags{
+				Tags: api.Tags{
 					contract.TagCluster: clusterName, contract.TagClusterUID: "k-1", contract.TagService: "default/web",
 					contract.TagServiceUID: "01234567-89ab", contract.TagHealthCheck: "http",
 				},
@@ -180,12 +180,12 @@ func TestDefaultAnnotations(t *testing.T) {
 		spec, err := l.desiredSpec(svc, nil)
 		require.NoError(t, err, want)
 		assert.Equal(t, want, spec.HealthCheck.Protocol)
-		assert.Equal(t, 30, *spec.DrainSeconds, want)
+		assert.EqualValues(t, 30, spec.DrainSeconds, want)
 		assert.Equal(t, before, svc, want)
 	}
 	invalid := withLocalPolicy(serviceWithAnnotations(annotations.Scheme, "x"))
 	spec, err := l.desiredSpec(invalid, nodes("fakecloud://i-1"))
 	require.ErrorContains(t, err, `scheme is "x"`)
 	assert.NotContains(t, err.Error(), annotations.HealthCheck)
-	assert.Empty(t, *spec.Targets)
+	assert.Empty(t, spec.Targets)
 }

@@ -80,8 +80,8 @@ func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.Lo
 	want, err := newBalancerSpec(testCluster(""), service(), nodes(targets...))
 	require.NoError(t, err)
 	return &api.LoadBalancer{
-		ID: "lb-1", Name: want.Name, Address: "127.30.64.1", State: state,
-		Listeners: want.Listeners, Targets: *want.Targets, Tags: *want.Tags, SourceRanges: *want.SourceRanges,
+		Metadata: api.Metadata{ID: "lb-1", Name: want.Name, Tags: want.Tags}, Address: "127.30.64.1", State: state,
+		Listeners: want.Listeners, Targets: want.Targets, SourceRanges: want.SourceRanges,
 		HealthCheck: want.HealthCheck,
 	}
 }

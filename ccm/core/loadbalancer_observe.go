@@ -126,7 +126,7 @@ func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalanc
 			"address %s (%s) is in use by %s %s: choose another, or free it",
 			found.Name, found.IP, found.Holder.Kind, found.Holder.ID)
 	}
-	if found.Holder != nil && have.AddressID == nil && !slices.Contains(have.AttachedAddresses, found.IP) {
+	if found.Holder != nil && have.AddressID == "" && !slices.Contains(have.AttachedAddresses, found.IP) {
 		return fmt.Errorf("the answer is not used: load balancer %s holds address %s (%s) and lacks addressId",
 			have.ID, found.Name, found.IP)
 	}

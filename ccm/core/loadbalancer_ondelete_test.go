@@ -91,7 +91,7 @@ func TestReplaceProtected(t *testing.T) {
 	for name, tagged := range map[string]annotations.OnDeletion{"by its Service": annotations.Refuse, "by a person": ""} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
-			have.AddressID, have.DeletionProtection, have.Tags[contract.TagOnDelete] = new("a-1"), true, string(tagged)
+			have.AddressID, have.DeletionProtection, have.Tags[contract.TagOnDelete] = "a-1", true, string(tagged)
 			cloud := newFakeBalancers(*have)
 			cloud.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 				have.DeletionProtection = *u.DeletionProtection

@@ -100,7 +100,7 @@ func TestReservedAddressThatWasRenamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
-			have.AddressID = new("a-1")
+			have.AddressID = "a-1"
 			if tc.called != "" {
 				have.Tags[contract.TagServiceAddress] = tc.called
 			}

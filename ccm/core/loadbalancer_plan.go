@@ -48,7 +48,7 @@ func planStep(have *api.LoadBalancer, want balancerSpec) *step {
 // cloud tells whether it has IPv6 only when a balancer is created. A replacement might fail, and would
 // cost the Service its address.
 func checkFamilies(have *api.LoadBalancer, want balancerSpec) error {
-	if have == nil || want.ipv6 != ipv6Required || have.IPv6Address != nil {
+	if have == nil || want.ipv6 != ipv6Required || have.IPv6Address != "" {
 		return nil
 	}
 	return newReasonError(contract.ReasonInvalidService,
@@ -63,7 +63,7 @@ func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 	if !want.address.isHeldBy(have) {
 		why = append(why, fmt.Sprintf("address %s to %s", have.Address, want.address))
 	}
-	if *want.Scheme == api.SchemeInternal && have.AddressID != nil {
+	if want.Scheme == api.SchemeInternal && have.AddressID != "" {
 		why = append(why, fmt.Sprintf("address %s is reserved, which an internal load balancer cannot use", have.Address))
 	}
 	return why
@@ -81,20 +81,20 @@ type step struct {
 // that was deleted since. A second balancer is prevented by the name, which contains the start of the Service's UID.
 func planCreate(want balancerSpec) *step {
 	lb := want.LoadBalancerCreate
-	lb.IPFamilies = &api.IPFamilies{api.IPv4} // Each balancer has an IPv4 address.
+	lb.IPFamilies = api.IPFamilies{api.IPv4} // Each balancer has an IPv4 address.
 	if want.ipv6 != ipv6NotWanted {
-		lb.IPFamilies = &api.IPFamilies{api.IPv4, api.IPv6}
+		lb.IPFamilies = api.IPFamilies{api.IPv4, api.IPv6}
 	}
-	if *want.Kind == api.KindProxy {
-		lb.Kind = nil // Releases of the cloud without kinds have proxies.
+	if want.Kind == api.KindProxy {
+		lb.Kind = "" // Releases of the cloud without kinds have proxies.
 	}
 	text := fmt.Sprintf("create load balancer %s with listeners %s and %d targets",
-		lb.Name, listenerList(lb.Listeners), len(*lb.Targets))
+		lb.Name, listenerList(lb.Listeners), len(lb.Targets))
 	if want.address != (addressChoice{}) {
 		text += " at address " + want.address.String()
 	}
 	if want.address.id != "" {
-		lb.AddressID = &want.address.id
+		lb.AddressID = want.address.id
 	}
 	return &step{text: text, apply: func(ctx context.Context, cloud Cloud) (*api.LoadBalancer, error) {
 		return cloud.CreateLoadBalancer(ctx, lb)
@@ -125,9 +125,9 @@ func (u *update) addChange(format string, args ...any) {
 func (u *update) compareTargets(have *api.LoadBalancer, want balancerSpec) {
 	targets := slices.Clone(have.Targets)
 	sortTargets(targets)
-	if want.Targets != nil && !slices.Equal(targets, *want.Targets) {
-		u.request.Targets = want.Targets
-		u.addChange("targets %d to %d", len(targets), len(*want.Targets))
+	if want.Targets != nil && !slices.Equal(targets, want.Targets) {
+		u.request.Targets = &want.Targets
+		u.addChange("targets %d to %d", len(targets), len(want.Targets))
 	}
 }
 
@@ -139,9 +139,9 @@ func (u *update) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 		u.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.Listeners))
 	}
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
-	if !slices.Equal(ranges, *want.SourceRanges) {
-		u.request.SourceRanges = want.SourceRanges
-		u.addChange("source ranges %s to %s", shortList(ranges), shortList(*want.SourceRanges))
+	if !slices.Equal(ranges, want.SourceRanges) {
+		u.request.SourceRanges = &want.SourceRanges
+		u.addChange("source ranges %s to %s", shortList(ranges), shortList(want.SourceRanges))
 	}
 	check := api.HealthCheck{Protocol: api.HealthCheckNone}
 	if have.HealthCheck != nil {
@@ -161,10 +161,10 @@ func keepsNoHealthCheck(have *api.LoadBalancer, want balancerSpec) bool {
 }
 
 // compareOption adds a change if the balancer does not have what is wanted. format takes both.
-func compareOption[T comparable](u *update, format string, have T, want *T, request **T) {
-	if have != *want {
-		*request = want
-		u.addChange(format, have, *want)
+func compareOption[T comparable](u *update, format string, have, want T, request **T) {
+	if have != want {
+		*request = &want
+		u.addChange(format, have, want)
 	}
 }
 
@@ -173,16 +173,16 @@ func (u *update) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 	compareOption(u, "scheme %s to %s", cmp.Or(have.Scheme, api.SchemePublic), want.Scheme, &u.request.Scheme)
 	compareOption(u, "algorithm %s to %s",
 		cmp.Or(have.Algorithm, api.AlgorithmRoundRobin), want.Algorithm, &u.request.Algorithm)
-	compareOption(u, "client affinity %d s to %d s",
+	compareOption(u, "client affinity %v s to %v s",
 		have.ClientAffinitySeconds, want.ClientAffinitySeconds, &u.request.ClientAffinitySeconds)
-	compareOption(u, "idle timeout %d s to %d s",
+	compareOption(u, "idle timeout %v s to %v s",
 		have.IdleTimeoutSeconds, want.IdleTimeoutSeconds, &u.request.IdleTimeoutSeconds)
-	compareOption(u, "drain %d s to %d s", have.DrainSeconds, want.DrainSeconds, &u.request.DrainSeconds)
+	compareOption(u, "drain %v s to %v s", have.DrainSeconds, want.DrainSeconds, &u.request.DrainSeconds)
 	if wanted := wantedProtection(have, want); wanted != nil && have.DeletionProtection != *wanted {
 		u.request.DeletionProtection = wanted
 		u.addChange("deletion protection to %t", *wanted)
 	}
-	tags := maps.Clone(*want.Tags)
+	tags := maps.Clone(want.Tags)
 	if keepsNoHealthCheck(have, want) {
 		delete(tags, contract.TagHealthCheck)
 	}
@@ -242,7 +242,7 @@ func healthCheckString(c api.HealthCheck) string {
 	if c.Protocol == api.HealthCheckNone {
 		return "none"
 	}
-	text := fmt.Sprintf("%s:%d%s every %d s within %d s, up after %d, down after %d",
+	text := fmt.Sprintf("%s:%d%s every %v s within %v s, up after %d, down after %d",
 		c.Protocol, c.Port, annotations.Shorten(c.Path),
 		c.IntervalSeconds, c.TimeoutSeconds, c.HealthyThreshold, c.UnhealthyThreshold)
 	if c.ExpectedCodes != "" {

@@ -31,8 +31,8 @@ func TestPlanStep(t *testing.T) {
 			}
 		}
 	}
-	isReserved := func(lb *api.LoadBalancer) { lb.AddressID = new("a-1") }
-	hasIPv6 := func(lb *api.LoadBalancer) { lb.IPv6Address = new("fd00:30::1") }
+	isReserved := func(lb *api.LoadBalancer) { lb.AddressID = "a-1" }
+	hasIPv6 := func(lb *api.LoadBalancer) { lb.IPv6Address = "fd00:30::1" }
 	annotated := serviceWithAnnotations
 	for name, tc := range map[string]struct {
 		svc     *corev1.Service
@@ -135,7 +135,7 @@ func TestReplaceForReservedAddress(t *testing.T) {
 	assert.Equal(t, []string{contract.ReasonLoadBalancerReplaced}, noticed())
 
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-		assert.Equal(t, free.ID, *lb.AddressID)
+		assert.Equal(t, free.ID, lb.AddressID)
 		return built(t, api.LoadBalancerProvisioning), nil
 	}
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Address, "web"), nil)

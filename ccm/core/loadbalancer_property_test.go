@@ -182,7 +182,7 @@ func checkOutcome(
 			require.Equal(t, svc.Annotations[annotations.Prefix+annotations.Hostname], in.Hostname)
 			continue
 		}
-		v6 := lb.IPv6Address != nil && in.IP == *lb.IPv6Address
+		v6 := lb.IPv6Address != "" && in.IP == lb.IPv6Address
 		require.True(t, v6 || in.IP == lb.Address)
 		if len(svc.Spec.IPFamilies) == 1 {
 			require.Equal(t, svc.Spec.IPFamilies[0] == corev1.IPv6Protocol, v6, "only what is asked for is published")

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -44,14 +43,14 @@ func checkActive(lb *api.LoadBalancer) error {
 }
 
 // stateReason is the cloud's reason for the state of a resource.
-func stateReason(given *string) string {
-	return cmp.Or(ptr.Deref(given, ""), "the cloud gives no reason")
+func stateReason(given string) string {
+	return cmp.Or(given, "the cloud gives no reason")
 }
 
 // notifyOfActive tells why an active balancer refuses clients, and that a balancer has no target although there are
 // Nodes, none of which waits to be initialized.
 func notifyOfActive(ctx context.Context, nodes []*corev1.Node, lb *api.LoadBalancer) {
-	if why := ptr.Deref(lb.StateReason, ""); lb.State == api.LoadBalancerActive && why != "" {
+	if why := lb.StateReason; lb.State == api.LoadBalancerActive && why != "" {
 		notify(ctx, contract.ReasonLoadBalancerDegraded, "Load balancer %s (%s) is active but refuses clients: %s",
 			lb.Name, lb.ID, why)
 	}
@@ -69,7 +68,7 @@ func statusOf(want balancerSpec, lb *api.LoadBalancer) *corev1.LoadBalancerStatu
 		return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: hostname}}}
 	}
 	addresses := map[corev1.IPFamily]string{
-		corev1.IPv4Protocol: lb.Address, corev1.IPv6Protocol: ptr.Deref(lb.IPv6Address, ""),
+		corev1.IPv4Protocol: lb.Address, corev1.IPv6Protocol: lb.IPv6Address,
 	}
 	families := want.svc.Spec.IPFamilies
 	if len(families) == 0 {

@@ -23,7 +23,7 @@ func TestFailures(t *testing.T) {
 	}
 	inState := func(state api.LoadBalancerState, reason string, code api.StateReasonCode) func(*fakeAPI) {
 		lb := built(t, state)
-		lb.StateReason, lb.StateReasonCode = &reason, code
+		lb.StateReason, lb.StateReasonCode = reason, code
 		return lists(*lb)
 	}
 	refusesCreate := func(err error, named ...api.LoadBalancer) func(*fakeAPI) {
@@ -146,7 +146,7 @@ func TestNoticesOfAnActiveBalancer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lb := built(t, api.LoadBalancerActive)
 			if tc.stateReason != "" {
-				lb.StateReason = &tc.stateReason
+				lb.StateReason = tc.stateReason
 			}
 			var told []Notice
 			ctx, l := collectNotices(t.Context(), &told), newFakeBalancers(*lb).loadBalancers()
@@ -204,7 +204,7 @@ func TestServiceStatus(t *testing.T) {
 		},
 	} {
 		asked, _ := annotations.Parse(tc.svc.Annotations)
-		lb := &api.LoadBalancer{Address: v4, IPv6Address: &v6, Kind: asked.Kind}
+		lb := &api.LoadBalancer{Address: v4, IPv6Address: v6, Kind: asked.Kind}
 		assert.Equal(t, tc.want, statusOf(balancerSpec{svc: tc.svc, asked: asked}, lb).Ingress, name)
 	}
 }

@@ -209,7 +209,7 @@ func TestOneQuestionForAllWorkers(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	ours := api.Event{Instance: &api.Instance{Project: "p-lab"}}
-	theirs := api.Event{LoadBalancer: &api.LoadBalancer{ID: "lb-1", Project: "p-other"}}
+	theirs := api.Event{LoadBalancer: &api.LoadBalancer{Metadata: api.Metadata{ID: "lb-1", Project: "p-other"}}}
 	for name, tc := range map[string]struct {
 		before, later func(*source) // before the stream opens, and a minute later
 		event         api.Event

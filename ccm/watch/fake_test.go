@@ -92,8 +92,8 @@ func (*builder) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([
 
 func (b *builder) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 	b.made = &api.LoadBalancer{
-		ID: "lb-1", Name: lb.Name, Address: "127.30.64.1", State: api.LoadBalancerActive, Listeners: lb.Listeners,
-		Targets: *lb.Targets, Tags: *lb.Tags, SourceRanges: *lb.SourceRanges, HealthCheck: lb.HealthCheck,
+		Metadata: api.Metadata{ID: "lb-1", Name: lb.Name, Tags: lb.Tags}, Address: "127.30.64.1", State: api.LoadBalancerActive, Listeners: lb.Listeners,
+		Targets: lb.Targets, SourceRanges: lb.SourceRanges, HealthCheck: lb.HealthCheck,
 	}
 	return b.made, nil
 }

@@ -78,10 +78,10 @@ func TestSettings(t *testing.T) {
 	w := newWorld(t).Watch
 	cloud := w.Note(&builder{})
 	lb, err := cloud.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
-		Targets: &api.Targets{}, Tags: &api.Tags{}, SourceRanges: &api.SourceRanges{},
+		Targets: api.Targets{}, Tags: api.Tags{}, SourceRanges: api.SourceRanges{},
 	})
 	require.NoError(t, err)
-	isChanged := func(version int64, idleTimeout int, state api.LoadBalancerState) bool {
+	isChanged := func(version int64, idleTimeout api.Seconds, state api.LoadBalancerState) bool {
 		lb.Version, lb.IdleTimeoutSeconds, lb.State = version, idleTimeout, state
 		return w.isChangedOutOfBand(lb)
 	}
@@ -91,7 +91,7 @@ func TestSettings(t *testing.T) {
 	w.recordSettings(lb)
 	assert.False(t, isChanged(2, created+1, api.LoadBalancerActive))
 	assert.False(t, isChanged(1, created, api.LoadBalancerActive), "what is late says nothing")
-	lb, err = cloud.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{IdleTimeoutSeconds: new(7)})
+	lb, err = cloud.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{IdleTimeoutSeconds: new(api.Seconds(7))})
 	require.NoError(t, err)
 	assert.False(t, isChanged(3, 7, api.LoadBalancerActive))
 	w.settings.Delete(lb.ID)

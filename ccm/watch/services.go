@@ -18,7 +18,6 @@ import (
 	kcache "k8s.io/client-go/tools/cache"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/cache"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -257,7 +256,7 @@ func (w *serviceWatch) finishSync(
 ) error {
 	if !has.TargetsOnly {
 		w.recordSettings(lb)
-		if lb.State == api.LoadBalancerError || ptr.Deref(lb.StateReason, "") != "" || w.reasonOf(svc.UID) != "" {
+		if lb.State == api.LoadBalancerError || lb.StateReason != "" || w.reasonOf(svc.UID) != "" {
 			if err := w.withLiveService(ctx, svc, isBalancerRequested, w.ensureBalancer); err != nil {
 				return err
 			}

@@ -261,7 +261,7 @@ func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
 func TestServiceWatchHasTroubleExplained(t *testing.T) {
 	w := newWorld(t, serviceWithAddress())
 	broken, idle := built(t), built(t)
-	broken.State, idle.StateReason = api.LoadBalancerError, new("it has no targets")
+	broken.State, idle.StateReason = api.LoadBalancerError, "it has no targets"
 	called := w.ensures(built(t), errPending)
 	w.memory.set(broken)
 	require.ErrorIs(t, w.syncService(), errPending)

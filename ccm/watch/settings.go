@@ -22,7 +22,7 @@ func (w *Watch) isChangedOutOfBand(lb *api.LoadBalancer) bool {
 
 // settingsOf returns the balancer without what the cloud sets.
 func settingsOf(lb api.LoadBalancer) api.LoadBalancer {
-	lb.State, lb.StateReason, lb.StateReasonCode = "", nil, ""
+	lb.State, lb.StateReason, lb.StateReasonCode = "", "", ""
 	lb.Version, lb.UpdatedAt = 0, time.Time{}
 	return lb
 }

@@ -54,7 +54,7 @@ func newCrowd(t *testing.T, services int, reason string) *crowd {
 func (c *crowd) report(room int, kind cache.ChangeKind, within time.Duration) {
 	c.room = room
 	c.reportChange(cache.Change{
-		Kind: kind, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
+		Kind: kind, LoadBalancer: &api.LoadBalancer{Metadata: api.Metadata{Tags: api.Tags{contract.TagServiceUID: "gone"}}},
 	})
 	advanceTime(within)
 }

@@ -28,7 +28,7 @@ import (
 func TestBalancerGoesAfterItsService(t *testing.T) {
 	w := newWorld(t, serviceWithAddress())
 	w.balancerJob.onChange(cache.Change{LoadBalancer: &api.LoadBalancer{
-		Tags: api.Tags{contract.TagServiceUID: "gone"}, State: api.LoadBalancerDeleting,
+		Metadata: api.Metadata{Tags: api.Tags{contract.TagServiceUID: "gone"}}, State: api.LoadBalancerDeleting,
 	}})
 	assert.Equal(t, 1, w.balancerJob.queue.Len())
 }

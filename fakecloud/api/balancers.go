@@ -1,5 +1,7 @@
 package api
 
+import "time"
+
 // Transport is the protocol of the listener's socket, tcp or udp: http is over tcp.
 func (l Listener) Transport() Protocol {
 	if l.Protocol == ProtocolHTTP {
@@ -12,4 +14,22 @@ func (l Listener) Transport() Protocol {
 // to it, and the one of its own, of IPv4.
 func (lb LoadBalancer) PublicAddresses() []string {
 	return append(append([]string{}, lb.AttachedAddresses...), lb.Address)
+}
+
+// Seconds is a number of seconds. Requests have whole ones; the data plane takes others too.
+type Seconds float64
+
+// Duration is the same as a time.Duration.
+func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
+
+// CheckInForce gives the health check that decides which targets get traffic from the listener of
+// a balancer whose own check is given. The zero value is no check.
+func (l Listener) CheckInForce(ofBalancer *HealthCheck) HealthCheck {
+	switch {
+	case l.HealthCheck.Protocol == HealthCheckNone:
+		return HealthCheck{}
+	case l.HealthCheck != HealthCheck{}:
+		return l.HealthCheck
+	}
+	return ValueOf(ofBalancer)
 }

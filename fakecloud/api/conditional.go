@@ -4,7 +4,7 @@ import "slices"
 
 // MissingField names the optional field that lb must have by its others, and lacks; "" if it lacks none.
 func (lb *LoadBalancer) MissingField() string {
-	if slices.Contains(lb.IPFamilies, IPv6) && lb.IPv6Address == nil {
+	if slices.Contains(lb.IPFamilies, IPv6) && lb.IPv6Address == "" {
 		return "ipv6Address"
 	}
 	return ""

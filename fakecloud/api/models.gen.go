@@ -753,7 +753,7 @@ type AuditSumList struct {
 }
 
 // ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
-type ClientAffinitySeconds = int
+type ClientAffinitySeconds = Seconds
 
 // Clock Example: {"mode":"virtual","now":"2026-11-21T10:00:00Z"}
 type Clock struct {
@@ -826,7 +826,7 @@ type DialectList struct {
 // go to another target with their next datagram, and is refused for a
 // balancer whose listeners are all of udp. Deleting the balancer ends all at once.
 // A network balancer forgets a connection whose client has been silent for 350 seconds.
-type DrainSeconds = int
+type DrainSeconds = Seconds
 
 // Event One change. Written in the same transaction as the change itself.
 //
@@ -1222,7 +1222,7 @@ type HealthCheck struct {
 	HealthyThreshold int `json:"healthyThreshold,omitempty"`
 
 	// IntervalSeconds From the start of one check to the start of the next.
-	IntervalSeconds int `json:"intervalSeconds,omitempty"`
+	IntervalSeconds Seconds `json:"intervalSeconds,omitempty"`
 
 	// Path Of http only; "/" when left out.
 	//
@@ -1238,7 +1238,7 @@ type HealthCheck struct {
 	Protocol HealthCheckProtocol `json:"protocol"`
 
 	// TimeoutSeconds How long one check may take; not above the interval. When left out, 2 or the interval if that is less.
-	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
+	TimeoutSeconds Seconds `json:"timeoutSeconds,omitempty"`
 
 	// UnhealthyThreshold So many bad checks in a row make a target unhealthy.
 	UnhealthyThreshold int `json:"unhealthyThreshold,omitempty"`
@@ -1259,7 +1259,7 @@ type IPFamilies = []IPFamily
 type IPFamily string
 
 // IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
-type IdleTimeoutSeconds = int
+type IdleTimeoutSeconds = Seconds
 
 // Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 type Instance struct {
@@ -1296,7 +1296,7 @@ type Instance struct {
 	State  InstanceState `json:"state"`
 
 	// StateReason Why it is in this state, where there is more to say.
-	StateReason *string `json:"stateReason,omitempty"`
+	StateReason string `json:"stateReason,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags      Tags         `json:"tags"`
@@ -1318,17 +1318,17 @@ type InstanceCreate struct {
 	//
 	//
 	// Example: 172.18.0.3
-	Address *string `json:"address,omitempty"`
+	Address string `json:"address,omitempty"`
 
 	// Name A DNS subdomain, which may have capitals, unique among the project's instances that are
 	// not terminated. Names that differ in case only are the same. Generated when left out.
 	//
 	//
 	// Example: node-4
-	Name *string `json:"name,omitempty"`
+	Name string `json:"name,omitempty"`
 
 	// NetworkID When left out, the project's default network.
-	NetworkID *string `json:"networkId,omitempty"`
+	NetworkID string `json:"networkId,omitempty"`
 
 	// SecondaryAddresses Further internal addresses, which follow the first in this order. IPv4 ones are as
 	// `address`. IPv6 ones are global or unique local, and none of the load balancers'.
@@ -1336,11 +1336,11 @@ type InstanceCreate struct {
 	SecondaryAddresses []string `json:"secondaryAddresses,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
-	Tags *Tags         `json:"tags,omitempty"`
-	Type *InstanceType `json:"type,omitempty"`
+	Tags Tags         `json:"tags,omitempty"`
+	Type InstanceType `json:"type,omitempty"`
 
 	// Zone When left out, the zone with the fewest of the project's instances.
-	Zone *string `json:"zone,omitempty"`
+	Zone string `json:"zone,omitempty"`
 }
 
 // InstanceList Example: {"items":[{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}],"nextPageToken":"aS0wMWpkM242ZjBjNXczeQ"}
@@ -1378,7 +1378,7 @@ type Listener struct {
 	ConnectionLimit int `json:"connectionLimit,omitempty"`
 
 	// HealthCheck Replaces the balancer's own for this listener, which sends no traffic to targets that are unhealthy by it; `protocol` `none` is no check. When left out, the balancer's own is in force.
-	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+	HealthCheck HealthCheck `json:"healthCheck,omitempty,omitzero"`
 
 	// Port Where clients connect.
 	//
@@ -1464,12 +1464,11 @@ type Listeners = []Listener
 
 // LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"kind":"proxy","listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
+	Metadata
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
-
 	// AddressID The reserved address that it holds, and gives back when it is gone. Absent when its address was drawn for it.
-	AddressID *string `json:"addressId,omitempty"`
-
+	AddressID string `json:"addressId,omitempty"`
 	// Algorithm Which target a new connection (of udp, a new client) goes to, among those
 	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
 	// client goes to another: the next in turn, the one with the fewest
@@ -1477,17 +1476,12 @@ type LoadBalancer struct {
 	// address alone while the targets stay the same. `flow-hash`, from address and
 	// port, is for network balancers, which have that and `source-hash` only.
 	Algorithm LoadBalancerAlgorithm `json:"algorithm"`
-
 	// AttachedAddresses Reserved addresses that are attached to it, on which it serves as well. Absent while there are none.
 	AttachedAddresses []string `json:"attachedAddresses,omitempty"`
-
 	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
-	CreatedAt             time.Time             `json:"createdAt"`
-
 	// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
 	DeletionProtection DeletionProtection `json:"deletionProtection"`
-
 	// DrainSeconds How long a tcp connection may go on whose listener or target has been
 	// taken out of the balancer, or whose instance has ceased to run; then it is
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
@@ -1495,16 +1489,10 @@ type LoadBalancer struct {
 	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
 	// A network balancer forgets a connection whose client has been silent for 350 seconds.
 	DrainSeconds DrainSeconds `json:"drainSeconds"`
-
 	// HealthCheck Absent when targets are not checked.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
-
-	// ID Example: lb-01jd3n7w2e4t
-	ID string `json:"id"`
-
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
-
 	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
 	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
 	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
@@ -1513,12 +1501,10 @@ type LoadBalancer struct {
 	//
 	// Example: ["ipv4","ipv6"]
 	IPFamilies IPFamilies `json:"ipFamilies"`
-
 	// IPv6Address The lowest that was free of the IPv6 pool. Absent unless `ipFamilies` has ipv6.
 	//
 	// Example: fd00:30::1
-	IPv6Address *string `json:"ipv6Address,omitempty"`
-
+	IPv6Address string `json:"ipv6Address,omitempty"`
 	// Kind How a balancer forwards. A proxy accepts connections and makes others to the
 	// targets' `targetPort`. A network balancer passes packets of IPv4 on as they are:
 	// the targets find the client's address and the balancer's in them, have to take
@@ -1528,23 +1514,17 @@ type LoadBalancer struct {
 	// connection limits and no target ports of its own. Fragments of UDP datagrams
 	// other than the first are not passed. An update may change the kind; connections
 	// end then.
-	Kind      LoadBalancerKind `json:"kind"`
-	Listeners []Listener       `json:"listeners"`
+	Kind LoadBalancerKind `json:"kind"`
 
-	// Name Example: web
-	Name string `json:"name"`
-
+	Listeners []Listener `json:"listeners"`
 	// NetworkID The network that it is attached to. Absent unless it is.
 	//
 	// Example: n-01jd3n5qk2v8
-	NetworkID *string `json:"networkId,omitempty"`
-
+	NetworkID string `json:"networkId,omitempty"`
 	// PrivateAddress Its address in that network, on which it serves as well. While the scheme is internal it serves on this one alone.
 	//
 	// Example: 127.30.16.9
-	PrivateAddress *string `json:"privateAddress,omitempty"`
-	Project        string  `json:"project"`
-
+	PrivateAddress string `json:"privateAddress,omitempty"`
 	// Records What dialects of other clouds were told of the balancer and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
@@ -1552,34 +1532,22 @@ type LoadBalancer struct {
 	//
 	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
 	Records Records `json:"records,omitempty"`
-
 	// Region Example: nebula-1
 	Region string `json:"region"`
-
 	// Scheme Who a balancer is for. An internal one that is attached to a network serves
 	// on its private address alone. One that is not gets its address from the
 	// same pool as a public one, and whoever reaches the one reaches the other;
 	// `sourceRanges` keeps people out. An internal one takes no reserved address.
 	Scheme LoadBalancerScheme `json:"scheme"`
-
-	// Serial A number that no other resource or operation of this cloud has or had, whatever
-	// was deleted, or restored from a snapshot.
-	//
-	//
-	// Example: 42
-	Serial Serial `json:"serial"`
-
 	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
 	// everyone. Some of one family only keep out all of the other.
 	SourceRanges SourceRanges `json:"sourceRanges"`
-
 	// State One that is active listens on its address and forwards to those targets
 	// that run and are not unhealthy. While there are none it stays active and
 	// refuses clients: tcp connections are accepted and reset, udp datagrams
 	// dropped, and both count as failed; `stateReason` says so meanwhile. One in
 	// error could not be brought about as it was asked for, and is tried again.
 	State LoadBalancerState `json:"state"`
-
 	// StateReason What stands in the way. In error: e.g. which port cannot be bound and
 	// why. Active: why clients are refused now (it has no targets, no target
 	// runs, no target is healthy, the cloud is a control plane only); absent
@@ -1587,27 +1555,19 @@ type LoadBalancer struct {
 	// change does: with an event and a new version, so that an `If-Match` of
 	// before fails. It stays as it was while it depends on targets that the
 	// health check is yet to ask, e.g. after a restart.
-	StateReason *string `json:"stateReason,omitempty"`
-
+	StateReason string `json:"stateReason,omitempty"`
 	// StateReasonCode What `stateReason` says, for programs, where a program can do something with
 	// it; absent otherwise. Values are stable; there may be more in later versions.
 	// `cannot-listen`: the cloud cannot listen on the balancer's address and one of
 	// its ports. `stateReason` names both, and what helps.
 	StateReasonCode StateReasonCode `json:"stateReasonCode,omitempty"`
 
-	// Tags Example: {"cluster":"lab"}
-	Tags    Tags     `json:"tags"`
 	Targets []Target `json:"targets"`
-
 	// Type How many listeners, targets and connections at a time a balancer may have;
 	// `GET /v1/load-balancer-types` has the figures. More listeners or targets
 	// are refused (quota-exceeded), more connections are refused as those beyond
 	// a listener's `connectionLimit` are. An unlimited one has no limits of its own.
-	Type      LoadBalancerType `json:"type"`
-	UpdatedAt time.Time        `json:"updatedAt"`
-
-	// Version Grows with every change.
-	Version int64 `json:"version"`
+	Type LoadBalancerType `json:"type"`
 }
 
 // LoadBalancerAlgorithm Which target a new connection (of udp, a new client) goes to, among those
@@ -1623,16 +1583,16 @@ type LoadBalancerCreate struct {
 	// Address The same by its IP: it must have been reserved. Give one of the two.
 	//
 	// Example: 127.30.64.7
-	Address *string `json:"address,omitempty"`
+	Address string `json:"address,omitempty"`
 
 	// AddressID A reserved address that is available, by its ID. Without it and `address`, the lowest free one of the pool.
-	AddressID *string `json:"addressId,omitempty"`
+	AddressID string `json:"addressId,omitempty"`
 
 	// Algorithm When left out, round-robin, or flow-hash for a network balancer.
-	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
+	Algorithm LoadBalancerAlgorithm `json:"algorithm,omitempty"`
 
 	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
-	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
+	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
 	// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
 	DeletionProtection *DeletionProtection `json:"deletionProtection,omitempty"`
@@ -1643,13 +1603,13 @@ type LoadBalancerCreate struct {
 	// go to another target with their next datagram, and is refused for a
 	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
 	// A network balancer forgets a connection whose client has been silent for 350 seconds.
-	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
+	DrainSeconds DrainSeconds `json:"drainSeconds,omitempty"`
 
 	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
-	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
+	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
 	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
 	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
@@ -1658,8 +1618,8 @@ type LoadBalancerCreate struct {
 	//
 	//
 	// Example: ["ipv4","ipv6"]
-	IPFamilies *IPFamilies       `json:"ipFamilies,omitempty"`
-	Kind       *LoadBalancerKind `json:"kind,omitempty"`
+	IPFamilies IPFamilies       `json:"ipFamilies,omitempty"`
+	Kind       LoadBalancerKind `json:"kind,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 	Listeners Listeners `json:"listeners"`
@@ -1670,12 +1630,12 @@ type LoadBalancerCreate struct {
 	Name string `json:"name"`
 
 	// NetworkID A network to attach it to.
-	NetworkID *string `json:"networkId,omitempty"`
+	NetworkID string `json:"networkId,omitempty"`
 
 	// PrivateAddress An address of that network. When left out, the lowest free one.
 	//
 	// Example: 127.30.16.9
-	PrivateAddress *string `json:"privateAddress,omitempty"`
+	PrivateAddress string `json:"privateAddress,omitempty"`
 
 	// Records What dialects of other clouds were told of the balancer and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
@@ -1683,17 +1643,17 @@ type LoadBalancerCreate struct {
 	//
 	//
 	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
-	Records Records             `json:"records,omitempty"`
-	Scheme  *LoadBalancerScheme `json:"scheme,omitempty"`
+	Records Records            `json:"records,omitempty"`
+	Scheme  LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
 	// everyone. Some of one family only keep out all of the other.
-	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
+	SourceRanges SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
-	Tags    *Tags             `json:"tags,omitempty"`
-	Targets *Targets          `json:"targets,omitempty"`
-	Type    *LoadBalancerType `json:"type,omitempty"`
+	Tags    Tags             `json:"tags,omitempty"`
+	Targets Targets          `json:"targets,omitempty"`
+	Type    LoadBalancerType `json:"type,omitempty"`
 }
 
 // LoadBalancerHealth Example: {"targets":[{"health":"healthy","history":[{"at":"2026-01-02T15:04:07.123Z","health":"healthy"},{"at":"2026-01-02T15:04:05.123Z","health":"unknown","reason":"not checked yet"}],"instanceId":"i-01jd3n6f0c5w3y","since":"2026-01-02T15:04:07.123Z"}]}

@@ -117,10 +117,10 @@ func showOptions(lb api.LoadBalancer) string {
 	}
 	for _, o := range []struct {
 		name    string
-		seconds int
+		seconds api.Seconds
 	}{{"affinity", lb.ClientAffinitySeconds}, {"idle", lb.IdleTimeoutSeconds}, {"drain", lb.DrainSeconds}} {
 		if o.seconds > 0 {
-			out = append(out, fmt.Sprintf("%s=%ds", o.name, o.seconds))
+			out = append(out, fmt.Sprintf("%s=%vs", o.name, o.seconds))
 		}
 	}
 	if lb.DeletionProtection {

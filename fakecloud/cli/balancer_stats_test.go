@@ -164,8 +164,8 @@ func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancer
 
 func webBalancer() api.LoadBalancerList {
 	return api.LoadBalancerList{Items: []api.LoadBalancer{{
-		ID: "lb-1", Name: "web", IPFamilies: api.IPFamilies{}, Listeners: []api.Listener{}, Targets: []api.Target{},
-		SourceRanges: api.SourceRanges{}, Tags: api.Tags{},
+		Metadata: api.Metadata{ID: "lb-1", Name: "web", Tags: api.Tags{}}, IPFamilies: api.IPFamilies{}, Listeners: []api.Listener{}, Targets: []api.Target{},
+		SourceRanges: api.SourceRanges{},
 	}}}
 }
 

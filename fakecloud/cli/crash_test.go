@@ -35,7 +35,7 @@ const balancerPort = 18084
 
 func (w *workload) run(ctx context.Context, c *client.Client) error {
 	if w.instance == "" {
-		in, err := c.CreateInstance(client.IdempotencyKey(ctx, w.name+"-instance"), api.InstanceCreate{Name: &w.name})
+		in, err := c.CreateInstance(client.IdempotencyKey(ctx, w.name+"-instance"), api.InstanceCreate{Name: w.name})
 		if err != nil {
 			return err
 		}

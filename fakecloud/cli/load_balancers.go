@@ -60,9 +60,9 @@ func showPorts(lb api.LoadBalancer) string {
 
 func showAddresses(lb api.LoadBalancer) string {
 	shown := lb.Address
-	for _, also := range []*string{lb.IPv6Address, lb.PrivateAddress} {
-		if also != nil {
-			shown += "," + *also
+	for _, also := range []string{lb.IPv6Address, lb.PrivateAddress} {
+		if also != "" {
+			shown += "," + also
 		}
 	}
 	return shown

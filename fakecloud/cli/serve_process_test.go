@@ -33,7 +33,7 @@ func TestServeControlPlaneOnly(t *testing.T) {
 		now, err := p.client.GetLoadBalancer(t.Context(), lb.ID)
 		if assert.NoError(c, err) {
 			assert.Equal(c, api.LoadBalancerActive, now.State)
-			assert.Equal(c, &says, now.StateReason)
+			assert.Equal(c, says, now.StateReason)
 		}
 	}, testTimeout, 2*time.Millisecond)
 	ok, _ := p.commandRunners(t)

@@ -39,7 +39,7 @@ func TestWatch(t *testing.T) {
 		t.Helper()
 		must.Do(p.client.AdvanceClock(t.Context(), 3600e9))(t)
 	}
-	first := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("first")}))(t)
+	first := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: "first"}))(t)
 	_, err := p.client.CreateRoute(
 		t.Context(),
 		api.RouteCreate{Name: "there", Destination: "10.3.0.0/16", InstanceID: first.ID, Tags: &api.Tags{"a": "b"}},
@@ -60,7 +60,7 @@ func TestWatch(t *testing.T) {
 	routes, endRoutes := p.startWatch(t, "routes", "list", "-w", "--tag", "a=b", "-o", "json")
 	next(routes, `^\{"type":"listed","item":.*"name":"there"`)
 
-	second := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")}))(t)
+	second := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: "second"}))(t)
 	for _, tags := range []api.Tags{{"a": "c"}, {"a": "b"}} {
 		must.Do(p.client.CreateRoute(t.Context(), api.RouteCreate{
 			Name: "to-" + tags["a"], Destination: "10." + map[string]string{"b": "1", "c": "2"}[tags["a"]] + ".0.0/16",
@@ -111,7 +111,7 @@ func TestWatch(t *testing.T) {
 
 func TestEventCommands(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--profile", "instant")
-	in := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}}))(t)
+	in := must.Do(p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: api.Tags{"a": "b"}}))(t)
 	must.Do(p.client.CreateRoute(
 		t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID},
 	))(t)

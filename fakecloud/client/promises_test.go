@@ -64,6 +64,8 @@ func fill(v reflect.Value) {
 		v.SetMapIndex(reflect.Zero(v.Type().Key()), reflect.Zero(v.Type().Elem()))
 	case reflect.String:
 		v.SetString("x")
+	case reflect.Float64:
+		v.SetFloat(1)
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		v.SetInt(1)
 	}
@@ -121,7 +123,7 @@ func TestMissingConditionalFields(t *testing.T) {
 	var event api.Event
 	for want, out := range map[string]any{"ipv6Address": &lb, "holder": &address, "instance": &event} {
 		fill(reflect.ValueOf(out).Elem())
-		lb.IPFamilies, lb.IPv6Address = []api.IPFamily{api.IPv6}, nil
+		lb.IPFamilies, lb.IPv6Address = []api.IPFamily{api.IPv6}, ""
 		address.State, address.Holder = api.AddressHeld, nil
 		event.Resource, event.Instance = api.ResourceInstance, nil
 		partial, err := json.Marshal(out)

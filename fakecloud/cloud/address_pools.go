@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -212,10 +213,10 @@ func (c *Cloud) instanceAddresses(
 	tx *store.Tx,
 	p Project,
 	n Network,
-	spec InstanceSpec,
+	spec api.InstanceCreate,
 ) (first netip.Addr, secondary []netip.Addr, err error) {
 	var all []netip.Addr
-	for i, want := range append([]string{spec.Address}, spec.Secondary...) {
+	for i, want := range append([]string{spec.Address}, spec.SecondaryAddresses...) {
 		field := "address"
 		switch {
 		case i > 0:

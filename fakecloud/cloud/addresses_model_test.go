@@ -205,7 +205,7 @@ func (e *estate) release(t *rapid.T) {
 }
 
 func (e *estate) createBalancer(t *rapid.T) {
-	spec := LoadBalancerSpec{Name: "lb-" + e.cloud.random.letters(8), Listeners: oneListener}
+	spec := api.LoadBalancerCreate{Name: "lb-" + e.cloud.random.letters(8), Listeners: oneListener}
 	var m *modelAddress
 	if len(e.addresses) > 0 && rapid.Bool().Draw(t, "reserved") {
 		spec.AddressID = drawKey(t, e.addresses)
@@ -222,7 +222,7 @@ func (e *estate) createBalancer(t *rapid.T) {
 		requireCode(t, AddressInUse, err)
 	case m != nil:
 		require.NoError(t, err)
-		require.Equal(t, m.ip, lb.Address.String())
+		require.Equal(t, m.ip, lb.Address)
 		require.Equal(t, id, lb.AddressID)
 		e.balancers[lb.ID] = &modelHolder{id: id}
 		m.holder = lb.ID
@@ -231,7 +231,7 @@ func (e *estate) createBalancer(t *rapid.T) {
 		requireCode(t, AddressPoolExhausted, err)
 	default:
 		require.NoError(t, err)
-		require.Equal(t, own, lb.Address.String())
+		require.Equal(t, own, lb.Address)
 		require.Empty(t, lb.AddressID)
 		e.balancers[lb.ID] = &modelHolder{own: own}
 	}
@@ -252,7 +252,7 @@ func (e *estate) deleteBalancer(t *rapid.T) {
 }
 
 func (e *estate) createInstance(t *rapid.T) {
-	in := must.First(e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{}))(t)
+	in := must.First(e.cloud.CreateInstance(t.Context(), e.proj, api.InstanceCreate{}))(t)
 	e.instances[in.ID] = &modelHolder{}
 }
 
@@ -300,13 +300,9 @@ func (e *estate) check() {
 	}
 	balancers := must.First(e.cloud.ListLoadBalancers(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	for _, lb := range balancers {
-		var shown []string
-		for _, ip := range lb.Attached {
-			shown = append(shown, ip.String())
-		}
-		require.ElementsMatch(e.t, external[lb.ID], shown)
+		require.ElementsMatch(e.t, external[lb.ID], lb.AttachedAddresses)
 		if lb.State == LoadBalancerActive {
-			require.ElementsMatch(e.t, append(lb.Attached, lb.Address), e.plane.applied[lb.ID].Addresses)
+			require.ElementsMatch(e.t, lb.servingAddresses(), e.plane.applied[lb.ID].Addresses)
 		}
 	}
 	e.checkForwarding(list, instances)
@@ -396,7 +392,7 @@ func TestAddressesDoAsTheirModel(t *testing.T) {
 
 func TestAnInstanceHoldsSoManyAddresses(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in := newInstance(t, c, p, InstanceSpec{})
+	in := newInstance(t, c, p, api.InstanceCreate{})
 	attach := func() error {
 		a := must.First(c.Addresses.Create(t.Context(), p, api.ReservedAddressCreate{}))(t)
 		_, err := c.AttachAddress(t.Context(), p, a.ID, api.AddressAttach{InstanceID: in.ID})

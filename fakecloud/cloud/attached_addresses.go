@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -57,10 +56,10 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 		c.stopForwarding(id)
 		return nil
 	}
-	forwarder := LoadBalancer{
-		Metadata: Metadata{Metadata: api.Metadata{ID: id}}, Kind: AttachedAddress, Scheme: Public, Address: a.addr(),
-		Targets: []string{a.Holder.ID},
-	}
+	forwarder := LoadBalancer{LoadBalancer: api.LoadBalancer{
+		Metadata: api.Metadata{ID: id}, Kind: AttachedAddress, Scheme: api.SchemePublic, Address: a.IP,
+		Targets: []api.Target{{InstanceID: a.Holder.ID}},
+	}}
 	c.markForwarding(forwarder)
 	failure, err := c.applyForwarding(ctx, forwarder)
 	if err := cmp.Or(failure, err); err != nil {
@@ -107,16 +106,16 @@ func (c *Cloud) attachToBalancer(
 		return refuse(
 			WrongState, "load balancer %q (%s) is %s: attach the address to another", lb.Name, lb.ID, lb.State,
 		).withField(field, "is %s", lb.State)
-	case lb.Scheme == Internal:
+	case lb.Scheme == api.SchemeInternal:
 		return refuse(InvalidRequest, "load balancer %q is internal, and reserved addresses are public", lb.Name).
 			withField(field, "is internal")
-	case len(lb.Attached) >= maxAttached:
+	case len(lb.AttachedAddresses) >= maxAttached:
 		return refuseMoreAddresses(to, lb.Name, field)
 	}
 	if err := holdAddress(ctx, tx, a, to); err != nil {
 		return err
 	}
-	lb.Attached = append(lb.Attached, a.addr())
+	lb.AttachedAddresses = append(lb.AttachedAddresses, a.IP)
 	return c.saveToRebuild(ctx, tx, &lb, rule)
 }
 
@@ -132,7 +131,7 @@ func (c *Cloud) detachFromBalancer(ctx context.Context, tx *changeTx, a *Reserve
 	if err := freeAddress(ctx, tx, a); err != nil {
 		return err
 	}
-	lb.Attached = slices.DeleteFunc(lb.Attached, func(ip netip.Addr) bool { return ip == a.addr() })
+	lb.AttachedAddresses = slices.DeleteFunc(lb.AttachedAddresses, func(ip string) bool { return ip == a.IP })
 	rule, ok := findRule(LoadBalancerRules, lb.State, Update)
 	if !ok {
 		return saveResource(ctx, tx, lb.State, &lb)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -65,7 +66,7 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 // A change that failed made no transition.
 func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in := newInstance(t, c, p, InstanceSpec{})
+	in := newInstance(t, c, p, api.InstanceCreate{})
 	want := map[Transition]int64{{Resource: InstanceResource, To: "pending"}: 1}
 	assert.Equal(t, want, c.Transitions())
 	undone := errors.New("undone")

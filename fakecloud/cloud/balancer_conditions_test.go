@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -19,8 +20,8 @@ import (
 // activeBalancer is one whose only target runs.
 func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
-	in := newInstance(t, c, p, InstanceSpec{})
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener, Targets: []string{in.ID}})
+	in := newInstance(t, c, p, api.InstanceCreate{})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, Targets: toTargets(in.ID)})
 	advance(t, c, 500*time.Millisecond)
 	return balancerNow(t, c, p, lb), in
 }
@@ -157,7 +158,7 @@ func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
 func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), plane, Profiles[1])
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "web", Listeners: oneListener})
 	requireOK(t)(c.Advance(t.Context(), by(400*time.Millisecond)))
 	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
 	plane.toggleSick(lb.ID)
@@ -206,7 +207,7 @@ func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {
 	row := func(document string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
 			return tx.UpdateResource(t.Context(), db.UpdateResourceParams{
-				ID: lb.ID, Name: lb.Name, State: string(lb.State), Address: addressOrNull(lb.Address),
+				ID: lb.ID, Name: lb.Name, State: string(lb.State), Address: &lb.Address,
 				Version: lb.Version, Document: document,
 			})
 		}))

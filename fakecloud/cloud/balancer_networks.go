@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -16,7 +17,7 @@ func (c *Cloud) withNetwork(
 	lb LoadBalancer,
 	network, address *string,
 ) (LoadBalancer, error) {
-	want, wantAddress := lb.Network, ""
+	want, wantAddress := lb.NetworkID, ""
 	replaceIfGiven(&want, network)
 	replaceIfGiven(&wantAddress, address)
 	switch {
@@ -25,10 +26,10 @@ func (c *Cloud) withNetwork(
 			InvalidRequest, "private address %s without a network: give networkId, too", wantAddress,
 		).withField("privateAddress", "is for a balancer that is attached to a network")
 	case want == "":
-		c.usedIPv4.markFree(tx, lb.PrivateAddress)
-		lb.Network, lb.PrivateAddress = "", netip.Addr{}
+		c.usedIPv4.markFree(tx, addressOrZero(lb.PrivateAddress))
+		lb.NetworkID, lb.PrivateAddress = "", ""
 		return lb, nil
-	case want == lb.Network && (wantAddress == "" || wantAddress == lb.PrivateAddress.String()):
+	case want == lb.NetworkID && (wantAddress == "" || wantAddress == lb.PrivateAddress):
 		return lb, nil
 	}
 	n, err := networkToUse(ctx, tx, p, want)
@@ -39,8 +40,8 @@ func (c *Cloud) withNetwork(
 	if err != nil {
 		return lb, err
 	}
-	c.usedIPv4.markFree(tx, lb.PrivateAddress)
-	lb.Network, lb.PrivateAddress = n.ID, private
+	c.usedIPv4.markFree(tx, addressOrZero(lb.PrivateAddress))
+	lb.NetworkID, lb.PrivateAddress = n.ID, private.String()
 	return lb, nil
 }
 
@@ -68,15 +69,18 @@ func (c *Cloud) privateAddress(
 
 // servingAddresses are those on which the balancer's listeners are.
 func (lb *LoadBalancer) servingAddresses() []netip.Addr {
-	var all []netip.Addr
-	if lb.Scheme != Internal || !lb.PrivateAddress.IsValid() {
-		all = append(all, lb.Address)
-		if lb.Address6.IsValid() {
-			all = append(all, lb.Address6)
+	all := lb.AttachedAddresses
+	if lb.PrivateAddress != "" {
+		all = append([]string{lb.PrivateAddress}, all...)
+	}
+	if lb.Scheme != api.SchemeInternal || lb.PrivateAddress == "" {
+		all = append([]string{lb.Address, lb.IPv6Address}, all...)
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if a := addressOrZero(a); a.IsValid() {
+			out = append(out, a)
 		}
 	}
-	if lb.PrivateAddress.IsValid() {
-		all = append(all, lb.PrivateAddress)
-	}
-	return append(all, lb.Attached...)
+	return out
 }

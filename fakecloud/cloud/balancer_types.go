@@ -1,9 +1,10 @@
 package cloud
 
-import "slices"
+import (
+	"slices"
 
-// LoadBalancerType says how large a balancer may become.
-type LoadBalancerType string
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
 
 // LoadBalancerSize is what a balancer type allows.
 type LoadBalancerSize struct {
@@ -15,21 +16,12 @@ type LoadBalancerSize struct {
 
 // LoadBalancerSizes are the limited types offered, the smallest first.
 var LoadBalancerSizes = []LoadBalancerSize{
-	{Type: SmallBalancer, Listeners: 5, Targets: 25, Connections: 10_000},
-	{Type: MediumBalancer, Listeners: 15, Targets: 75, Connections: 20_000},
-	{Type: LargeBalancer, Listeners: 30, Targets: 150, Connections: 40_000},
+	{Type: api.LoadBalancerSmall, Listeners: 5, Targets: 25, Connections: 10_000},
+	{Type: api.LoadBalancerMedium, Listeners: 15, Targets: 75, Connections: 20_000},
+	{Type: api.LoadBalancerLarge, Listeners: 30, Targets: 150, Connections: 40_000},
 }
 
-// The types of balancers. UnlimitedBalancer has no limits of its own.
-const (
-	UnlimitedBalancer LoadBalancerType = "unlimited"
-	SmallBalancer     LoadBalancerType = "small"
-	MediumBalancer    LoadBalancerType = "medium"
-	LargeBalancer     LoadBalancerType = "large"
-)
-
-// sizeOf gives a type's limits. There are none of UnlimitedBalancer, nor of balancers that were
-// stored before there were types.
+// sizeOf gives a type's limits. There are none of UnlimitedBalancer.
 func sizeOf(t LoadBalancerType) (size LoadBalancerSize, limited bool) {
 	at := slices.IndexFunc(LoadBalancerSizes, func(s LoadBalancerSize) bool { return s.Type == t })
 	if at < 0 {
@@ -39,7 +31,7 @@ func sizeOf(t LoadBalancerType) (size LoadBalancerSize, limited bool) {
 }
 
 func checkBalancerType(t LoadBalancerType) error {
-	if _, limited := sizeOf(t); !limited && t != UnlimitedBalancer {
+	if _, limited := sizeOf(t); !limited && t != api.LoadBalancerUnlimited {
 		return refuse(InvalidRequest, "no load balancer type %q: choose small, medium, large or unlimited", t).
 			withField("type", "is unknown")
 	}

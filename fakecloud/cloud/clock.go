@@ -12,6 +12,7 @@ import (
 
 	"github.com/jonboulle/clockwork"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -91,7 +92,7 @@ func (c *Cloud) checkHealthChecksAllowed(ofBalancer *HealthCheck, listeners []Li
 		return nil
 	}
 	var fields []string
-	if ofBalancer != nil && ofBalancer.Protocol != CheckNone {
+	if ofBalancer != nil && ofBalancer.Protocol != api.HealthCheckNone {
 		fields = append(fields, "healthCheck")
 	}
 	for i, l := range listeners {

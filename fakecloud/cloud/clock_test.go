@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -59,7 +60,7 @@ func story(t require.TestingT, ctx context.Context, c *Cloud, p Project) []strin
 
 func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[1])
-	in := newInstance(t, c, p, InstanceSpec{Name: "a"})
+	in := newInstance(t, c, p, api.InstanceCreate{Name: "a"})
 	now, virtual := c.Now()
 	assert.True(t, virtual)
 	assert.Equal(t, epoch, now)
@@ -82,7 +83,7 @@ func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 func TestWhatTakesNoTimeHappensWithTheNextMove(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[0])
 	c.cfg.Retention = 0
-	in := newInstance(t, c, p, InstanceSpec{})
+	in := newInstance(t, c, p, api.InstanceCreate{})
 	moved := must.Do(c.Advance(t.Context(), by(0)))(t)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch, Transitions: 1, Complete: true}, moved)
 	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
@@ -95,7 +96,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	for _, d := range []time.Duration{-time.Millisecond, MaxAdvance + time.Millisecond} {
 		requireRefused(t, InvalidRequest)(c.Advance(t.Context(), by(d)))
 	}
-	newInstance(t, c, p, InstanceSpec{})
+	newInstance(t, c, p, api.InstanceCreate{})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	assert.Equal(t, Advanced{From: epoch, Now: epoch}, must.Do(c.Advance(gone, by(time.Hour)))(t), "who asked is gone")
@@ -107,23 +108,23 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cloud.db")
 	s := must.Do(store.Open(t.Context(), file))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
-	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
-	spec := LoadBalancerSpec{Name: "checked", Listeners: oneListener, HealthCheck: check}
+	check := &HealthCheck{Protocol: api.HealthCheckTCP, Port: 80}
+	spec := api.LoadBalancerCreate{Name: "checked", Listeners: oneListener, HealthCheck: check}
 	lb := createBalancer(t, c, p, spec)
 	_, err := StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
-	own := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
-	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own, HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	own := []Listener{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &own, HealthCheck: &HealthCheck{Protocol: api.HealthCheckNone}})
 	_, err = StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
-	own[0].HealthCheck = HealthCheck{Protocol: CheckNone}
-	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own})
+	own[0].HealthCheck = HealthCheck{Protocol: api.HealthCheckNone}
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &own})
 	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
-	requireRefused(t, VirtualClock)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check}))
-	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	requireRefused(t, VirtualClock)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, api.LoadBalancerUpdate{HealthCheck: check}))
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: api.HealthCheckNone}})
 	spec.Name = "other"
 	requireRefused(t, VirtualClock)(c.CreateLoadBalancer(t.Context(), p, spec))
-	spec.HealthCheck, spec.Listeners = nil, []Listener{{Protocol: TCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
+	spec.HealthCheck, spec.Listeners = nil, []Listener{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
 	requireRefusedAt(t, VirtualClock, "listeners.0.healthCheck")(c.CreateLoadBalancer(t.Context(), p, spec))
 	require.NoError(t, s.Close())
 }
@@ -158,8 +159,8 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	s := openStore(t, store.Memory)
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), s, plane, Profiles[1])
-	newInstance(t, c, p, InstanceSpec{})
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
+	newInstance(t, c, p, api.InstanceCreate{})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener})
 	c.cfg.DataPlane = panics{plane}
 	func() {
 		defer func() { assert.Equal(t, errCrash, recover()) }()
@@ -172,7 +173,7 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	built := must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
 	assert.Equal(t, LoadBalancerActive, built.State)
 	assert.Equal(t, epoch.Add(400*time.Millisecond), built.UpdatedAt)
-	other, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	other, _, err := c.CreateInstance(t.Context(), p, api.InstanceCreate{})
 	require.NoError(t, err, "the same seed gives other IDs after a restart")
 	assert.NotEmpty(t, other.ID)
 }
@@ -238,7 +239,7 @@ func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
 	}
 	switch what {
 	case 0:
-		_, _, _ = c.CreateInstance(ctx, p, InstanceSpec{Name: name})
+		_, _, _ = c.CreateInstance(ctx, p, api.InstanceCreate{Name: name})
 	case 1:
 		_, _, _ = c.StopInstance(ctx, p, id)
 	case 2:
@@ -246,7 +247,7 @@ func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
 	case 3:
 		_, _, _ = c.TerminateInstance(ctx, p, id)
 	case 4:
-		_, _, _ = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: name, Listeners: oneListener})
+		_, _, _ = c.CreateLoadBalancer(ctx, p, api.LoadBalancerCreate{Name: name, Listeners: oneListener})
 	case 5:
 		_, _, _ = c.UpdateLoadBalancer(ctx, p, lb, listenOn(99)) // It is blocked: the balancer is tried again and again.
 	case 6:

@@ -41,24 +41,24 @@ func newCloudWithPlane(t *testing.T) (*Cloud, Project, *fakePlane) {
 	return c, p, plane
 }
 
-var oneListener = []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
+var oneListener = []Listener{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80}}
 
 // listenOn replaces a balancer's listeners by one on that port.
-func listenOn(port int) LoadBalancerUpdate {
-	return LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}}
+func listenOn(port int) api.LoadBalancerUpdate {
+	return api.LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: 80}}}
 }
 
-func newInstance(t *testing.T, c *Cloud, p Project, spec InstanceSpec) Instance {
+func newInstance(t *testing.T, c *Cloud, p Project, spec api.InstanceCreate) Instance {
 	t.Helper()
 	return must.First(c.CreateInstance(t.Context(), p, spec))(t)
 }
 
-func createBalancer(t *testing.T, c *Cloud, p Project, spec LoadBalancerSpec) LoadBalancer {
+func createBalancer(t *testing.T, c *Cloud, p Project, spec api.LoadBalancerCreate) LoadBalancer {
 	t.Helper()
 	return must.First(c.CreateLoadBalancer(t.Context(), p, spec))(t)
 }
 
-func updateBalancer(t *testing.T, c *Cloud, p Project, id string, update LoadBalancerUpdate) LoadBalancer {
+func updateBalancer(t *testing.T, c *Cloud, p Project, id string, update api.LoadBalancerUpdate) LoadBalancer {
 	t.Helper()
 	return must.First(c.UpdateLoadBalancer(t.Context(), p, id, update))(t)
 }
@@ -83,7 +83,7 @@ func TestSeedRepeatsIDsAndNames(t *testing.T) {
 	var made []Instance
 	for range 2 {
 		c, p := newCloud(t, func(cfg *Config) { cfg.Seed = 7 })
-		made = append(made, newInstance(t, c, p, InstanceSpec{}))
+		made = append(made, newInstance(t, c, p, api.InstanceCreate{}))
 	}
 	assert.Equal(t, made[0].ID, made[1].ID)
 	assert.Equal(t, made[0].Name, made[1].Name)
@@ -158,24 +158,24 @@ func TestDefaultTagsAreTags(t *testing.T) {
 func TestNamesAreChecked(t *testing.T) {
 	c, p := newCloud(t, nil)
 	listeners := oneListener
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "a.b-c.d", Listeners: listeners})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "a.b-c.d", Listeners: listeners})
 	for _, name := range []string{"a..b", "-a", "a-", ".a", "A", "a_b", "a\n", strings.Repeat("a", 254)} {
 		if name != "A" {
-			requireRefused(t, InvalidRequest)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: name}))
+			requireRefused(t, InvalidRequest)(c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: name}))
 		}
-		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: name, Listeners: listeners})
+		_, _, err := c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{Name: name, Listeners: listeners})
 		requireCode(t, InvalidRequest, err)
-		requireRefused(t, InvalidRequest)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Name: &name}))
+		requireRefused(t, InvalidRequest)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, api.LoadBalancerUpdate{Name: &name}))
 	}
-	requireRefused(t, InvalidRequest)(c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Listeners: listeners}))
+	requireRefused(t, InvalidRequest)(c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{Listeners: listeners}))
 }
 
 // Kubelets register their host's name in lower case: names that differ in case only would be one Node.
 func TestInstancesAreNamedInAnyCase(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in := newInstance(t, c, p, InstanceSpec{Name: "Node-1.Lab"})
-	other := newInstance(t, c, p, InstanceSpec{Name: "node-2"})
-	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1.lab"}))
+	in := newInstance(t, c, p, api.InstanceCreate{Name: "Node-1.Lab"})
+	other := newInstance(t, c, p, api.InstanceCreate{Name: "node-2"})
+	requireRefused(t, NameTaken)(c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: "node-1.lab"}))
 	requireRefused(t, NameTaken)(c.UpdateInstance(t.Context(), p, other.ID, api.ResourceUpdate{Name: new("NODE-1.LAB")}))
 	found := must.First(c.ListInstances(t.Context(), p, Filter{Name: "node-1.lab", Limit: NoLimit}))(t)
 	require.Len(t, found, 1)
@@ -188,9 +188,9 @@ func TestInstancesAreNamedInAnyCase(t *testing.T) {
 // newBalancer has one running target.
 func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
-	in := newInstance(t, c, p, InstanceSpec{})
+	in := newInstance(t, c, p, api.InstanceCreate{})
 	advance(t, c, c.cfg.Profile.Delays[DelayPending])
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Targets: []string{in.ID}})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener, Targets: toTargets(in.ID)})
 	return lb, in
 }
 
@@ -238,7 +238,7 @@ func TestTargetsThatCouldNotBeRefreshedAreTriedAgain(t *testing.T) {
 
 func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in := newInstance(t, c, p, InstanceSpec{})
+	in := newInstance(t, c, p, api.InstanceCreate{})
 	c.clock.(*clockwork.FakeClock).Advance(time.Second)
 	ended, end := context.WithCancel(t.Context())
 	end()
@@ -290,7 +290,7 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 	state := func(id string) InstanceState { return getInstance(t, c, p, id).State }
 	sleeps(time.Hour)
 	sleeps(time.Hour) // The project's making has woken it once.
-	in := newInstance(t, c, p, InstanceSpec{})
+	in := newInstance(t, c, p, api.InstanceCreate{})
 	sleeps(300 * time.Millisecond)
 	clock.Advance(299 * time.Millisecond)
 	assert.Equal(t, InstancePending, state(in.ID))
@@ -309,14 +309,14 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 	before := plane.applied[lb.ID]
 	require.Len(t, before.Backends, 1)
 
-	affinity := time.Minute
-	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{
+	affinity := api.Seconds(60)
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{
 		Listeners: &[]Listener{
-			{Protocol: TCP, Port: 80, TargetPort: 81, ProxyProtocol: ProxyV1},
-			{Protocol: UDP, Port: 80, TargetPort: 80},
+			{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 81, ProxyProtocol: api.ProxyProtocolV1},
+			{Protocol: api.ProtocolUDP, Port: 80, TargetPort: 80},
 		},
-		SourceRanges: &[]string{"10.0.0.0/8", "10.0.0.0/8"}, Affinity: &affinity,
-		HealthCheck: &HealthCheck{Protocol: CheckTCP, Port: 99},
+		SourceRanges: &[]string{"10.0.0.0/8", "10.0.0.0/8"}, ClientAffinitySeconds: &affinity,
+		HealthCheck: &HealthCheck{Protocol: api.HealthCheckTCP, Port: 99},
 	})
 	requireOK(t)(c.StopInstance(t.Context(), p, in.ID))
 	before.Backends = []Backend{}
@@ -327,16 +327,16 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, after.SourceRanges)
 	assert.Equal(t, time.Minute, after.Affinity)
 	assert.Equal(t, &HealthCheck{
-		Protocol: CheckTCP, Port: 99, Interval: 5 * time.Second, Timeout: 2 * time.Second, HealthyThreshold: 2,
+		Protocol: api.HealthCheckTCP, Port: 99, IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2,
 		UnhealthyThreshold: 2,
 	}, after.HealthCheck)
 	assert.Len(t, after.Listeners, 2)
 
 	same := updateBalancer(t, c, p, lb.ID,
-		LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
+		api.LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
 	updateBalancer(t, c, p, lb.ID,
-		LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}})
+		api.LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: api.HealthCheckNone}})
 	advance(t, c, 50*time.Millisecond)
 	assert.Nil(t, plane.applied[lb.ID].HealthCheck)
 	assert.Empty(t, plane.applied[lb.ID].SourceRanges)
@@ -345,61 +345,69 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb, _ := newBalancer(t, c, p)
-	tcp := Listener{Protocol: TCP, Port: 1, TargetPort: 1}
-	check := func(change func(*HealthCheck)) func(*LoadBalancerSpec) {
-		return func(s *LoadBalancerSpec) {
-			s.HealthCheck = &HealthCheck{Protocol: CheckHTTP, Port: 80}
+	tcp := Listener{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}
+	check := func(change func(*HealthCheck)) func(*api.LoadBalancerCreate) {
+		return func(s *api.LoadBalancerCreate) {
+			s.HealthCheck = &HealthCheck{Protocol: api.HealthCheckHTTP, Port: 80}
 			change(s.HealthCheck)
 		}
 	}
-	for field, change := range map[string]func(*LoadBalancerSpec){
-		"listeners.0":               func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
-		"listeners.0.proxyProtocol": func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
-		"listeners.1.proxyProtocol": func(s *LoadBalancerSpec) {
-			s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}}
+	for field, change := range map[string]func(*api.LoadBalancerCreate){
+		"listeners.0":               func(s *api.LoadBalancerCreate) { s.Listeners[0].Protocol = "sctp" },
+		"listeners.0.proxyProtocol": func(s *api.LoadBalancerCreate) { s.Listeners[0].ProxyProtocol = "v3" },
+		"listeners.1.proxyProtocol": func(s *api.LoadBalancerCreate) {
+			s.Listeners = []Listener{tcp, {Protocol: api.ProtocolUDP, Port: 1, TargetPort: 1, ProxyProtocol: api.ProxyProtocolV1}}
 		},
-		"sourceRanges.1":              func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
-		"sourceRanges.0":              func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/129"} },
-		"sourceRanges":                func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
-		"clientAffinitySeconds":       func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
-		"scheme":                      func(s *LoadBalancerSpec) { s.Scheme = "private" },
-		"algorithm":                   func(s *LoadBalancerSpec) { s.Algorithm = "random" },
-		"idleTimeoutSeconds":          func(s *LoadBalancerSpec) { s.IdleTimeout = -time.Second },
-		"drainSeconds":                func(s *LoadBalancerSpec) { s.Drain = 25 * time.Hour },
-		"listeners.0.connectionLimit": func(s *LoadBalancerSpec) { s.Listeners[0].ConnectionLimit = -1 },
+		"sourceRanges.1":              func(s *api.LoadBalancerCreate) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
+		"sourceRanges.0":              func(s *api.LoadBalancerCreate) { s.SourceRanges = []string{"fd00::/129"} },
+		"sourceRanges":                func(s *api.LoadBalancerCreate) { s.SourceRanges = make([]string, 101) },
+		"clientAffinitySeconds":       func(s *api.LoadBalancerCreate) { s.ClientAffinitySeconds = 90_000 },
+		"scheme":                      func(s *api.LoadBalancerCreate) { s.Scheme = "private" },
+		"algorithm":                   func(s *api.LoadBalancerCreate) { s.Algorithm = "random" },
+		"idleTimeoutSeconds":          func(s *api.LoadBalancerCreate) { s.IdleTimeoutSeconds = -1 },
+		"drainSeconds":                func(s *api.LoadBalancerCreate) { s.DrainSeconds = 90_000 },
+		"listeners.0.connectionLimit": func(s *api.LoadBalancerCreate) { s.Listeners[0].ConnectionLimit = -1 },
 		"healthCheck.expectedCodes":   check(func(h *HealthCheck) { h.ExpectedCodes = "200,299-201" }),
-		"healthCheck.protocol":        check(func(h *HealthCheck) { h.Protocol = CheckNone }),
+		"healthCheck.protocol":        check(func(h *HealthCheck) { h.Protocol = api.HealthCheckNone }),
 		"healthCheck.port":            check(func(h *HealthCheck) { h.Port = 0 }),
 		"healthCheck.path":            check(func(h *HealthCheck) { h.Path = "/%zz" }),
-		"healthCheck.intervalSeconds": check(func(h *HealthCheck) { h.Interval = 301 * time.Second }),
+		"healthCheck.intervalSeconds": check(func(h *HealthCheck) { h.IntervalSeconds = 301 }),
 		"healthCheck.timeoutSeconds": check(func(h *HealthCheck) {
-			h.Interval, h.Timeout = time.Second, 2*time.Second
+			h.IntervalSeconds, h.TimeoutSeconds = 1, 2
 		}),
-		"listeners.0.healthCheck.port": func(s *LoadBalancerSpec) {
-			s.Listeners[0].HealthCheck = HealthCheck{Protocol: CheckTCP}
+		"listeners.0.healthCheck.port": func(s *api.LoadBalancerCreate) {
+			s.Listeners[0].HealthCheck = HealthCheck{Protocol: api.HealthCheckTCP}
 		},
-		"listeners.0.healthCheck.protocol": func(s *LoadBalancerSpec) {
-			s.Listeners[0].HealthCheck = HealthCheck{Protocol: CheckNone, Port: 1}
+		"listeners.0.healthCheck.protocol": func(s *api.LoadBalancerCreate) {
+			s.Listeners[0].HealthCheck = HealthCheck{Protocol: api.HealthCheckNone, Port: 1}
 		},
 		"healthCheck.healthyThreshold":   check(func(h *HealthCheck) { h.HealthyThreshold = 11 }),
 		"healthCheck.unhealthyThreshold": check(func(h *HealthCheck) { h.UnhealthyThreshold = -1 }),
 	} {
-		spec := LoadBalancerSpec{Name: "new", Listeners: []Listener{tcp}}
+		spec := api.LoadBalancerCreate{Name: "new", Listeners: []Listener{tcp}}
 		change(&spec)
 		requireRefusedAt(t, InvalidRequest, field)(c.CreateLoadBalancer(t.Context(), p, spec))
-		requireRefusedAt(t, InvalidRequest, field)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
-			Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity,
+		requireRefusedAt(t, InvalidRequest, field)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, api.LoadBalancerUpdate{
+			Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, ClientAffinitySeconds: &spec.ClientAffinitySeconds,
 			HealthCheck: spec.HealthCheck,
-			Scheme:      orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout,
-			Drain: &spec.Drain,
+			Scheme:      orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeoutSeconds: &spec.IdleTimeoutSeconds,
+			DrainSeconds: &spec.DrainSeconds,
 		}))
 	}
-	made := createBalancer(t, c, p, LoadBalancerSpec{
+	made := createBalancer(t, c, p, api.LoadBalancerCreate{
 		Name: "quick", Listeners: []Listener{tcp},
-		HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 80, Interval: time.Second},
+		HealthCheck: &HealthCheck{Protocol: api.HealthCheckHTTP, Port: 80, IntervalSeconds: 1},
 	})
-	assert.Equal(t, time.Second, made.HealthCheck.Timeout, "the default is not above the interval")
+	assert.EqualValues(t, 1, made.HealthCheck.TimeoutSeconds, "the default is not above the interval")
 	assert.Equal(t, "/", made.HealthCheck.Path)
+}
+
+func toTargets(ids ...string) []api.Target {
+	targets := make([]api.Target, len(ids))
+	for i, id := range ids {
+		targets[i].InstanceID = id
+	}
+	return targets
 }
 
 func orNil[T comparable](v T) *T {
@@ -426,8 +434,8 @@ func requireRefusedAt(t *testing.T, code Code, field string) func(results ...any
 func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
 	lb, in := newBalancer(t, c, p)
-	other := newInstance(t, c, p, InstanceSpec{})
-	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
+	other := newInstance(t, c, p, api.InstanceCreate{})
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Targets: new(toTargets(other.ID, in.ID))})
 	health := func() []TargetHealth { return must.Do(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t) }
 	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
 	assert.Equal(
@@ -450,7 +458,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 func TestAddressesMayBeChosen(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.TargetRanges = prefixes("172.18.0.0/24", "127.30.64.0/24") })
 	create := func(p Project, address string) (Instance, error) {
-		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Address: address})
+		in, _, err := c.CreateInstance(t.Context(), p, api.InstanceCreate{Address: address})
 		return in, err
 	}
 	for _, address := range []string{
@@ -464,12 +472,12 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	requireOK(t)(create(p, "127.30.64.1"))
 	assert.Equal(t, "127.30.16.2", must.Do(create(p, ""))(t).Address.String(), "what was chosen is not given again")
 	lb, _ := newBalancer(t, c, p)
-	assert.Equal(t, "127.30.64.2", lb.Address.String(), "nor to a balancer")
+	assert.Equal(t, "127.30.64.2", lb.Address, "nor to a balancer")
 
 	_, err := create(p, "172.18.0.3")
 	requireCode(t, AddressInUse, err)
 	assert.ErrorContains(t, err, there.ID)
-	_, err = create(p, lb.Address.String())
+	_, err = create(p, lb.Address)
 	requireCode(t, AddressInUse, err)
 	assert.ErrorContains(t, err, lb.ID)
 	q := must.Do(c.EnsureProject(t.Context(), "other", nil))(t)
@@ -488,7 +496,7 @@ func TestSecondaryAddresses(t *testing.T) {
 		cfg.TargetRanges, cfg.LoadBalancerCIDR6 = prefixes("172.18.0.0/24"), netip.MustParsePrefix("fd00:30::/64")
 	})
 	create := func(address string, secondary ...string) (Instance, error) {
-		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Address: address, Secondary: secondary})
+		in, _, err := c.CreateInstance(t.Context(), p, api.InstanceCreate{Address: address, SecondaryAddresses: secondary})
 		return in, err
 	}
 	for _, address := range []string{
@@ -523,8 +531,8 @@ func TestSecondaryAddresses(t *testing.T) {
 func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	c, p := newCloud(t, nil)
 	q := must.Do(c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"}))(t)
-	in := newInstance(t, c, p, InstanceSpec{})
-	theirs := must.First(c.CreateInstance(t.Context(), q, InstanceSpec{}))(t)
+	in := newInstance(t, c, p, api.InstanceCreate{})
+	theirs := must.First(c.CreateInstance(t.Context(), q, api.InstanceCreate{}))(t)
 	spec := api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID}
 	r := must.First(c.Routes.Create(t.Context(), p, spec))(t)
 	requireRefusedAt(t, UnknownInstance, "instanceId")(c.Routes.Create(t.Context(), q, spec))

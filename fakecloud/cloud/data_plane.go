@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -90,19 +91,27 @@ func (e *ListenError) Unwrap() error { return e.Err }
 func stateReasonCode(failure error) StateReasonCode {
 	var cannotListen *ListenError
 	if errors.As(failure, &cannotListen) {
-		return ReasonCannotListen
+		return api.ReasonCannotListen
 	}
 	return ""
 }
 
-func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
+func (lb LoadBalancer) targetIDs() []string {
+	ids := make([]string, len(lb.Targets))
+	for i, t := range lb.Targets {
+		ids[i] = t.InstanceID
+	}
+	return ids
+}
+
+func forwardingOf(lb LoadBalancer, backends []Backend, targets int) (Forwarding, error) {
 	size, _ := sizeOf(lb.Type)
+	ranges, err := mapAll(lb.SourceRanges, netip.ParsePrefix)
 	return Forwarding{
 		ID: lb.ID, Kind: lb.Kind, Addresses: lb.servingAddresses(), Listeners: lb.Listeners, Backends: backends, Targets: targets,
-		ConnectionLimit: size.Connections,
-		Algorithm:       lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
-		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
-	}
+		ConnectionLimit: size.Connections, Algorithm: lb.Algorithm, SourceRanges: ranges, HealthCheck: lb.HealthCheck,
+		Affinity: lb.ClientAffinitySeconds.Duration(), IdleTimeout: lb.IdleTimeoutSeconds.Duration(), Drain: lb.DrainSeconds.Duration(),
+	}, err
 }
 
 // applyForwarding has the data plane forward to the targets that run now. planeMu is held.
@@ -110,7 +119,7 @@ func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, err error) {
 	var f Forwarding
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.InstancesOf(ctx, listJSON(lb.Targets))
+		rows, err := tx.InstancesOf(ctx, listJSON(lb.targetIDs()))
 		if err != nil {
 			return err
 		}
@@ -122,7 +131,10 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 			return err
 		}
 		backends, err := c.runningBackends(there, letIn)
-		f = forwardingOf(lb, backends, len(there))
+		if err != nil {
+			return err
+		}
+		f, err = forwardingOf(lb, backends, len(there))
 		return err
 	})
 	if err != nil {
@@ -269,7 +281,7 @@ func (c *Cloud) refreshForwarding(ctx context.Context, id string) error {
 func (c *Cloud) markForwarding(lb LoadBalancer) {
 	c.unmarkForwarding(lb.ID)
 	c.forwarding[lb.ID] = lb
-	for _, t := range lb.Targets {
+	for _, t := range lb.targetIDs() {
 		if c.balancersByTarget[t] == nil {
 			c.balancersByTarget[t] = map[string]bool{}
 		}
@@ -285,7 +297,7 @@ func (c *Cloud) stopForwarding(id string) {
 
 // unmarkForwarding undoes markForwarding. planeMu is held.
 func (c *Cloud) unmarkForwarding(id string) {
-	for _, t := range c.forwarding[id].Targets {
+	for _, t := range c.forwarding[id].targetIDs() {
 		if delete(c.balancersByTarget[t], id); len(c.balancersByTarget[t]) == 0 {
 			delete(c.balancersByTarget, t)
 		}

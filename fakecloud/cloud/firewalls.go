@@ -136,8 +136,8 @@ func (l LetIn) Has(protocol Protocol, number int) bool {
 	if l == "" {
 		return true
 	}
-	if protocol != UDP {
-		protocol = TCP
+	if protocol != api.ProtocolUDP {
+		protocol = api.ProtocolTCP
 	}
 	for rule := range strings.SplitSeq(string(l), ",") {
 		of, ports, _ := strings.Cut(rule, " ")

@@ -18,12 +18,12 @@ func TestLetIn(t *testing.T) {
 		port     int
 		want     bool
 	}{
-		{"", TCP, 80, true},
-		{nothing, TCP, 80, false},
-		{"nothing,tcp 80-80", TCP, 80, true},
-		{"nothing,tcp 80-80", UDP, 80, false},
-		{"nothing,tcp 80-80,udp 53-60", UDP, 60, true},
-		{"nothing,tcp 80-80,udp 53-60", UDP, 61, false},
+		{"", api.ProtocolTCP, 80, true},
+		{nothing, api.ProtocolTCP, 80, false},
+		{"nothing,tcp 80-80", api.ProtocolTCP, 80, true},
+		{"nothing,tcp 80-80", api.ProtocolUDP, 80, false},
+		{"nothing,tcp 80-80,udp 53-60", api.ProtocolUDP, 60, true},
+		{"nothing,tcp 80-80,udp 53-60", api.ProtocolUDP, 61, false},
 	} {
 		assert.Equal(t, test.want, test.letIn.Has(test.protocol, test.port), "%q %s %d", test.letIn, test.protocol, test.port)
 	}
@@ -31,8 +31,8 @@ func TestLetIn(t *testing.T) {
 
 func TestFirewallsDecideWhatBackendsLetIn(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
-	in := must.First(c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"}))(t)
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener, Targets: []string{in.ID}})
+	in := must.First(c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: "node-1"}))(t)
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, Targets: toTargets(in.ID)})
 	advance(t, c, time.Minute)
 	letIn := func() LetIn { return plane.applied[lb.ID].Backends[0].LetIn }
 	assert.Empty(t, letIn(), "it is in no firewall")

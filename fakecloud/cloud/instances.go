@@ -52,7 +52,7 @@ func checkInstanceName(name string) error {
 }
 
 // CreateInstance gives the new instance in state pending.
-func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec) (Instance, Outcome, error) {
+func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec api.InstanceCreate) (Instance, Outcome, error) {
 	if err := c.checkInstanceSpec(spec); err != nil {
 		return Instance{}, Outcome{}, err
 	}
@@ -61,7 +61,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 	})
 }
 
-func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec InstanceSpec) (Instance, error) {
+func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec api.InstanceCreate) (Instance, error) {
 	if err := c.withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
 		return Instance{}, err
 	}
@@ -76,7 +76,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 	if err := c.checkZoneAvailable(p, zone); err != nil {
 		return Instance{}, err
 	}
-	network, err := instanceNetwork(ctx, tx.Tx, p, spec.Network)
+	network, err := instanceNetwork(ctx, tx.Tx, p, spec.NetworkID)
 	if err != nil {
 		return Instance{}, err
 	}
@@ -97,7 +97,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 	return in, insertResource(ctx, tx, in)
 }
 
-func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
+func (c *Cloud) checkInstanceSpec(spec api.InstanceCreate) error {
 	if spec.Zone != "" && !slices.Contains(c.cfg.Zones, spec.Zone) {
 		return refuse(UnknownZone, "no zone %q: choose one of %s", spec.Zone, strings.Join(c.cfg.Zones, ", ")).
 			withField("zone", "is not a zone of this cloud")
@@ -111,9 +111,9 @@ func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
 			return err
 		}
 	}
-	if len(spec.Secondary) > maxSecondary {
+	if len(spec.SecondaryAddresses) > maxSecondary {
 		return refuse(
-			InvalidRequest, "%d secondary addresses: an instance can have %d", len(spec.Secondary), maxSecondary,
+			InvalidRequest, "%d secondary addresses: an instance can have %d", len(spec.SecondaryAddresses), maxSecondary,
 		).withField("secondaryAddresses", "are too many")
 	}
 	return checkTags(spec.Tags)
@@ -339,7 +339,7 @@ func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string) error 
 
 func removeTargets(ctx context.Context, tx *changeTx, balancers []LoadBalancer, ids []string) error {
 	for _, lb := range balancers {
-		lb.Targets = slices.DeleteFunc(lb.Targets, func(t string) bool { return slices.Contains(ids, t) })
+		lb.Targets = slices.DeleteFunc(lb.Targets, func(t api.Target) bool { return slices.Contains(ids, t.InstanceID) })
 		if err := saveResource(ctx, tx, lb.State, &lb); err != nil {
 			return err
 		}

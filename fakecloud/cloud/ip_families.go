@@ -6,25 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
-
-// IPFamily is a family of addresses that a balancer can have one of.
-type IPFamily string
-
-// The families. Every balancer has an IPv4 address.
-const (
-	IPv4 IPFamily = "ipv4"
-	IPv6 IPFamily = "ipv6"
-)
-
-// IPFamilies are those that the balancer has an address of.
-func (lb *LoadBalancer) IPFamilies() []IPFamily {
-	if lb.Address6.IsValid() {
-		return []IPFamily{IPv4, IPv6}
-	}
-	return []IPFamily{IPv4}
-}
 
 // checkPool6 refuses a prefix that cannot be a pool of IPv6 addresses. An invalid prefix
 // is fine: there is no pool then.
@@ -59,7 +43,7 @@ func trackedPrefix(pool netip.Prefix) netip.Prefix {
 // means the default.
 func (c *Cloud) checkFamilies(families []IPFamily) error {
 	for i, f := range families {
-		if f != IPv4 && f != IPv6 {
+		if f != api.IPv4 && f != api.IPv6 {
 			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).
 				withField(fmt.Sprintf("ipFamilies.%d", i), "is unknown")
 		}
@@ -68,11 +52,11 @@ func (c *Cloud) checkFamilies(families []IPFamily) error {
 				withField(fmt.Sprintf("ipFamilies.%d", i), "is given twice")
 		}
 	}
-	if len(families) > 0 && !slices.Contains(families, IPv4) {
+	if len(families) > 0 && !slices.Contains(families, api.IPv4) {
 		return refuse(InvalidRequest, "every load balancer has an IPv4 address: want ipv4, or ipv4 and ipv6").
 			withField("ipFamilies", "must hold ipv4")
 	}
-	if slices.Contains(families, IPv6) && !c.cfg.LoadBalancerCIDR6.IsValid() {
+	if slices.Contains(families, api.IPv6) && !c.cfg.LoadBalancerCIDR6.IsValid() {
 		return refuse(
 			InvalidRequest,
 			"this cloud has no IPv6 addresses to give: leave out ipv6, or start it with --load-balancer-cidr6, such as ::1/128",
@@ -82,12 +66,13 @@ func (c *Cloud) checkFamilies(families []IPFamily) error {
 }
 
 // balancerAddress6 takes the lowest free IPv6 address, if the new balancer is to have one.
-// Otherwise the result is invalid.
-func (c *Cloud) balancerAddress6(tx *store.Tx, spec LoadBalancerSpec) (netip.Addr, error) {
-	if !slices.Contains(spec.IPFamilies, IPv6) {
-		return netip.Addr{}, nil
+// Otherwise the result is empty.
+func (c *Cloud) balancerAddress6(tx *store.Tx, spec api.LoadBalancerCreate) (string, error) {
+	if !slices.Contains(spec.IPFamilies, api.IPv6) {
+		return "", nil
 	}
-	return c.usedIPv6.takeLowestFree(tx, c.cfg.LoadBalancerCIDR6)
+	a, err := c.usedIPv6.takeLowestFree(tx, c.cfg.LoadBalancerCIDR6)
+	return a.String(), err
 }
 
 // loadUsedAddresses reads which addresses are in use from the store.
@@ -100,10 +85,10 @@ func (c *Cloud) loadUsedAddresses(ctx context.Context, tx *store.Tx) error {
 
 // checkSameFamilies refuses an update that names other IP families, or another IPv6
 // address, than the balancer has.
-func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
+func checkSameFamilies(lb LoadBalancer, u api.LoadBalancerUpdate) error {
 	has := "no IPv6 address"
-	if lb.Address6.IsValid() {
-		has = "the IPv6 address " + lb.Address6.String()
+	if lb.IPv6Address != "" {
+		has = "the IPv6 address " + lb.IPv6Address
 	}
 	final := func(field string) error {
 		return refuse(
@@ -112,11 +97,11 @@ func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 		).withField(field, "is final")
 	}
 	var errs []error
-	if u.IPFamilies != nil && !sameSet(*u.IPFamilies, lb.IPFamilies()) {
+	if u.IPFamilies != nil && !sameSet(*u.IPFamilies, lb.IPFamilies) {
 		errs = append(errs, final("ipFamilies"))
 	}
-	if u.Address6 != nil {
-		if a, err := netip.ParseAddr(*u.Address6); err != nil || a != lb.Address6 {
+	if u.IPv6Address != nil {
+		if a, err := netip.ParseAddr(*u.IPv6Address); err != nil || a.String() != lb.IPv6Address {
 			errs = append(errs, final("ipv6Address"))
 		}
 	}

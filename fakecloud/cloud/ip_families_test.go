@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -18,11 +19,11 @@ func with6(pool string) func(*Config) {
 	return func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.MustParsePrefix(pool) }
 }
 
-var bothFamilies = []IPFamily{IPv4, IPv6}
+var bothFamilies = []IPFamily{api.IPv4, api.IPv6}
 
 func createBoth(t *testing.T, c *Cloud, p Project, name string) (LoadBalancer, error) {
 	t.Helper()
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{
 		Name: name, IPFamilies: bothFamilies, Listeners: oneListener,
 	})
 	return lb, err
@@ -87,24 +88,24 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { with6("fd00::/126")(cfg); cfg.DataPlane = plane })
 	lb := must.Do(createBoth(t, c, p, "web"))(t)
-	assert.Equal(t, "fd00::1", lb.Address6.String())
-	assert.Equal(t, bothFamilies, lb.IPFamilies())
+	assert.Equal(t, "fd00::1", lb.IPv6Address)
+	assert.Equal(t, bothFamilies, lb.IPFamilies)
 	advance(t, c, time.Minute)
-	assert.Equal(t, []netip.Addr{lb.Address, lb.Address6}, plane.applied[lb.ID].Addresses)
+	assert.Equal(t, []string{lb.Address, lb.IPv6Address}, textsOf(plane.applied[lb.ID].Addresses))
 	four, _ := newBalancer(t, c, p)
-	assert.False(t, four.Address6.IsValid())
-	assert.Equal(t, []IPFamily{IPv4}, four.IPFamilies())
+	assert.Empty(t, four.IPv6Address)
+	assert.Equal(t, []IPFamily{api.IPv4}, four.IPFamilies)
 
-	six, other := lb.Address6.String(), "fd00::2"
-	reversed, only4 := []IPFamily{IPv6, IPv4}, []IPFamily{IPv4}
-	same := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed})
+	six, other := lb.IPv6Address, "fd00::2"
+	reversed, only4 := []IPFamily{api.IPv6, api.IPv4}, []IPFamily{api.IPv4}
+	same := updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{IPv6Address: &six, IPFamilies: &reversed})
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
-	for field, u := range map[string]LoadBalancerUpdate{
-		"ipv6Address": {Address6: &other}, "ipFamilies": {IPFamilies: &only4},
+	for field, u := range map[string]api.LoadBalancerUpdate{
+		"ipv6Address": {IPv6Address: &other}, "ipFamilies": {IPFamilies: &only4},
 	} {
 		requireRefusedAt(t, InvalidRequest, field)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, u))
 	}
-	update := LoadBalancerUpdate{IPFamilies: &reversed}
+	update := api.LoadBalancerUpdate{IPFamilies: &reversed}
 	requireRefusedAt(t, InvalidRequest, "ipFamilies")(c.UpdateLoadBalancer(t.Context(), p, four.ID, update))
 
 	for _, name := range []string{"two", "three"} {
@@ -115,7 +116,7 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 	requireRefused(t, AddressPoolExhausted)(createBoth(t, c, p, "four"))
 	advance(t, c, time.Minute)
 	again := must.Do(createBoth(t, c, p, "four"))(t)
-	assert.Equal(t, lb.Address6, again.Address6, "its first one has given it up")
+	assert.Equal(t, lb.IPv6Address, again.IPv6Address, "its first one has given it up")
 	assert.Equal(t, lb.Address, again.Address, "what failed has kept neither")
 }
 
@@ -129,20 +130,20 @@ func TestIPv6AddressesOutliveThePool(t *testing.T) {
 		c = must.Do(New(cfg))(t)
 	}
 	restart(with6("fd00::/64"))
-	assert.Equal(t, "fd00::2", must.Do(createBoth(t, c, p, "second"))(t).Address6.String())
+	assert.Equal(t, "fd00::2", must.Do(createBoth(t, c, p, "second"))(t).IPv6Address)
 	restart(with6("fd01::/64"))
-	assert.Equal(t, "fd01::1", must.Do(createBoth(t, c, p, "third"))(t).Address6.String())
+	assert.Equal(t, "fd01::1", must.Do(createBoth(t, c, p, "third"))(t).IPv6Address)
 	restart(func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.Prefix{} })
 	_, err := createBoth(t, c, p, "fourth")
 	requireCode(t, InvalidRequest, err)
 	require.ErrorContains(t, err, "--load-balancer-cidr6")
-	assert.Equal(t, first.Address6, must.Do(c.GetLoadBalancer(t.Context(), p, first.ID))(t).Address6)
+	assert.Equal(t, first.IPv6Address, must.Do(c.GetLoadBalancer(t.Context(), p, first.ID))(t).IPv6Address)
 
 	// Not even a mistake of ours gives one twice: the store has the last word.
 	err = c.store.Write(t.Context(), func(tx *store.Tx) error {
 		twice := first
 		twice.ID, twice.Serial, twice.Name = "lb-x", 0, "x"
-		twice.Address = netip.MustParseAddr("127.30.64.99")
+		twice.Address = "127.30.64.99"
 		return insertResource(t.Context(), &changeTx{Tx: tx}, twice)
 	})
 	require.ErrorContains(t, err, "UNIQUE constraint failed: resources.address6")
@@ -154,10 +155,10 @@ func TestFamiliesThatNoBalancerHas(t *testing.T) {
 		families []IPFamily
 		field    string
 	}{
-		{[]IPFamily{IPv6}, "ipFamilies"}, {[]IPFamily{IPv4, "ipv5"}, "ipFamilies.1"},
-		{[]IPFamily{IPv4, IPv4}, "ipFamilies.1"},
+		{[]IPFamily{api.IPv6}, "ipFamilies"}, {[]IPFamily{api.IPv4, "ipv5"}, "ipFamilies.1"},
+		{[]IPFamily{api.IPv4, api.IPv4}, "ipFamilies.1"},
 	} {
-		requireRefusedAt(t, InvalidRequest, wrong.field)(c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+		requireRefusedAt(t, InvalidRequest, wrong.field)(c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{
 			Name: "web", IPFamilies: wrong.families,
 			Listeners: oneListener,
 		}))
@@ -165,10 +166,10 @@ func TestFamiliesThatNoBalancerHas(t *testing.T) {
 }
 
 func TestSourceRangesOfBothFamilies(t *testing.T) {
-	ranges := must.Do(parseRanges([]string{"10.0.0.0/8", "fd00::/8", "::1/128", "0.0.0.0/0", "::/0", "fd00::/8"}))(t)
+	ranges := must.Do(checkRanges([]string{"10.0.0.0/8", "fd00::/8", "::1/128", "0.0.0.0/0", "::/0", "fd00::/8"}))(t)
 	assert.Len(t, ranges, 5)
 	for _, wrong := range []string{"fd00::1/8", "::ffff:10.0.0.0/104", "fe80::%eth0/64", "10.0.0.1/8", "fd00::", "x"} {
-		_, err := parseRanges([]string{"fd00::/8", wrong})
+		_, err := checkRanges([]string{"fd00::/8", wrong})
 		requireRefusedAt(t, InvalidRequest, "sourceRanges.1")(err)
 	}
 }

@@ -39,7 +39,7 @@ func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
 		}
 		out.Listeners = append(out.Listeners, s)
 	}
-	for _, t := range lb.Targets {
+	for _, t := range lb.targetIDs() {
 		s := byTarget[t]
 		s.Target = t
 		out.Targets = append(out.Targets, s)
@@ -57,7 +57,7 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 		if lb, err = loadResource[LoadBalancer](ctx, tx, p, id); err != nil {
 			return err
 		}
-		rows, err = tx.InstancesOf(ctx, listJSON(lb.Targets))
+		rows, err = tx.InstancesOf(ctx, listJSON(lb.targetIDs()))
 		return err
 	})
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 		}
 	}
 	out := make([]TargetHealth, 0, len(lb.Targets))
-	for _, t := range lb.Targets {
+	for _, t := range lb.targetIDs() {
 		h, ok := known[t]
 		if !ok {
 			h = TargetHealth{Target: t, Health: Unknown, Reason: "the balancer does not forward to it yet"}

@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"net/url"
 	"slices"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -21,10 +19,10 @@ import (
 
 const (
 	maxSourceRanges = 100
-	maxAffinity     = 24 * time.Hour
+	maxAffinity     = 24 * 60 * 60 // seconds, as all that follow
 
-	defaultInterval, maxInterval   = 5 * time.Second, 5 * time.Minute
-	defaultTimeout, maxTimeout     = 2 * time.Second, time.Minute
+	defaultInterval, maxInterval   = 5, 300
+	defaultTimeout, maxTimeout     = 2, 60
 	defaultThreshold, maxThreshold = 2, 10
 	maxPath                        = 1024
 )
@@ -34,26 +32,42 @@ const (
 func (c *Cloud) CreateLoadBalancer(
 	ctx context.Context,
 	p Project,
-	spec LoadBalancerSpec,
+	spec api.LoadBalancerCreate,
 ) (LoadBalancer, Outcome, error) {
-	_, rangesErr := parseRanges(spec.SourceRanges)
-	_, checkErr := spec.HealthCheck.validatedWithDefaults()
-	options := spec.optionsWithDefaults()
+	lb, rangesErr, checkErr := balancerOf(spec)
 	err := joinRefusals(
 		checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr,
-		options.checkOptions(), c.checkKind(options.kind),
-		options.checkFeatures(spec.Listeners, slices.Contains(spec.IPFamilies, IPv6)),
-		checkSize(spec.Type, len(spec.Listeners), len(spec.Targets)),
-		checkDrain(spec.Drain, spec.Listeners), checkErr, checkRecords(spec.Records), checkTags(spec.Tags),
+		lb.checkOptions(), c.checkKind(lb.Kind), lb.checkFeatures(),
+		checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
+		checkDrain(lb.DrainSeconds, lb.Listeners), checkErr, checkRecords(spec.Records), checkTags(spec.Tags),
 		c.checkHealthChecksAllowed(spec.HealthCheck, spec.Listeners),
 	)
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
 	create := func(ctx context.Context, tx *changeTx) (LoadBalancer, error) {
-		return c.newLoadBalancer(ctx, tx, p, spec)
+		return c.newLoadBalancer(ctx, tx, p, spec, lb)
 	}
 	return createWithOperation(ctx, c, p, "createLoadBalancer", create)
+}
+
+// balancerOf gives the balancer asked for, with defaults for what is left zero, and what is wrong with its source
+// ranges and its health check. Its metadata, addresses and state are yet to come.
+func balancerOf(spec api.LoadBalancerCreate) (lb LoadBalancer, rangesErr, checkErr error) {
+	kind := cmp.Or(spec.Kind, api.KindProxy)
+	lb.LoadBalancer = api.LoadBalancer{
+		IPFamilies: []IPFamily{api.IPv4}, Type: cmp.Or(spec.Type, api.LoadBalancerUnlimited), Kind: kind,
+		Scheme: cmp.Or(spec.Scheme, api.SchemePublic), Algorithm: cmp.Or(spec.Algorithm, algorithmsOf(kind)[0]),
+		Listeners: withCheckDefaults(spec.Listeners), Targets: append([]api.Target{}, spec.Targets...),
+		ClientAffinitySeconds: spec.ClientAffinitySeconds, IdleTimeoutSeconds: spec.IdleTimeoutSeconds,
+		DrainSeconds: spec.DrainSeconds, Records: spec.Records, DeletionProtection: api.ValueOf(spec.DeletionProtection),
+	}
+	if slices.Contains(spec.IPFamilies, api.IPv6) {
+		lb.IPFamilies = []IPFamily{api.IPv4, api.IPv6}
+	}
+	lb.SourceRanges, rangesErr = checkRanges(spec.SourceRanges)
+	lb.HealthCheck, checkErr = withDefaultsOfCheck(api.ValueOf(spec.HealthCheck))
+	return lb, rangesErr, checkErr
 }
 
 // newLoadBalancer makes the checks that need the store, and inserts a balancer.
@@ -61,17 +75,16 @@ func (c *Cloud) newLoadBalancer(
 	ctx context.Context,
 	tx *changeTx,
 	p Project,
-	spec LoadBalancerSpec,
+	spec api.LoadBalancerCreate,
+	lb LoadBalancer,
 ) (LoadBalancer, error) {
 	if err := c.withinQuota(ctx, tx.Tx, p, QuotaLoadBalancers); err != nil {
 		return LoadBalancer{}, err
 	}
-	ranges, rangesErr := parseRanges(spec.SourceRanges)
-	check, checkErr := spec.HealthCheck.validatedWithDefaults()
 	address, reserved, addressErr := c.balancerAddress(ctx, tx.Tx, p, spec)
 	address6, address6Err := c.balancerAddress6(tx.Tx, spec)
 	err := joinRefusals(
-		rangesErr, checkErr, checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err,
+		checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err,
 		c.checkTargets(ctx, tx.Tx, p, spec.Targets),
 	)
 	if err != nil {
@@ -82,13 +95,8 @@ func (c *Cloud) newLoadBalancer(
 		return LoadBalancer{}, err
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
-	lb := LoadBalancer{
-		Metadata: metadata, Region: c.cfg.Region, Address: address, Address6: address6, State: rule.To,
-		Listeners: withCheckDefaults(spec.Listeners), Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
-		Records: spec.Records,
-	}
-	lb.due = c.stateEnd(tx.now, rule.Wait)
-	lb.setOptions(spec.optionsWithDefaults())
+	lb.Metadata, lb.Region, lb.State, lb.due = metadata.Metadata, c.cfg.Region, rule.To, c.stateEnd(tx.now, rule.Wait)
+	lb.Address, lb.IPv6Address = address, address6
 	if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, &spec.NetworkID, &spec.PrivateAddress); err != nil {
 		return LoadBalancer{}, err
 	}
@@ -111,7 +119,7 @@ func checkListeners(listeners []Listener) error {
 	var errs []error
 	for i, l := range listeners {
 		errs = append(errs, checkListener(l, fmt.Sprintf("listeners.%d", i)))
-		k := key{l.Protocol == UDP, l.Port}
+		k := key{l.Protocol == api.ProtocolUDP, l.Port}
 		if j, twice := byPort[k]; twice {
 			errs = append(errs, refuse(
 				ListenerConflict, "listeners %d and %d both want %s port %d: give each its own port", j, i,
@@ -125,11 +133,11 @@ func checkListeners(listeners []Listener) error {
 }
 
 func checkListener(l Listener, field string) error {
-	if !slices.Contains([]Protocol{TCP, UDP, HTTP}, l.Protocol) || !validPort(l.Port) || !validPort(l.TargetPort) {
+	if !slices.Contains([]Protocol{api.ProtocolTCP, api.ProtocolUDP, api.ProtocolHTTP}, l.Protocol) || !validPort(l.Port) || !validPort(l.TargetPort) {
 		return refuse(InvalidRequest, "%s: want protocol tcp, udp or http and ports from 1 to 65535", field).
 			withField(field, "is not valid")
 	}
-	_, checkErr := l.HealthCheck.validatedWithDefaults()
+	_, checkErr := withDefaultsOfCheck(l.HealthCheck)
 	return joinRefusals(
 		checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"),
 		prefixFields(field+".", checkErr),
@@ -138,9 +146,9 @@ func checkListener(l Listener, field string) error {
 
 // withCheckDefaults gives valid listeners with defaults for what their health checks leave zero.
 func withCheckDefaults(listeners []Listener) []Listener {
-	out := slices.Clone(listeners)
+	out := append([]Listener{}, listeners...)
 	for i := range out {
-		if check, err := out[i].HealthCheck.validatedWithDefaults(); err == nil && check != nil {
+		if check, err := withDefaultsOfCheck(out[i].HealthCheck); err == nil && check != nil {
 			out[i].HealthCheck = *check
 		}
 	}
@@ -151,12 +159,12 @@ func validPort(port int) bool { return port >= 1 && port <= 65535 }
 
 func checkProxyProtocol(l Listener, field string) error {
 	switch {
-	case l.ProxyProtocol == ProxyNone:
+	case l.ProxyProtocol == "":
 		return nil
-	case l.ProxyProtocol != ProxyV1 && l.ProxyProtocol != ProxyV2:
+	case l.ProxyProtocol != api.ProxyProtocolV1 && l.ProxyProtocol != api.ProxyProtocolV2:
 		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).
 			withField(field, "is not a version of it")
-	case l.Protocol == UDP:
+	case l.Protocol == api.ProtocolUDP:
 		return refuse(
 			InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol,
 		).withField(field, "is for tcp only")
@@ -164,42 +172,42 @@ func checkProxyProtocol(l Listener, field string) error {
 	return nil
 }
 
-// parseRanges parses source ranges and drops duplicates.
-func parseRanges(cidrs []string) ([]netip.Prefix, error) {
+// checkRanges refuses what are no source ranges, and drops duplicates.
+func checkRanges(cidrs []string) ([]string, error) {
 	if len(cidrs) > maxSourceRanges {
 		return nil, refuse(InvalidRequest, "%d source ranges: at most %d are allowed", len(cidrs), maxSourceRanges).
 			withField("sourceRanges", "are too many")
 	}
-	var out []netip.Prefix
+	out := []string{}
 	var errs []error
 	for i, s := range cidrs {
 		r, err := parseRange(fmt.Sprintf("sourceRanges.%d", i), s)
 		errs = append(errs, err)
-		if !slices.Contains(out, r) {
-			out = append(out, r)
+		if !slices.Contains(out, r.String()) {
+			out = append(out, r.String())
 		}
 	}
 	return out, joinRefusals(errs...)
 }
 
-// validatedWithDefaults fills in defaults for fields left zero and checks the result,
+// withDefaultsOfCheck fills in defaults for fields left zero and checks the result,
 // which is nil if there is to be no health check.
-func (h *HealthCheck) validatedWithDefaults() (*HealthCheck, error) {
-	if h == nil || *h == (HealthCheck{}) || *h == (HealthCheck{Protocol: CheckNone}) {
+func withDefaultsOfCheck(h HealthCheck) (*HealthCheck, error) {
+	if h == (HealthCheck{}) || h == (HealthCheck{Protocol: api.HealthCheckNone}) {
 		return nil, nil
 	}
-	full := *h
-	if full.Protocol == CheckHTTP {
+	full := h
+	if full.Protocol == api.HealthCheckHTTP {
 		full.Path = cmp.Or(full.Path, "/")
 	}
-	full.Interval = cmp.Or(full.Interval, defaultInterval)
-	full.Timeout = cmp.Or(full.Timeout, min(defaultTimeout, full.Interval))
+	full.IntervalSeconds = cmp.Or(full.IntervalSeconds, defaultInterval)
+	full.TimeoutSeconds = cmp.Or(full.TimeoutSeconds, min(defaultTimeout, full.IntervalSeconds))
 	full.HealthyThreshold = cmp.Or(full.HealthyThreshold, defaultThreshold)
 	full.UnhealthyThreshold = cmp.Or(full.UnhealthyThreshold, defaultThreshold)
-	return &full, full.checkFields()
+	return &full, checkHealthCheck(full)
 }
 
-func (h *HealthCheck) checkFields() error {
+func checkHealthCheck(h HealthCheck) error {
 	var errs []error
 	want := func(ok bool, field, format string, args ...any) {
 		if !ok {
@@ -210,13 +218,13 @@ func (h *HealthCheck) checkFields() error {
 	_, pathErr := url.ParseRequestURI(h.Path)
 	_, codesErr := parseCodes(h.ExpectedCodes)
 	switch h.Protocol {
-	case CheckNone:
+	case api.HealthCheckNone:
 		want(false, "protocol", "is none: leave out the rest, or choose tcp or http")
 		return joinRefusals(errs...)
-	case CheckTCP:
+	case api.HealthCheckTCP:
 		want(h.Path == "", "path", "is for http only: leave it out")
 		want(h.ExpectedCodes == "", "expectedCodes", "are for http only: leave them out")
-	case CheckHTTP:
+	case api.HealthCheckHTTP:
 		want(pathErr == nil && h.Path[0] == '/' &&
 			len(h.Path) <= maxPath, "path", "must begin with \"/\" and be a valid URL path")
 		want(codesErr == nil, "expectedCodes", "must be statuses and ranges of them, such as 200-299,301: %v", codesErr)
@@ -224,11 +232,10 @@ func (h *HealthCheck) checkFields() error {
 		want(false, "protocol", "%q is unknown: choose tcp, http or none", h.Protocol)
 	}
 	want(validPort(h.Port), "port", "must be from 1 to 65535")
-	want(h.Interval >= time.Second &&
-		h.Interval <= maxInterval, "intervalSeconds", "must be from 1 to %d", int(maxInterval.Seconds()))
+	want(h.IntervalSeconds >= 1 && h.IntervalSeconds <= maxInterval, "intervalSeconds", "must be from 1 to %d", maxInterval)
 	want(
-		h.Timeout >= time.Second && h.Timeout <= min(maxTimeout, h.Interval), "timeoutSeconds",
-		"must be from 1 to %d, and not above the interval", int(maxTimeout.Seconds()),
+		h.TimeoutSeconds >= 1 && h.TimeoutSeconds <= min(maxTimeout, h.IntervalSeconds), "timeoutSeconds",
+		"must be from 1 to %d, and not above the interval", maxTimeout,
 	)
 	want(h.HealthyThreshold >= 1 &&
 		h.HealthyThreshold <= maxThreshold, "healthyThreshold", "must be from 1 to %d", maxThreshold)
@@ -248,10 +255,11 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 
 // checkTargets refuses targets that are not instances of the project, are terminated, have an
 // address outside of the target ranges, or are named twice.
-func (c *Cloud) checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string) error {
+func (c *Cloud) checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []api.Target) error {
 	named := make(map[string]bool, len(targets))
 	var errs []error
-	for i, t := range targets {
+	for i, target := range targets {
+		t := target.InstanceID
 		field := fmt.Sprintf("targets.%d.instanceId", i)
 		if named[t] {
 			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).
@@ -313,7 +321,7 @@ func (c *Cloud) UpdateLoadBalancer(
 	ctx context.Context,
 	p Project,
 	id string,
-	u LoadBalancerUpdate,
+	u api.LoadBalancerUpdate,
 ) (LoadBalancer, Outcome, error) {
 	var listeners []Listener
 	replaceIfGiven(&listeners, u.Listeners)
@@ -378,7 +386,7 @@ func (c *Cloud) mergeUpdate(
 	tx *store.Tx,
 	p Project,
 	lb LoadBalancer,
-	u LoadBalancerUpdate,
+	u api.LoadBalancerUpdate,
 ) (LoadBalancer, error) {
 	errs := []error{checkSameAddress(lb, u), checkSameFamilies(lb, u)}
 	if u.Name != nil {
@@ -394,22 +402,21 @@ func (c *Cloud) mergeUpdate(
 		lb.Targets = *u.Targets
 	}
 	if u.SourceRanges != nil {
-		ranges, err := parseRanges(*u.SourceRanges)
+		ranges, err := checkRanges(*u.SourceRanges)
 		errs = append(errs, err)
 		lb.SourceRanges = ranges
 	}
-	kind := lb.currentOptions().kind
-	lb.setOptions(lb.currentOptions().withUpdate(u))
+	kind := lb.Kind
+	lb.replaceOptions(u)
 	if lb.Kind != kind {
 		errs = append(errs, c.checkKind(lb.Kind))
 	}
 	errs = append(
-		errs, lb.currentOptions().checkOptions(),
-		lb.currentOptions().checkFeatures(lb.Listeners, lb.Address6.IsValid()), checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
-		checkDrain(lb.Drain, lb.Listeners), checkReservable(lb),
+		errs, lb.checkOptions(), lb.checkFeatures(), checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
+		checkDrain(lb.DrainSeconds, lb.Listeners), checkReservable(lb),
 	)
 	if u.HealthCheck != nil {
-		check, err := u.HealthCheck.validatedWithDefaults()
+		check, err := withDefaultsOfCheck(*u.HealthCheck)
 		errs = append(errs, err)
 		lb.HealthCheck = check
 	}
@@ -427,12 +434,9 @@ func (c *Cloud) mergeUpdate(
 // sameBalancer compares the fields that an update can change. The order of targets,
 // listeners and source ranges does not matter.
 func sameBalancer(a, b LoadBalancer) bool {
-	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) &&
-		a.Network == b.Network && a.PrivateAddress == b.PrivateAddress &&
-		sameSet(a.Listeners, b.Listeners) &&
-		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() &&
-		sameCheck(a.HealthCheck, b.HealthCheck) &&
-		sameRecords(a.Records, b.Records)
+	same := sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) && sameSet(a.SourceRanges, b.SourceRanges)
+	b.Targets, b.Listeners, b.SourceRanges = a.Targets, a.Listeners, a.SourceRanges
+	return same && toJSON(a) == toJSON(b)
 }
 
 func sameRecords(a, b map[string]json.RawMessage) bool {
@@ -452,13 +456,6 @@ func checkRecords(records map[string]json.RawMessage) error {
 			withField("records", "are too large")
 	}
 	return nil
-}
-
-func sameCheck(a, b *HealthCheck) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }
 
 // sameSet compares slices regardless of order.

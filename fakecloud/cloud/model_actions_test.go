@@ -30,7 +30,7 @@ func (w *world) createOnce(t *rapid.T) {
 	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool {
 		return in.name == name && in.state != "terminated"
 	})
-	in, outcome, err := w.cloud.CreateInstance(WithRequest(t.Context(), r), w.proj, InstanceSpec{Name: name})
+	in, outcome, err := w.cloud.CreateInstance(WithRequest(t.Context(), r), w.proj, api.InstanceCreate{Name: name})
 	first, used := w.keys[r.Key]
 	require.Equal(t, used && first.name == name, outcome.Replayed)
 	switch {

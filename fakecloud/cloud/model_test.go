@@ -322,7 +322,7 @@ func (w *world) check() {
 		m := w.balancers[lb.ID]
 		require.NotNil(w.t, m, lb.ID)
 		require.Equal(w.t, m.state, string(lb.State))
-		require.ElementsMatch(w.t, slices.Collect(maps.Keys(m.targets)), lb.Targets)
+		require.ElementsMatch(w.t, slices.Collect(maps.Keys(m.targets)), lb.targetIDs())
 		if m.state != "active" { // Those may be told a little later.
 			require.Equal(w.t, m.state == "error", lb.StateReason != "")
 		}
@@ -390,7 +390,7 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 	switch lb.State {
 	case LoadBalancerActive:
 		var running []Backend
-		for _, t := range lb.Targets {
+		for _, t := range lb.targetIDs() {
 			if in := w.instances[t]; in.state == "running" {
 				running = append(running, Backend{Target: t, Address: netip.MustParseAddr(in.address)})
 			}
@@ -474,7 +474,7 @@ func (w *world) createInstance(t *rapid.T) {
 	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool {
 		return in.name == name && in.state != "terminated"
 	})
-	in, _, err := w.cloud.CreateInstance(t.Context(), w.proj, InstanceSpec{Name: name})
+	in, _, err := w.cloud.CreateInstance(t.Context(), w.proj, api.InstanceCreate{Name: name})
 	switch address := w.lowestFree(); {
 	case taken:
 		requireCode(t, NameTaken, err)
@@ -602,14 +602,14 @@ func drawListeners(t *rapid.T) ([]Listener, int) {
 	if port == 0 {
 		return []Listener{}, 0
 	}
-	return []Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, port
+	return []Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: 30080}}, port
 }
 
 func (w *world) createBalancer(t *rapid.T) {
 	listeners, port := drawListeners(t)
 	ids, terminated := w.drawTargets(t)
-	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, LoadBalancerSpec{
-		Name: "lb-" + w.cloud.random.letters(8), Listeners: listeners, Targets: ids,
+	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, api.LoadBalancerCreate{
+		Name: "lb-" + w.cloud.random.letters(8), Listeners: listeners, Targets: toTargets(ids...),
 	})
 	if terminated {
 		requireCode(t, UnknownInstance, err)
@@ -628,7 +628,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 	before := must.Do(w.cloud.GetLoadBalancer(t.Context(), w.proj, id))(t)
 	lb, _, err := w.cloud.UpdateLoadBalancer(
 		t.Context(), w.proj, id,
-		LoadBalancerUpdate{Listeners: &listeners, Targets: &ids},
+		api.LoadBalancerUpdate{Listeners: &listeners, Targets: new(toTargets(ids...))},
 	)
 	switch {
 	case m.state == "deleting":

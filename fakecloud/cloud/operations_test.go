@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -33,7 +34,7 @@ func requireEnd(t *testing.T, c *Cloud, p Project, id string, want OperationStat
 func TestOperationsOfAnInstance(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := WithRequest(t.Context(), Request{Token: "operator"})
-	in, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{Name: "a"})
+	in, outcome, err := c.CreateInstance(ctx, p, api.InstanceCreate{Name: "a"})
 	require.NoError(t, err)
 	act := func(do func(context.Context, Project, string) (Instance, Outcome, error)) (operation string) {
 		return must.Second(do(t.Context(), p, in.ID))(t).Operation
@@ -67,7 +68,7 @@ func TestOperationsOfAnInstance(t *testing.T) {
 
 func TestOperationsOfABalancer(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
-	lb, created, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
+	lb, created, err := c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener})
 	require.NoError(t, err)
 	create := created.Operation
 	update := func(port int) (operation string) {
@@ -149,7 +150,7 @@ func TestEveryChangeThatTakesTimeHasAnOperation(t *testing.T) {
 
 func TestWaitingForOperations(t *testing.T) {
 	c, p := newCloud(t, nil)
-	create := must.Second(c.CreateInstance(t.Context(), p, InstanceSpec{}))(t).Operation
+	create := must.Second(c.CreateInstance(t.Context(), p, api.InstanceCreate{}))(t).Operation
 	over := make(chan struct{})
 	close(over)
 	op := must.Do(c.AwaitOperation(t.Context(), p, create, over))(t)
@@ -179,7 +180,7 @@ func TestWaitingForOperations(t *testing.T) {
 
 func TestTheOldestOperationsAreDropped(t *testing.T) {
 	c, p := newCloud(t, nil)
-	running := must.Second(c.CreateInstance(t.Context(), p, InstanceSpec{}))(t).Operation
+	running := must.Second(c.CreateInstance(t.Context(), p, api.InstanceCreate{}))(t).Operation
 	other := must.Do(c.EnsureProject(t.Context(), "other", nil))(t)
 	end := errors.New("enough")
 	const pruneEvery = keepOperations / 100

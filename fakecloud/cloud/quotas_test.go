@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -29,13 +30,13 @@ func TestSettingAQuotaIsAnEvent(t *testing.T) {
 // Who runs a cloud says how many instances there may be, and who allows more.
 func TestInstanceQuotaAndAdvice(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.InstanceQuota, cfg.QuotaAdvice = 1, "ask the trainer" })
-	_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-1"})
+	_, _, err := c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: "node-1"})
 	require.NoError(t, err)
-	_, _, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-2"})
+	_, _, err = c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: "node-2"})
 	require.ErrorContains(t, err, "has 1 instances, and its quota allows 1: terminate unused ones "+
 		"(`fakecloud instances terminate NAME`), or ask the trainer")
 	_, err = c.SetQuotas(t.Context(), p.ID, map[Quota]int64{QuotaInstances: 2})
 	require.NoError(t, err)
-	_, _, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "node-2"})
+	_, _, err = c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: "node-2"})
 	require.NoError(t, err)
 }

@@ -240,11 +240,11 @@ func (c *Cloud) balancerAddress(
 	ctx context.Context,
 	tx *store.Tx,
 	p Project,
-	spec LoadBalancerSpec,
-) (netip.Addr, *ReservedAddress, error) {
+	spec api.LoadBalancerCreate,
+) (string, *ReservedAddress, error) {
 	if spec.AddressID == "" && spec.Address == "" {
 		ip, err := c.usedIPv4.takeLowestFree(tx, c.cfg.LoadBalancerCIDR)
-		return ip, nil, err
+		return ip.String(), nil, err
 	}
 	field, findAddress, want := "addressId", resourceByID[ReservedAddress], spec.AddressID
 	if spec.AddressID == "" {
@@ -253,12 +253,12 @@ func (c *Cloud) balancerAddress(
 	a, err := findAddress(ctx, tx, want)
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && a.Project != p.ID:
-		return netip.Addr{}, nil, refuse(
+		return "", nil, refuse(
 			UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name,
 			want,
 		).withField(field, "is not a reserved address of the project")
 	case err != nil:
-		return netip.Addr{}, nil, err
+		return "", nil, err
 	}
 	if a.State != api.AddressAvailable {
 		err = refuse(
@@ -266,17 +266,17 @@ func (c *Cloud) balancerAddress(
 			a.Holder.ID,
 		).withField(field, "is in use")
 	}
-	return a.addr(), &a, err
+	return a.IP, &a, err
 }
 
 // checkAddressChoice refuses to name an address in two ways, and a reserved address for an
 // internal balancer.
-func checkAddressChoice(spec LoadBalancerSpec) error {
+func checkAddressChoice(spec api.LoadBalancerCreate) error {
 	if spec.AddressID != "" && spec.Address != "" {
 		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").
 			withField("address", "cannot be given beside addressId")
 	}
-	if spec.Scheme == Internal && spec.AddressID+spec.Address != "" {
+	if spec.Scheme == api.SchemeInternal && spec.AddressID+spec.Address != "" {
 		field := "addressId"
 		if spec.AddressID == "" {
 			field = "address"
@@ -289,11 +289,11 @@ func checkAddressChoice(spec LoadBalancerSpec) error {
 
 // checkReservable refuses to make a balancer internal that holds a reserved address.
 func checkReservable(lb LoadBalancer) error {
-	reserved := slices.Clone(lb.Attached)
+	reserved := slices.Clone(lb.AttachedAddresses)
 	if lb.AddressID != "" {
 		reserved = append(reserved, lb.Address)
 	}
-	if lb.Scheme == Internal && len(reserved) > 0 {
+	if lb.Scheme == api.SchemeInternal && len(reserved) > 0 {
 		return refuse(
 			InvalidRequest,
 			"load balancer %q has the reserved address %s, which is public: create another balancer for internal use",
@@ -304,7 +304,7 @@ func checkReservable(lb LoadBalancer) error {
 }
 
 // checkSameAddress refuses an update that names another address than the balancer has.
-func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
+func checkSameAddress(lb LoadBalancer, u api.LoadBalancerUpdate) error {
 	final := func(field string) error {
 		return refuse(
 			InvalidRequest, "the address of load balancer %q is final (%s): leave it out, or create another balancer",
@@ -315,7 +315,7 @@ func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
 	if u.AddressID != nil && *u.AddressID != lb.AddressID {
 		errs = append(errs, final("addressId"))
 	}
-	if u.Address != nil && *u.Address != lb.Address.String() {
+	if u.Address != nil && *u.Address != lb.Address {
 		errs = append(errs, final("address"))
 	}
 	return joinRefusals(errs...)

@@ -15,8 +15,8 @@ func TestResourceTags(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
 	tags := map[string]string{"role": "worker"}
-	in := newInstance(t, c, p, InstanceSpec{Tags: tags})
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Tags: tags})
+	in := newInstance(t, c, p, api.InstanceCreate{Tags: tags})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener, Tags: tags})
 	a := must.First(c.Addresses.Create(ctx, p, api.ReservedAddressCreate{Tags: (*api.Tags)(&tags)}))(t)
 	r, _, err := c.Routes.Create(ctx, p, api.RouteCreate{Name: "r", Destination: "10.0.0.0/24", InstanceID: in.ID, Tags: new(api.Tags(tags))})
 	require.NoError(t, err)

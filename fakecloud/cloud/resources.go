@@ -50,10 +50,10 @@ func (in Instance) describe() description {
 }
 
 func (lb LoadBalancer) describe() description {
-	row := lb.row(LoadBalancerResource)
-	row.State, row.NetworkID = string(lb.State), textOrNull(lb.Network)
-	row.Address, row.Address6 = addressOrNull(lb.Address), addressOrNull(lb.Address6)
-	row.PrivateAddress = addressOrNull(lb.PrivateAddress)
+	row := rowOf(LoadBalancerResource, lb.Metadata)
+	row.State, row.NetworkID, row.DueAt = string(lb.State), textOrNull(lb.NetworkID), millisOrNull(lb.due)
+	row.Address, row.Address6 = textOrNull(lb.Address), textOrNull(lb.IPv6Address)
+	row.PrivateAddress = textOrNull(lb.PrivateAddress)
 	return description{row, lb.StateReason}
 }
 
@@ -101,6 +101,12 @@ func addressOrNull(a netip.Addr) *string {
 		return nil
 	}
 	return new(a.String())
+}
+
+// addressOrZero parses an address of a document; the zero value stands for none.
+func addressOrZero(s string) netip.Addr {
+	a, _ := netip.ParseAddr(s)
+	return a
 }
 
 func textOrNull(s string) *string {

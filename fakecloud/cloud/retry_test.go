@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -15,7 +16,7 @@ func TestThePausesBetweenTriesDouble(t *testing.T) {
 	plane := newFakePlane()
 	plane.blocked[80] = true
 	c, p := newVirtual(t, t.Context(), openStore(t, ":memory:"), plane, Profiles[0])
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener})
 	advanceBy := func(d time.Duration) int { return must.Do(c.Advance(t.Context(), by(d)))(t).Transitions }
 	advanceBy(0)
 	require.Equal(t, LoadBalancerError, balancerState(t, c, p, lb.ID))

@@ -3,31 +3,31 @@ package cloud
 import "github.com/ccmlab/ccmlab/fakecloud/api"
 
 // InstanceState is where an instance is in its life.
-type InstanceState string
+type InstanceState = api.InstanceState
 
 // The states of an instance. An instance in error does not run and keeps its address.
 const (
-	InstancePending     InstanceState = "pending"
-	InstanceRunning     InstanceState = "running"
-	InstanceStopping    InstanceState = "stopping"
-	InstanceStopped     InstanceState = "stopped"
-	InstanceTerminating InstanceState = "terminating"
-	InstanceTerminated  InstanceState = "terminated"
-	InstanceError       InstanceState = "error"
+	InstancePending     = api.InstancePending
+	InstanceRunning     = api.InstanceRunning
+	InstanceStopping    = api.InstanceStopping
+	InstanceStopped     = api.InstanceStopped
+	InstanceTerminating = api.InstanceTerminating
+	InstanceTerminated  = api.InstanceTerminated
+	InstanceError       = api.InstanceError
 
 	instanceNone InstanceState = "" // before creation and after deletion
 )
 
 // LoadBalancerState is where a balancer is in its life.
-type LoadBalancerState string
+type LoadBalancerState = api.LoadBalancerState
 
 // The states of a load balancer.
 const (
-	LoadBalancerProvisioning LoadBalancerState = "provisioning"
-	LoadBalancerActive       LoadBalancerState = "active"
-	LoadBalancerUpdating     LoadBalancerState = "updating"
-	LoadBalancerDeleting     LoadBalancerState = "deleting"
-	LoadBalancerError        LoadBalancerState = "error"
+	LoadBalancerProvisioning = api.LoadBalancerProvisioning
+	LoadBalancerActive       = api.LoadBalancerActive
+	LoadBalancerUpdating     = api.LoadBalancerUpdating
+	LoadBalancerDeleting     = api.LoadBalancerDeleting
+	LoadBalancerError        = api.LoadBalancerError
 
 	loadBalancerNone LoadBalancerState = ""
 )

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -48,8 +49,8 @@ func TestTimeNeverRunsBackwards(t *testing.T) {
 func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	clock, fake, off := adjustableClock()
 	c, p := newCloud(t, func(cfg *Config) { cfg.Clock = clock })
-	in := newInstance(t, c, p, InstanceSpec{})
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
+	in := newInstance(t, c, p, api.InstanceCreate{})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener})
 	off.Store(int64(-time.Hour))
 	fake.Advance(time.Second)
 	requireOK(t)(c.runDueTransitions(t.Context()))
@@ -64,8 +65,8 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 // The wall clock is all that a restart has.
 func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 	before, p := newCloud(t, func(cfg *Config) { cfg.Clock = clockwork.NewFakeClockAt(epoch.Add(10 * time.Hour)) })
-	gone, in := newInstance(t, before, p, InstanceSpec{}), newInstance(t, before, p, InstanceSpec{})
-	held := newInstance(t, before, p, InstanceSpec{})
+	gone, in := newInstance(t, before, p, api.InstanceCreate{}), newInstance(t, before, p, api.InstanceCreate{})
+	held := newInstance(t, before, p, api.InstanceCreate{})
 	requireOK(t)(before.TerminateInstance(t.Context(), p, gone.ID))
 	advance(t, before, 250*time.Millisecond)
 	require.Equal(t, InstanceTerminated, getInstance(t, before, p, gone.ID).State)
@@ -86,7 +87,7 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 	_, err := c.GetInstance(t.Context(), p, gone.ID)
 	require.Error(t, err)
 
-	soon := newInstance(t, c, p, InstanceSpec{})
+	soon := newInstance(t, c, p, api.InstanceCreate{})
 	require.NoError(t, c.change(t.Context(), c.boundDueTimes))
 	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Equal(t, InstancePending, getInstance(t, c, p, soon.ID).State, "it has waited for no time yet")
@@ -94,7 +95,7 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 
 func TestRunBeginsWithTheDueTimes(t *testing.T) {
 	before, p := newCloud(t, func(cfg *Config) { cfg.Clock = clockwork.NewFakeClockAt(epoch.Add(10 * time.Hour)) })
-	in := newInstance(t, before, p, InstanceSpec{})
+	in := newInstance(t, before, p, api.InstanceCreate{})
 	cfg := before.cfg
 	cfg.Clock = clockwork.NewFakeClockAt(epoch)
 	c := must.Do(New(cfg))(t)

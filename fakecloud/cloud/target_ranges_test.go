@@ -42,10 +42,10 @@ func TestTargetRanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, p := newCloud(t, func(cfg *Config) { cfg.TargetRanges = test.ranges })
 			for _, a := range test.allowed {
-				newInstance(t, c, p, InstanceSpec{Address: a})
+				newInstance(t, c, p, api.InstanceCreate{Address: a})
 			}
 			for _, a := range test.denied {
-				_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Address: a})
+				_, _, err := c.CreateInstance(t.Context(), p, api.InstanceCreate{Address: a})
 				requireRefusedAt(t, InvalidRequest, "address")(err)
 				assert.ErrorContains(t, err, "127.30.16.0/20")
 				assert.ErrorContains(t, err, "--target-range "+a+"/32")
@@ -62,10 +62,10 @@ func TestNetworksAreNoTargetRanges(t *testing.T) {
 	c, p := newCloud(t, nil)
 	for name, cidr := range map[string]string{"lan": "192.168.1.0/24", "metadata": "169.254.169.248/29", "host": "127.0.0.0/24"} {
 		n := must.First(c.Networks.Create(t.Context(), p, api.NetworkCreate{Name: name, Cidr: cidr}))(t)
-		in := newInstance(t, c, p, InstanceSpec{Network: n.ID})
+		in := newInstance(t, c, p, api.InstanceCreate{NetworkID: n.ID})
 		assert.True(t, n.prefix().Contains(in.Address), "it is there, but sent nothing")
-		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
-			Name: "web", Listeners: oneListener, Targets: []string{in.ID},
+		_, _, err := c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{
+			Name: "web", Listeners: oneListener, Targets: toTargets(in.ID),
 		})
 		requireRefusedAt(t, InvalidRequest, "targets.0.instanceId")(err)
 		assert.ErrorContains(t, err, "--target-range "+in.Address.String()+"/32")
@@ -75,9 +75,9 @@ func TestNetworksAreNoTargetRanges(t *testing.T) {
 func TestStoredTargetsOutsideOfTheRangesAreSentNothing(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane, cfg.TargetRanges = plane, prefixes("127.0.0.1/32") })
-	host, node := newInstance(t, c, p, InstanceSpec{Address: "127.0.0.1"}), newInstance(t, c, p, InstanceSpec{})
-	lb := createBalancer(t, c, p, LoadBalancerSpec{
-		Name: "web", Listeners: oneListener, Targets: []string{host.ID, node.ID},
+	host, node := newInstance(t, c, p, api.InstanceCreate{Address: "127.0.0.1"}), newInstance(t, c, p, api.InstanceCreate{})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{
+		Name: "web", Listeners: oneListener, Targets: toTargets(host.ID, node.ID),
 	})
 	advance(t, c, time.Minute)
 	require.Len(t, plane.applied[lb.ID].Backends, 2)

@@ -1,7 +1,6 @@
 package cloud
 
 import (
-	"encoding/json"
 	"math"
 	"net/netip"
 	"strings"
@@ -29,7 +28,7 @@ type Zone struct {
 }
 
 // InstanceType is the size of an instance. The cloud itself does not depend on it.
-type InstanceType string
+type InstanceType = api.InstanceType
 
 // InstanceSize is what an instance type stands for.
 type InstanceSize struct {
@@ -47,9 +46,9 @@ var InstanceSizes = []InstanceSize{
 
 // The sizes offered.
 const (
-	Small  InstanceType = "small"
-	Medium InstanceType = "medium"
-	Large  InstanceType = "large"
+	Small  = api.InstanceTypeSmall
+	Medium = api.InstanceTypeMedium
+	Large  = api.InstanceTypeLarge
 )
 
 // Metadata is what resources of all kinds have.
@@ -87,95 +86,18 @@ type Instance struct {
 	External    []netip.Addr  `json:"external,omitempty"`  // the reserved addresses it holds
 }
 
-// InstanceSpec asks for an instance; the cloud chooses what is left zero.
-type InstanceSpec struct {
-	Name string
-	Zone string
-	Type InstanceType
-	// Network is an ID; the project's default one when empty.
-	Network string
-	// Address may lie outside of the pool: a machine that is already there.
-	Address string
-	// Secondary are further internal addresses, of either family.
-	Secondary []string
-	Tags      map[string]string
-}
-
-// Protocol is what a listener forwards.
-type Protocol string
-
-// The protocols: TCP forwards byte streams, UDP datagrams, and HTTP requests.
-const (
-	TCP  Protocol = "tcp"
-	UDP  Protocol = "udp"
-	HTTP Protocol = "http" // over TCP, on whose ports it is
-)
-
-// ProxyProtocol is the version of the PROXY protocol by which a target learns who connected.
-type ProxyProtocol string
-
-// The versions of the PROXY protocol; only TCP carries one.
-const (
-	ProxyNone ProxyProtocol = ""
-	ProxyV1   ProxyProtocol = "v1"
-	ProxyV2   ProxyProtocol = "v2"
-)
-
-// Listener is a port that clients connect to, and where it leads.
-type Listener struct {
-	Protocol      Protocol      `json:"protocol"`
-	Port          int           `json:"port"`
-	TargetPort    int           `json:"targetPort"`
-	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
-	// ConnectionLimit is how many there may be at a time; 0 is no limit.
-	ConnectionLimit int `json:"connectionLimit,omitempty"`
-	// HealthCheck replaces the balancer's own for this listener: CheckNone is no check. The zero
-	// value leaves the balancer's in force. It is a value, so that listeners can be compared.
-	HealthCheck HealthCheck `json:"healthCheck,omitzero"`
-}
-
-// CheckInForce gives the health check that decides which targets get traffic from the listener of
-// a balancer whose own check is given. The zero value is no check.
-func (l Listener) CheckInForce(ofBalancer *HealthCheck) HealthCheck {
-	switch {
-	case l.HealthCheck.Protocol == CheckNone:
-		return HealthCheck{}
-	case l.HealthCheck != HealthCheck{}:
-		return l.HealthCheck
-	case ofBalancer != nil:
-		return *ofBalancer
-	}
-	return HealthCheck{}
-}
-
-// HealthCheck says how targets are asked whether they can serve.
-type HealthCheck struct {
-	// Protocol is TCP (a connection is enough) or HTTP (an expected status of
-	// Path).
-	Protocol HealthCheckProtocol `json:"protocol"`
-	Port     int                 `json:"port"`
-	Path     string              `json:"path,omitempty"` // HTTP only
-	// ExpectedCodes are statuses and ranges of them, such as "200-299,301"; 200
-	// when empty. HTTP only.
-	ExpectedCodes string `json:"expectedCodes,omitempty"`
-	// Interval is from the start of one check to the start of the next;
-	// Timeout is how long one may take, at most Interval.
-	Interval time.Duration `json:"interval"`
-	Timeout  time.Duration `json:"timeout"`
-	// The thresholds are how many checks in a row change a target's health.
-	HealthyThreshold   int `json:"healthyThreshold"`
-	UnhealthyThreshold int `json:"unhealthyThreshold"`
-}
-
-// HealthCheckProtocol is how a target is checked.
-type HealthCheckProtocol string
-
-// The kinds of health checks. A balancer without a check has no HealthCheck: of balancers,
-// CheckNone occurs in requests only. A listener of CheckNone has no check, whatever its balancer has.
-const (
-	CheckNone HealthCheckProtocol = "none"
-	CheckTCP  HealthCheckProtocol = "tcp"
-	CheckHTTP HealthCheckProtocol = "http"
+// What balancers consist of, as in the API.
+type (
+	Protocol            = api.Protocol
+	Listener            = api.Listener
+	HealthCheck         = api.HealthCheck
+	HealthCheckProtocol = api.HealthCheckProtocol
+	StateReasonCode     = api.StateReasonCode
+	LoadBalancerType    = api.LoadBalancerType
+	LoadBalancerKind    = api.LoadBalancerKind
+	Scheme              = api.LoadBalancerScheme
+	Algorithm           = api.LoadBalancerAlgorithm
+	IPFamily            = api.IPFamily
 )
 
 // Health is what a balancer knows of a target.
@@ -220,103 +142,8 @@ type HealthChange struct {
 
 // LoadBalancer forwards from its addresses to those of its targets that run.
 type LoadBalancer struct {
-	Metadata
-	Region    string     `json:"region"`
-	Address   netip.Addr `json:"address"`
-	AddressID string     `json:"addressId,omitempty"` // if it is a reserved one
-	Address6  netip.Addr `json:"address6,omitzero"`   // its IPv6 address; not valid unless it has one
-	// Network is the network that it is attached to, and PrivateAddress its address there; empty
-	// and not valid unless it is attached.
-	Network        string     `json:"network,omitempty"`
-	PrivateAddress netip.Addr `json:"privateAddress,omitzero"`
-	// Attached are reserved addresses that are attached to it, on which it serves as well.
-	Attached    []netip.Addr      `json:"attached,omitempty"`
-	State       LoadBalancerState `json:"state"`
-	StateReason string            `json:"stateReason,omitempty"`
-	// StateReasonCode is empty where programs need not tell the reason from others.
-	StateReasonCode StateReasonCode  `json:"stateReasonCode,omitempty"`
-	Listeners       []Listener       `json:"listeners"`      // may be empty: then only the address is held
-	Targets         []string         `json:"targets"`        // instance IDs
-	Type            LoadBalancerType `json:"type,omitempty"` // empty, as UnlimitedBalancer: no limits
-	Kind            LoadBalancerKind `json:"kind,omitempty"` // empty, as ProxyBalancer: it is a proxy
-	Scheme          Scheme           `json:"scheme,omitempty"`
-	// The fields from here to HealthCheck are as in Forwarding.
-	Algorithm    Algorithm      `json:"algorithm,omitempty"`
-	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
-	Affinity     time.Duration  `json:"affinity,omitempty"`
-	IdleTimeout  time.Duration  `json:"idleTimeout,omitempty"`
-	Drain        time.Duration  `json:"drain,omitempty"`
-	HealthCheck  *HealthCheck   `json:"healthCheck,omitempty"`
-	// Records are JSON objects of dialects, by their names: what they were told and the cloud
-	// does not have.
-	Records map[string]json.RawMessage `json:"records,omitempty"`
-	// DeletionProtection has DeleteLoadBalancer refused.
-	DeletionProtection bool `json:"deletionProtection,omitempty"`
-}
-
-// StateReasonCode says what a balancer's StateReason says, for programs.
-type StateReasonCode string
-
-// ReasonCannotListen means that the data plane cannot listen on the balancer's
-// address and one of its ports.
-const ReasonCannotListen StateReasonCode = "cannot-listen"
-
-// LoadBalancerSpec asks for a balancer.
-type LoadBalancerSpec struct {
-	Name string
-	// AddressID or Address chooses a reserved address, by its ID or its IP.
-	AddressID string
-	Address   string
-	// IPFamilies are those to give it an address of; IPv4 alone when empty.
-	IPFamilies []IPFamily
-	// NetworkID attaches it to a network. PrivateAddress chooses its address there; the lowest free
-	// one when empty.
-	NetworkID      string
-	PrivateAddress string
-	Type           LoadBalancerType // UnlimitedBalancer when empty
-	Kind           LoadBalancerKind // ProxyBalancer when empty
-	Scheme         Scheme           // public when empty
-	Algorithm      Algorithm        // the kind's default when empty
-	Listeners      []Listener
-	Targets        []string
-	// SourceRanges are CIDRs of either family. If there are some and none is of a family,
-	// clients of that family are refused.
-	SourceRanges []string
-	Affinity     time.Duration
-	IdleTimeout  time.Duration
-	Drain        time.Duration
-	// HealthCheck has defaults for what is left zero.
-	HealthCheck        *HealthCheck
-	Records            map[string]json.RawMessage
-	DeletionProtection bool
-	Tags               map[string]string
-}
-
-// LoadBalancerUpdate replaces what is not nil. CheckNone removes a health check.
-type LoadBalancerUpdate struct {
-	Name *string
-	// These must not differ from what the balancer has.
-	AddressID  *string
-	Address    *string
-	Address6   *string
-	IPFamilies *[]IPFamily
-	// NetworkID attaches the balancer to a network, or detaches it when it is empty.
-	NetworkID          *string
-	PrivateAddress     *string
-	Type               *LoadBalancerType
-	Kind               *LoadBalancerKind
-	Scheme             *Scheme
-	Algorithm          *Algorithm
-	Listeners          *[]Listener
-	Targets            *[]string
-	SourceRanges       *[]string
-	Affinity           *time.Duration
-	IdleTimeout        *time.Duration
-	Drain              *time.Duration
-	HealthCheck        *HealthCheck
-	Records            map[string]json.RawMessage
-	DeletionProtection *bool
-	Tags               *map[string]string
+	api.LoadBalancer
+	schedule
 }
 
 // LoadBalancerStats is what a balancer carried since the process started.
@@ -437,7 +264,7 @@ type Event struct {
 	Tags map[string]string
 	// Exactly one of these is set: the resource after the change.
 	Instance     *Instance
-	LoadBalancer *LoadBalancer
+	LoadBalancer *api.LoadBalancer
 	Address      *api.ReservedAddress
 	Route        *api.Route
 	Network      *api.Network

@@ -321,10 +321,10 @@ func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string) err
 		return err
 	}
 	if lb.AddressID == "" {
-		c.usedIPv4.markFree(tx.Tx, lb.Address)
+		c.usedIPv4.markFree(tx.Tx, addressOrZero(lb.Address))
 	}
-	c.usedIPv6.markFree(tx.Tx, lb.Address6)
-	c.usedIPv4.markFree(tx.Tx, lb.PrivateAddress)
+	c.usedIPv6.markFree(tx.Tx, addressOrZero(lb.IPv6Address))
+	c.usedIPv4.markFree(tx.Tx, addressOrZero(lb.PrivateAddress))
 	if err := freeAddressesHeldBy(ctx, tx, id); err != nil {
 		return err
 	}

@@ -10,21 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 func BenchmarkDueInstances(b *testing.B) {
 	benchmarkDue(b, func(c *Cloud, p Project, i int) error {
-		_, _, err := c.CreateInstance(b.Context(), p, InstanceSpec{Name: fmt.Sprint("i-", i)})
+		_, _, err := c.CreateInstance(b.Context(), p, api.InstanceCreate{Name: fmt.Sprint("i-", i)})
 		return err
 	})
 }
 
 func BenchmarkDueBalancers(b *testing.B) {
 	benchmarkDue(b, func(c *Cloud, p Project, i int) error {
-		_, _, err := c.CreateLoadBalancer(b.Context(), p, LoadBalancerSpec{
-			Name: fmt.Sprint("lb-", i), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 30080}},
+		_, _, err := c.CreateLoadBalancer(b.Context(), p, api.LoadBalancerCreate{
+			Name: fmt.Sprint("lb-", i), Listeners: []Listener{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 30080}},
 		})
 		return err
 	})
@@ -62,15 +63,15 @@ func BenchmarkTerminatedTargets(b *testing.B) {
 	p := must.Do(c.EnsureProject(ctx, "default", nil))(b)
 	ids := make([]string, targets)
 	for i := range ids {
-		in := must.First(c.CreateInstance(ctx, p, InstanceSpec{Name: fmt.Sprint("i-", i)}))(b)
+		in := must.First(c.CreateInstance(ctx, p, api.InstanceCreate{Name: fmt.Sprint("i-", i)}))(b)
 		ids[i] = in.ID
 	}
 	var creating errgroup.Group
 	creating.SetLimit(64)
 	for i := range balancers {
 		creating.Go(func() error {
-			_, _, err := c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{
-				Name: fmt.Sprint("lb-", i), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 30080}}, Targets: ids,
+			_, _, err := c.CreateLoadBalancer(ctx, p, api.LoadBalancerCreate{
+				Name: fmt.Sprint("lb-", i), Listeners: []Listener{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 30080}}, Targets: toTargets(ids...),
 			})
 			return err
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -19,10 +20,10 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
 	var ids []string
 	for i := range 5 {
-		in := newInstance(t, c, p, InstanceSpec{Name: fmt.Sprint(i)})
+		in := newInstance(t, c, p, api.InstanceCreate{Name: fmt.Sprint(i)})
 		ids = append(ids, in.ID)
 	}
-	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Targets: ids})
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener, Targets: toTargets(ids...)})
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
 			in := must.Do(resourceByID[Instance](t.Context(), tx, ids[2]))(t)
@@ -51,11 +52,11 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 	c, p := newCloud(t, nil)
 	var ids []string
 	for i := range 4 {
-		ids = append(ids, newInstance(t, c, p, InstanceSpec{Name: fmt.Sprint(i)}).ID)
+		ids = append(ids, newInstance(t, c, p, api.InstanceCreate{Name: fmt.Sprint(i)}).ID)
 	}
 	const balancers = 2*balancersPerWrite + 3
 	for i := range balancers {
-		createBalancer(t, c, p, LoadBalancerSpec{Name: fmt.Sprint("lb-", i), Listeners: oneListener, Targets: ids})
+		createBalancer(t, c, p, api.LoadBalancerCreate{Name: fmt.Sprint("lb-", i), Listeners: oneListener, Targets: toTargets(ids...)})
 	}
 	advance(t, c, time.Minute)
 	ending := ids[:3]
@@ -90,6 +91,6 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 	all := must.First(c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit}))(t)
 	require.Len(t, all, balancers)
 	for _, lb := range all {
-		assert.Equal(t, ids[3:], lb.Targets)
+		assert.Equal(t, ids[3:], lb.targetIDs())
 	}
 }

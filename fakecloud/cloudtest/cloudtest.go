@@ -283,7 +283,7 @@ func (c *Cloud) CountCalls(token string) map[string]int {
 // RunInstance makes an instance of that name, and returns it when it runs.
 func (c *Cloud) RunInstance(name string) *api.Instance {
 	c.t.Helper()
-	made, err := c.CreateInstance(c.t.Context(), api.InstanceCreate{Name: &name})
+	made, err := c.CreateInstance(c.t.Context(), api.InstanceCreate{Name: name})
 	if err != nil {
 		c.t.Fatalf("cloudtest: instance %s: %v", name, err)
 	}

@@ -24,7 +24,7 @@ func TestManyCloudsRunBesideEachOther(t *testing.T) {
 		c := cloudtest.Start(t)
 		assert.False(t, seen[c.URL], c.URL)
 		seen[c.URL] = true
-		made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-1"), Zone: new("nebula-1a")})
+		made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: "node-1", Zone: "nebula-1a"})
 		require.NoError(t, err)
 		in := c.AwaitInstance(made.ID, api.InstanceRunning)
 		assert.False(t, seen[in.Addresses[0].IP], in.Addresses[0].IP)
@@ -68,7 +68,7 @@ func TestZonesAndRateLimit(t *testing.T) {
 
 func TestAwaitSeesAChangeOfAnotherCaller(t *testing.T) {
 	c := cloudtest.Start(t, cloudtest.VirtualClock(), cloudtest.Profile("fast"))
-	made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-1"), Zone: new("nebula-1a")})
+	made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: "node-1", Zone: "nebula-1a"})
 	require.NoError(t, err)
 	reads := 0
 	cloudtest.Await(c, "node-1 to run", func(ctx context.Context) (*api.Instance, error) {

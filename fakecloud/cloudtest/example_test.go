@@ -56,7 +56,7 @@ func ExampleStart() {
 	defer end()
 
 	c := cloudtest.Start(t)
-	made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-1"), Zone: new("nebula-1a")})
+	made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: "node-1", Zone: "nebula-1a"})
 	if err != nil {
 		t.Fatalf("creating: %v", err)
 	}
@@ -103,7 +103,7 @@ func ExampleVirtualClock() {
 	defer end()
 
 	c := cloudtest.Start(t, cloudtest.VirtualClock(), cloudtest.Profile("realistic"))
-	made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-1"), Zone: new("nebula-1a")})
+	made, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: "node-1", Zone: "nebula-1a"})
 	if err != nil {
 		t.Fatalf("creating: %v", err)
 	}
@@ -129,7 +129,7 @@ func ExampleCloud_AwaitLoadBalancer() {
 	defer end()
 
 	c := cloudtest.Start(t)
-	node, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-1"), Zone: new("nebula-1a")})
+	node, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: "node-1", Zone: "nebula-1a"})
 	if err != nil {
 		t.Fatalf("creating an instance: %v", err)
 	}
@@ -138,7 +138,7 @@ func ExampleCloud_AwaitLoadBalancer() {
 
 	lb, err := c.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
 		Name: "web", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: port}},
-		Targets: &api.Targets{{InstanceID: node.ID}},
+		Targets: api.Targets{{InstanceID: node.ID}},
 	})
 	if err != nil {
 		t.Fatalf("creating a balancer: %v", err)

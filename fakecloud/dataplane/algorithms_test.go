@@ -8,15 +8,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 // One client opens eight connections or sessions, in turn on two ports.
 func TestAlgorithmsSpreadOneClient(t *testing.T) {
-	for _, protocol := range []cloud.Protocol{cloud.TCP, cloud.UDP} {
+	for _, protocol := range []cloud.Protocol{api.ProtocolTCP, api.ProtocolUDP} {
 		t.Run(string(protocol), func(t *testing.T) {
 			p, port, f := newPair(t)
-			if protocol == cloud.UDP {
+			if protocol == api.ProtocolUDP {
 				p, port, f = newUDPPair(t)
 			}
 			next := f.Listeners[0]
@@ -27,7 +28,7 @@ func TestAlgorithmsSpreadOneClient(t *testing.T) {
 				by = map[string]int{}
 				for i := range 8 {
 					name, at := "", []int{port, next.Port}[i%2]
-					if protocol == cloud.UDP {
+					if protocol == api.ProtocolUDP {
 						name = sendAndReadName(t, udpClient(t, four, at), "hello")
 					} else {
 						_, name = dialAndReadName(t, four, at)
@@ -41,11 +42,11 @@ func TestAlgorithmsSpreadOneClient(t *testing.T) {
 				"two": 4, "two on port 0": 2, "two on port 1": 2, "three": 4, "three on port 0": 2, "three on port 1": 2,
 			}
 			assert.Equal(t, turns, answers(), "each listener has its own round robin")
-			f.Algorithm = cloud.LeastConnections
+			f.Algorithm = api.AlgorithmLeastConnections
 			assert.Equal(t, 4, answers()["two"])
-			f.Algorithm = cloud.SourceHash
+			f.Algorithm = api.AlgorithmSourceHash
 			assert.Len(t, answers(), 3, "one target on both ports")
-			f.Algorithm, f.Affinity = cloud.RoundRobin, time.Hour
+			f.Algorithm, f.Affinity = api.AlgorithmRoundRobin, time.Hour
 			assert.Len(t, answers(), 3, "one target on both ports")
 		})
 	}
@@ -53,10 +54,10 @@ func TestAlgorithmsSpreadOneClient(t *testing.T) {
 
 func TestLeastConnections(t *testing.T) {
 	p, port, f := newPair(t)
-	f.Algorithm = cloud.LeastConnections
+	f.Algorithm = api.AlgorithmLeastConnections
 	udp, udpPort := portOf(udpBackend(t, two, "two", 0)), freePort(t)
 	udpBackend(t, three, "three", udp)
-	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: udpPort, TargetPort: udp})
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolUDP, Port: udpPort, TargetPort: udp})
 	require.NoError(t, p.Apply(f))
 	_, first := dialAndReadName(t, four, port)
 	assert.Equal(t, "two", first)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -20,7 +21,7 @@ func TestForwardingAllocatesNothing(t *testing.T) {
 	tcp, udp := startTarget(t, two, 0, echoWithoutAllocating), portOf(startUDPEcho(t, two, 0))
 	p, port := newPlane(t), freePort(t)
 	f := forwarding(tcp, []string{two}, port)
-	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: udp})
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolUDP, Port: port, TargetPort: udp})
 	f.IdleTimeout = time.Hour
 	require.NoError(t, p.Apply(f))
 	over := map[string]net.Conn{"a connection": dial(t, port), "datagrams": udpClient(t, four, port)}

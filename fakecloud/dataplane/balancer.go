@@ -13,6 +13,7 @@ import (
 
 	"github.com/jonboulle/clockwork"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -148,7 +149,7 @@ func openSocket(ctx context.Context, at listenAddress) (io.Closer, error) {
 	config := listenConfig
 	config.SetMultipathTCP(false) // Plain TCP sockets, which the kernel can splice.
 	address := netip.AddrPortFrom(at.address, uint16(at.number)).String()
-	if at.protocol == cloud.UDP {
+	if at.protocol == api.ProtocolUDP {
 		return config.ListenPacket(ctx, "udp"+ipVersionSuffix(at.address), address)
 	}
 	return config.Listen(ctx, "tcp"+ipVersionSuffix(at.address), address)

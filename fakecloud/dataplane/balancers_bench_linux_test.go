@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -67,11 +68,11 @@ func newBenchNetwork(b *testing.B) *benchNetwork {
 	n := newTestNetwork(b)
 	n.plug(netip.MustParseAddr("10.9.0.1"))
 	f := cloud.Forwarding{
-		ID: "lb-proxy", Kind: cloud.ProxyBalancer, Addresses: []netip.Addr{netip.MustParseAddr("10.9.8.2")}, Targets: 2,
-		Listeners: []cloud.Listener{{Protocol: cloud.UDP, Port: portEcho, TargetPort: portEcho}},
+		ID: "lb-proxy", Kind: api.KindProxy, Addresses: []netip.Addr{netip.MustParseAddr("10.9.8.2")}, Targets: 2,
+		Listeners: []cloud.Listener{{Protocol: api.ProtocolUDP, Port: portEcho, TargetPort: portEcho}},
 	}
 	for _, port := range []int{portSource, portSink, portOnce, portEcho} {
-		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: port, TargetPort: port})
+		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolTCP, Port: port, TargetPort: port})
 	}
 	for i := range f.Targets {
 		target := n.addClient(netip.AddrFrom4([4]byte{10, 9, 1, byte(i + 1)}))
@@ -88,8 +89,8 @@ func newBenchNetwork(b *testing.B) *benchNetwork {
 	all := &benchNetwork{addresses: map[string]netip.Addr{
 		"none": f.Backends[0].Address, "proxy": f.Addresses[0],
 	}}
-	if plane.CanForward(cloud.NetworkBalancer) == nil {
-		f.ID, f.Kind, f.Algorithm = "lb-network", cloud.NetworkBalancer, cloud.FlowHash
+	if plane.CanForward(api.KindNetwork) == nil {
+		f.ID, f.Kind, f.Algorithm = "lb-network", api.KindNetwork, api.AlgorithmFlowHash
 		f.Addresses = []netip.Addr{networkVIP}
 		require.NoError(b, plane.Apply(f))
 		all.addresses["network"] = networkVIP

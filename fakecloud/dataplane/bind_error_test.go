@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 func TestBindErrorByIPFamily(t *testing.T) {
@@ -30,7 +30,7 @@ func TestBindErrorByIPFamily(t *testing.T) {
 		{six, syscall.EAFNOSUPPORT, []string{"this machine has no IPv6", "ipv4 alone"}},
 		{six, syscall.EACCES, []string{"permission denied", "ip_unprivileged_port_start=53"}},
 	} {
-		said := bindError(listenAddress{port{cloud.UDP, 53}, c.address}, c.err).Error()
+		said := bindError(listenAddress{port{api.ProtocolUDP, 53}, c.address}, c.err).Error()
 		for _, want := range c.want {
 			assert.Contains(t, said, want)
 		}

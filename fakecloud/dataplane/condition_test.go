@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -65,7 +66,7 @@ func TestConditionReason(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	becomes("")
 	f.HealthCheck = httpCheck(onTwo.port)
-	f.HealthCheck.Interval, f.HealthCheck.Timeout = 2*time.Second, 2*time.Second // The first check decides alone.
+	f.HealthCheck.IntervalSeconds, f.HealthCheck.TimeoutSeconds = seconds(2*time.Second), seconds(2*time.Second) // The first check decides alone.
 	f.HealthCheck.HealthyThreshold, f.HealthCheck.UnhealthyThreshold = 1, 1
 	require.NoError(t, p.Apply(f))
 	becomes("") // It was unknown for a moment.
@@ -126,7 +127,7 @@ func TestConditionUnknownUntilChecked(t *testing.T) {
 	t.Cleanup(p.Close) // Before the targets, whose servers wait for their clients.
 	f := forwarding(at, []string{two, three}, freePort(t))
 	check := cloud.HealthCheck{
-		Protocol: cloud.CheckHTTP, Port: at, Path: "/", Interval: 2 * testTimeout, Timeout: 2 * testTimeout,
+		Protocol: api.HealthCheckHTTP, Port: at, Path: "/", IntervalSeconds: seconds(2 * testTimeout), TimeoutSeconds: seconds(2 * testTimeout),
 		HealthyThreshold: 1, UnhealthyThreshold: 1,
 	}
 	f.HealthCheck = &check

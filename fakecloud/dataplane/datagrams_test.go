@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
@@ -64,8 +65,8 @@ func TestOptionsEndNoSession(t *testing.T) {
 	c := udpClient(t, four, port)
 	own := sendAndReadName(t, c, "hello")
 	for _, change := range []func(){
-		func() { f.Algorithm = cloud.LeastConnections },
-		func() { f.Algorithm = cloud.SourceHash },
+		func() { f.Algorithm = api.AlgorithmLeastConnections },
+		func() { f.Algorithm = api.AlgorithmSourceHash },
 		func() { f.Affinity = time.Hour },
 		func() { f.IdleTimeout = time.Hour },
 		func() { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} },

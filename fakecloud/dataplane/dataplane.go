@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -188,7 +189,7 @@ func (p *Plane) Stats(id string) cloud.LoadBalancerStats {
 	defer p.mu.Unlock()
 	switch b := p.balancers[id]; {
 	case b == nil:
-	case b.forwarding.Kind == cloud.NetworkBalancer:
+	case b.forwarding.Kind == api.KindNetwork:
 		return b.networkStats()
 	default:
 		return b.collectStats()

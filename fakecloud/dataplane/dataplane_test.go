@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -149,7 +150,7 @@ func TestListenOnBothIPFamilies(t *testing.T) {
 	target := startTarget(t, two, 0, echo)
 	udp := portOf(udpBackend(t, two, "two", 0))
 	f := forwarding(target, []string{two}, port)
-	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: udp})
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolUDP, Port: port, TargetPort: udp})
 	f.Addresses = append(f.Addresses[:1:1], six)
 	require.NoError(t, p.Apply(f))
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // isTargetFailure tells whether err is the fault of the target or of the network to it,
@@ -42,7 +42,7 @@ func bindError(where listenAddress, err error) error {
 			"lower the limit with `sysctl -w net.ipv4.ip_unprivileged_port_start=%d`, run fakecloud with CAP_NET_BIND_SERVICE, or use a port from 1024 on", address, address.Port())
 	case errors.Is(err, syscall.EADDRINUSE):
 		protocol := "t"
-		if where.protocol == cloud.UDP {
+		if where.protocol == api.ProtocolUDP {
 			protocol = "u"
 		}
 		return fmt.Errorf("cannot listen on %s: another server holds port %d there, or on all addresses (%s); "+

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -18,7 +19,7 @@ import (
 // hourlyCheck is a health check that a test sees once, unless a failure requests more.
 func hourlyCheck(port int) *cloud.HealthCheck {
 	return &cloud.HealthCheck{
-		Protocol: cloud.CheckTCP, Port: port, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3,
+		Protocol: api.HealthCheckTCP, Port: port, IntervalSeconds: seconds(time.Hour), TimeoutSeconds: seconds(testTimeout), HealthyThreshold: 3,
 		UnhealthyThreshold: 3,
 	}
 }
@@ -127,7 +128,7 @@ func TestRefusalsArePerPort(t *testing.T) {
 	p, good, f := newPair(t)
 	bad, nobody := freePort(t), freePort(t)
 	startTarget(t, three, nobody, greetAndEcho("three"))
-	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: bad, TargetPort: nobody})
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolTCP, Port: bad, TargetPort: nobody})
 	f.Affinity = time.Hour
 	require.NoError(t, p.Apply(f))
 	host := ""
@@ -152,7 +153,7 @@ func TestClientFailuresDoNotHastenUnhealthy(t *testing.T) {
 	sick := newHealthEndpoint(t, two, 0)
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = httpCheck(sick.port)
-	f.HealthCheck.Interval, f.HealthCheck.Timeout, f.HealthCheck.UnhealthyThreshold = time.Hour, testTimeout, 1
+	f.HealthCheck.IntervalSeconds, f.HealthCheck.TimeoutSeconds, f.HealthCheck.UnhealthyThreshold = seconds(time.Hour), seconds(testTimeout), 1
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Healthy)
 	sick.status.Store(http.StatusServiceUnavailable)

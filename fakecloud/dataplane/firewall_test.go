@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 func TestFirewallsKeepConnectionsFromTargets(t *testing.T) {
 	p, open, f := newPair(t)
 	target, shut := f.Listeners[0].TargetPort, freePort(t)
-	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: shut, TargetPort: target + 1})
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolTCP, Port: shut, TargetPort: target + 1})
 	admit := func(ports ...cloud.LetIn) {
 		t.Helper()
 		for i, letIn := range ports {
@@ -41,7 +42,7 @@ func TestFirewallsKeepConnectionsFromTargets(t *testing.T) {
 	requireEcho(t, c, "what was let in goes on")
 
 	f.HealthCheck = &cloud.HealthCheck{
-		Protocol: cloud.CheckTCP, Port: target, Interval: 10 * time.Millisecond, Timeout: time.Second,
+		Protocol: api.HealthCheckTCP, Port: target, IntervalSeconds: seconds(10 * time.Millisecond), TimeoutSeconds: seconds(time.Second),
 		HealthyThreshold: 1, UnhealthyThreshold: 1,
 	}
 	admit("nothing", toTarget)

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -160,8 +161,8 @@ func (w *checkedTarget) appendHistory() {
 // until ctx ends.
 func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget) {
 	settings := w.check
-	interval := max(settings.Interval, minInterval)
-	timeout := settings.Timeout
+	interval := max(settings.IntervalSeconds.Duration(), minInterval)
+	timeout := settings.TimeoutSeconds.Duration()
 	if timeout <= 0 || timeout > interval {
 		timeout = interval
 	}
@@ -254,7 +255,7 @@ func (v *verdict) addCheck(err error, requested bool, settings cloud.HealthCheck
 
 // checkThroughFirewall checks the target once, which cannot be reached where its firewalls let nothing in.
 func (w *checkedTarget) checkThroughFirewall(ctx context.Context, timeout time.Duration) error {
-	if port := w.check.Port; !w.backend.LetIn.Has(cloud.TCP, port) {
+	if port := w.check.Port; !w.backend.LetIn.Has(api.ProtocolTCP, port) {
 		return fmt.Errorf("no firewall of the instance lets anything in to tcp port %d", port)
 	}
 	return checkTarget(ctx, timeout, w.check, netip.AddrPortFrom(w.backend.Address, uint16(w.check.Port)))
@@ -265,7 +266,7 @@ func checkTarget(ctx context.Context, timeout time.Duration, settings cloud.Heal
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var err error
-	if settings.Protocol == cloud.CheckHTTP {
+	if settings.Protocol == api.HealthCheckHTTP {
 		err = checkHTTP(ctx, at, settings)
 	} else {
 		var conn net.Conn
@@ -318,7 +319,7 @@ func checkHTTP(ctx context.Context, at netip.AddrPort, settings cloud.HealthChec
 		return err
 	}
 	_ = resp.Body.Close()
-	if !settings.Expects(resp.StatusCode) {
+	if !cloud.ExpectsStatus(settings, resp.StatusCode) {
 		return fmt.Errorf("HTTP %s from %s", resp.Status, at)
 	}
 	return nil

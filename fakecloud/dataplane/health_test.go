@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -48,8 +49,8 @@ func newHealthEndpoint(t *testing.T, host string, port int) *healthEndpoint {
 
 func httpCheck(port int) *cloud.HealthCheck {
 	return &cloud.HealthCheck{
-		Protocol: cloud.CheckHTTP, Port: port, Path: "/healthz",
-		Interval: 300 * time.Millisecond, Timeout: 300 * time.Millisecond, HealthyThreshold: 2, UnhealthyThreshold: 3,
+		Protocol: api.HealthCheckHTTP, Port: port, Path: "/healthz",
+		IntervalSeconds: seconds(300 * time.Millisecond), TimeoutSeconds: seconds(300 * time.Millisecond), HealthyThreshold: 2, UnhealthyThreshold: 3,
 	}
 }
 
@@ -66,7 +67,7 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 	udpBackend(t, three, "three", portOf(udp))
 	onTwo := newHealthEndpoint(t, two, 0)
 	onThree := newHealthEndpoint(t, three, onTwo.port)
-	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: portOf(udp)})
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolUDP, Port: port, TargetPort: portOf(udp)})
 	require.NoError(t, p.Apply(f))
 	for _, h := range p.Health("lb-1") {
 		assert.Equal(t, cloud.Unknown, h.Health)
@@ -120,16 +121,16 @@ func TestListenersHaveChecksOfTheirOwn(t *testing.T) {
 	f := forwarding(target, []string{two, three}, one, other, free)
 	f.HealthCheck = hourlyCheck(target)
 	f.Listeners[0].HealthCheck = *httpCheck(onTwo.port)
-	f.Listeners[2].HealthCheck = cloud.HealthCheck{Protocol: cloud.CheckNone}
+	f.Listeners[2].HealthCheck = cloud.HealthCheck{Protocol: api.HealthCheckNone}
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Healthy)
 	awaitHealth(t, p, 1, cloud.Healthy)
 	onTwo.status.Store(http.StatusServiceUnavailable)
 	sick := awaitHealth(t, p, 0, cloud.Unhealthy)
 	assert.Equal(t, []cloud.ListenerHealth{
-		{Protocol: cloud.TCP, Port: one, Health: cloud.Unhealthy, Reason: sick.Reason},
-		{Protocol: cloud.TCP, Port: other, Health: cloud.Healthy},
-		{Protocol: cloud.TCP, Port: free, Health: cloud.Unknown, Reason: "there is no health check"},
+		{Protocol: api.ProtocolTCP, Port: one, Health: cloud.Unhealthy, Reason: sick.Reason},
+		{Protocol: api.ProtocolTCP, Port: other, Health: cloud.Healthy},
+		{Protocol: api.ProtocolTCP, Port: free, Health: cloud.Unknown, Reason: "there is no health check"},
 	}, sick.Listeners)
 	assert.Contains(t, sick.Reason, "503", "overall it is what the worst check says")
 	for range 4 {
@@ -196,8 +197,8 @@ func TestSilentTargetIsUnhealthy(t *testing.T) {
 func TestHealthCheckOddSettings(t *testing.T) {
 	p := newPlane(t)
 	for _, odd := range []cloud.HealthCheck{
-		{Timeout: -1}, {Protocol: "icmp", Port: -1, Interval: -1, Timeout: -1, HealthyThreshold: -1},
-		{Protocol: cloud.CheckHTTP, Port: 1 << 20, Path: "%zz \x00", Timeout: time.Hour},
+		{TimeoutSeconds: -1}, {Protocol: "icmp", Port: -1, IntervalSeconds: -1, TimeoutSeconds: -1, HealthyThreshold: -1},
+		{Protocol: api.HealthCheckHTTP, Port: 1 << 20, Path: "%zz \x00", TimeoutSeconds: 3600},
 	} {
 		f := forwarding(1, []string{two}, freePort(t))
 		f.HealthCheck = &odd

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
@@ -144,7 +145,7 @@ func forwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
 		f.Backends = append(f.Backends, cloud.Backend{Target: "i-" + h, Address: netip.MustParseAddr(h)})
 	}
 	for _, p := range ports {
-		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: p, TargetPort: targetPort})
+		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolTCP, Port: p, TargetPort: targetPort})
 	}
 	return f
 }
@@ -277,7 +278,7 @@ func portOf(c net.PacketConn) int { return c.LocalAddr().(*net.UDPAddr).Port }
 func udpForwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
 	f := forwarding(targetPort, hosts, ports...)
 	for i := range f.Listeners {
-		f.Listeners[i].Protocol = cloud.UDP
+		f.Listeners[i].Protocol = api.ProtocolUDP
 	}
 	return f
 }
@@ -314,3 +315,5 @@ func sendAndReadName(t *testing.T, c *net.UDPConn, text string) string {
 	require.Equal(t, text, got)
 	return name
 }
+
+func seconds(d time.Duration) api.Seconds { return api.Seconds(d.Seconds()) }

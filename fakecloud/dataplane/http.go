@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -32,8 +33,8 @@ const (
 
 // socketProtocol is the protocol of a listener's socket: http is spoken over tcp.
 func socketProtocol(p cloud.Protocol) cloud.Protocol {
-	if p == cloud.HTTP {
-		return cloud.TCP
+	if p == api.ProtocolHTTP {
+		return api.ProtocolTCP
 	}
 	return p
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
@@ -39,7 +40,7 @@ func sayName(name string) http.HandlerFunc {
 func forwardHTTP(t *testing.T, p *dataplane.Plane, target, port int, hosts ...string) cloud.Forwarding {
 	t.Helper()
 	f := forwarding(target, hosts, port)
-	f.Listeners[0].Protocol = cloud.HTTP
+	f.Listeners[0].Protocol = api.ProtocolHTTP
 	require.NoError(t, p.Apply(f))
 	return f
 }
@@ -104,7 +105,7 @@ func TestRequestsOfOneConnectionGoToAllTargets(t *testing.T) {
 		_, body, _ := r.get()
 		assert.Equal(t, "3", body[:1], "the connection stays, and its requests go where they may")
 	}
-	f.Listeners[0].Protocol = cloud.TCP
+	f.Listeners[0].Protocol = api.ProtocolTCP
 	require.NoError(t, p.Apply(f), "a port can change between tcp and http")
 	f.Listeners = nil
 	require.NoError(t, p.Apply(f))
@@ -213,7 +214,7 @@ func TestRequestsDrain(t *testing.T) {
 				<-r.Context().Done()
 			})
 			f := forwarding(target, []string{three, two}, port) // Nobody listens at three.
-			f.Listeners[0].Protocol = cloud.HTTP
+			f.Listeners[0].Protocol = api.ProtocolHTTP
 			f.Drain = 50 * time.Millisecond
 			require.NoError(t, p.Apply(f))
 			c := newRequester(t, port)
@@ -239,7 +240,7 @@ func TestClientsOfHTTPThatStallEnd(t *testing.T) {
 	})
 	silent := startTarget(t, two, 0, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	f := forwarding(target, []string{two}, port, freePort(t))
-	f.Listeners[0].Protocol, f.Listeners[1].Protocol, f.Listeners[1].TargetPort = cloud.HTTP, cloud.HTTP, silent
+	f.Listeners[0].Protocol, f.Listeners[1].Protocol, f.Listeners[1].TargetPort = api.ProtocolHTTP, api.ProtocolHTTP, silent
 	f.IdleTimeout = 500 * time.Millisecond
 	require.NoError(t, p.Apply(f))
 	for _, stalls := range []string{

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -41,9 +42,9 @@ func TestCloseLeavesNoOpenFiles(t *testing.T) {
 		p, a, b, c, d := newPlane(t), freePort(t), freePort(t), freePort(t), freePort(t)
 		f := forwarding(target, []string{two, four}, a, b, c) // Nobody answers at four.
 		f.Listeners[1].TargetPort, f.Listeners[2].TargetPort = shut, freePort(t)
-		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: d, TargetPort: udp})
+		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolUDP, Port: d, TargetPort: udp})
 		f.HealthCheck = httpCheck(well.port)
-		f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Minute, time.Minute // Long enough for a slow machine.
+		f.HealthCheck.IntervalSeconds, f.HealthCheck.TimeoutSeconds = seconds(time.Minute), seconds(time.Minute) // Long enough for a slow machine.
 		require.NoError(t, p.Apply(f))
 		awaitHealth(t, p, 0, cloud.Healthy)
 		for i := range rounds {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -72,7 +73,7 @@ func listenerElement(address netip.Addr, p port, what counted) element {
 func listenerKey(address netip.Addr, p port) string {
 	const tcp, udp = 6, 17
 	protocol := byte(tcp)
-	if p.protocol == cloud.UDP {
+	if p.protocol == api.ProtocolUDP {
 		protocol = udp
 	}
 	return string(address.AsSlice()) + string([]byte{protocol, 0, 0, 0, byte(p.number >> 8), byte(p.number), 0, 0})
@@ -115,7 +116,7 @@ type networkState struct {
 
 // isForwardedInKernel tells whether the kernel passes packets on, and nothing listens.
 func isForwardedInKernel(kind cloud.LoadBalancerKind) bool {
-	return kind == cloud.NetworkBalancer || kind == cloud.AttachedAddress
+	return kind == api.KindNetwork || kind == cloud.AttachedAddress
 }
 
 // CanForward implements cloud.DataPlane.
@@ -146,7 +147,7 @@ func (b *balancer) syncNetwork(f cloud.Forwarding) error {
 	}
 	wanted := elements{}
 	switch f.Kind {
-	case cloud.NetworkBalancer:
+	case api.KindNetwork:
 		wanted = b.networkElements(f)
 		b.keepDraining(f, wanted)
 	case cloud.AttachedAddress:
@@ -197,7 +198,7 @@ func (b *balancer) networkElements(f cloud.Forwarding) elements {
 				all[listenerElement(address, p, what)] = ""
 			}
 			groups := groupByFlowMap
-			if f.Affinity > 0 || f.Algorithm == cloud.SourceHash {
+			if f.Affinity > 0 || f.Algorithm == api.AlgorithmSourceHash {
 				groups = groupByClientMap
 			}
 			group := b.slotGroup(receiversOf(f, l))

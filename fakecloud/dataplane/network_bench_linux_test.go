@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -21,16 +22,16 @@ func BenchmarkNetworkBalancers(b *testing.B) {
 	newTestNetwork(b).plug(netip.MustParseAddr("10.9.0.1"))
 	plane := dataplane.New(dataplane.Options{Interface: "eth0"})
 	b.Cleanup(plane.Close)
-	if err := plane.CanForward(cloud.NetworkBalancer); err != nil {
+	if err := plane.CanForward(api.KindNetwork); err != nil {
 		b.Skip(err)
 	}
 	all := make([]cloud.Forwarding, 300)
 	for i := range all {
 		all[i] = cloud.Forwarding{
-			ID: fmt.Sprintf("lb-%d", i), Kind: cloud.NetworkBalancer, Algorithm: cloud.FlowHash, Targets: 100,
+			ID: fmt.Sprintf("lb-%d", i), Kind: api.KindNetwork, Algorithm: api.AlgorithmFlowHash, Targets: 100,
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 128 + byte(i>>8), byte(i)})},
 			Listeners: []cloud.Listener{
-				{Protocol: cloud.TCP, Port: 80, TargetPort: 80}, {Protocol: cloud.UDP, Port: 80, TargetPort: 80},
+				{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80}, {Protocol: api.ProtocolUDP, Port: 80, TargetPort: 80},
 			},
 		}
 		for n := range all[i].Targets {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
@@ -189,13 +190,13 @@ func newNetworkFixture(t *testing.T, targets int) *networkFixture {
 	n.plug(netip.MustParseAddr("10.9.0.1"))
 	f := &networkFixture{network: n, client: n.addClient(networkClient)}
 	f.forwarding = cloud.Forwarding{
-		ID: "lb-1", Kind: cloud.NetworkBalancer, Addresses: []netip.Addr{networkVIP}, Algorithm: cloud.FlowHash,
+		ID: "lb-1", Kind: api.KindNetwork, Addresses: []netip.Addr{networkVIP}, Algorithm: api.AlgorithmFlowHash,
 		Listeners: []cloud.Listener{
-			{Protocol: cloud.TCP, Port: networkPort, TargetPort: networkPort},
-			{Protocol: cloud.UDP, Port: networkPort, TargetPort: networkPort},
+			{Protocol: api.ProtocolTCP, Port: networkPort, TargetPort: networkPort},
+			{Protocol: api.ProtocolUDP, Port: networkPort, TargetPort: networkPort},
 		},
 		HealthCheck: &cloud.HealthCheck{
-			Protocol: cloud.CheckTCP, Port: healthPort, Interval: 20 * time.Millisecond, Timeout: 20 * time.Millisecond,
+			Protocol: api.HealthCheckTCP, Port: healthPort, IntervalSeconds: seconds(20 * time.Millisecond), TimeoutSeconds: seconds(20 * time.Millisecond),
 			HealthyThreshold: 1, UnhealthyThreshold: 2,
 		},
 	}
@@ -204,7 +205,7 @@ func newNetworkFixture(t *testing.T, targets int) *networkFixture {
 	}
 	f.plane = dataplane.New(dataplane.Options{Interface: "eth0"})
 	t.Cleanup(f.plane.Close)
-	if err := f.plane.CanForward(cloud.NetworkBalancer); err != nil {
+	if err := f.plane.CanForward(api.KindNetwork); err != nil {
 		require.ErrorContains(t, err, "the kernel lacks a part of nftables")
 		t.Skip(err)
 	}
@@ -334,7 +335,7 @@ func TestNetworkBalancerChangesItsKind(t *testing.T) {
 	}
 	f := newNetworkFixture(t, 1)
 	f.client.answering(t, "tcp4", 1)
-	f.forwarding.Kind, f.forwarding.Algorithm = cloud.ProxyBalancer, cloud.RoundRobin
+	f.forwarding.Kind, f.forwarding.Algorithm = api.KindProxy, api.AlgorithmRoundRobin
 	f.forwarding.Listeners = f.forwarding.Listeners[:1]
 	f.forwarding.Listeners[0].TargetPort = 8080
 	f.targets[0].Do(func() {
@@ -348,7 +349,7 @@ func TestNetworkBalancerChangesItsKind(t *testing.T) {
 	assert.Equal(t, "proxied", target)
 	assert.Contains(t, client, "10.9.", "from the balancer")
 	assert.NotContains(t, client, networkClient.String())
-	f.forwarding.Kind, f.forwarding.Algorithm = cloud.NetworkBalancer, cloud.FlowHash
+	f.forwarding.Kind, f.forwarding.Algorithm = api.KindNetwork, api.AlgorithmFlowHash
 	f.forwarding.Listeners[0].TargetPort = networkPort
 	f.apply()
 	f.client.answering(t, "tcp4", 1)
@@ -379,7 +380,7 @@ func TestNetworkBalancerLeavesNothingBehind(t *testing.T) {
 
 func TestNetworkBalancerNeedsAnInterface(t *testing.T) {
 	p := newPlane(t)
-	require.NoError(t, p.CanForward(cloud.ProxyBalancer))
-	require.ErrorContains(t, p.CanForward(cloud.NetworkBalancer), "--load-balancer-interface")
-	require.Error(t, p.Apply(cloud.Forwarding{ID: "lb-1", Kind: cloud.NetworkBalancer}))
+	require.NoError(t, p.CanForward(api.KindProxy))
+	require.ErrorContains(t, p.CanForward(api.KindNetwork), "--load-balancer-interface")
+	require.Error(t, p.Apply(cloud.Forwarding{ID: "lb-1", Kind: api.KindNetwork}))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -34,7 +35,7 @@ type logWriter func(message []byte) (int, error)
 func (w logWriter) Write(message []byte) (int, error) { return w(message) }
 
 func TestOurShortageOfFilesIsNoTargetsFault(t *testing.T) {
-	for _, protocol := range []cloud.HealthCheckProtocol{cloud.CheckTCP, cloud.CheckHTTP} {
+	for _, protocol := range []cloud.HealthCheckProtocol{api.HealthCheckTCP, api.HealthCheckHTTP} {
 		seen := make(chan struct{}, 100)
 		log := slog.NewTextHandler(logWriter(func(message []byte) (int, error) {
 			if bytes.Contains(message, []byte("cannot be checked")) {
@@ -49,7 +50,7 @@ func TestOurShortageOfFilesIsNoTargetsFault(t *testing.T) {
 		})
 		f := forwarding(target, []string{two}, freePort(t))
 		f.HealthCheck = &cloud.HealthCheck{
-			Protocol: protocol, Path: "/", Port: target, Interval: 50 * time.Millisecond, Timeout: testTimeout,
+			Protocol: protocol, Path: "/", Port: target, IntervalSeconds: seconds(50 * time.Millisecond), TimeoutSeconds: seconds(testTimeout),
 			HealthyThreshold: 1, UnhealthyThreshold: 5,
 		}
 		require.NoError(t, p.Apply(f))

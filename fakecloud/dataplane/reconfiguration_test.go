@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -49,18 +50,18 @@ func TestReconfigurationSparesLongTransfers(t *testing.T) {
 				g.Backends = forwarding(0, [][]string{{two}, {three, two}, {two, three}}[i%3]).Backends
 				g.Affinity = time.Duration(i%2) * time.Hour
 				if i%2 == 0 {
-					g.Listeners = append(g.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: other, TargetPort: target})
+					g.Listeners = append(g.Listeners, cloud.Listener{Protocol: api.ProtocolTCP, Port: other, TargetPort: target})
 				}
 				if i%5 == 0 {
 					g.HealthCheck = &cloud.HealthCheck{
-						Protocol: cloud.CheckTCP, Port: 1, Interval: time.Second, Timeout: time.Second,
+						Protocol: api.HealthCheckTCP, Port: 1, IntervalSeconds: seconds(time.Second), TimeoutSeconds: seconds(time.Second),
 					}
 				}
-				g.Algorithm = []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}[i%3]
+				g.Algorithm = []cloud.Algorithm{api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash}[i%3]
 				g.IdleTimeout = []time.Duration{w.idle, time.Minute}[i%2]
 				g.Listeners[0].ConnectionLimit = i % 2
 				g.SourceRanges = [][]netip.Prefix{nil, {netip.MustParsePrefix("10.0.0.0/8")}}[i%2]
-				g.Listeners[0].ProxyProtocol = []cloud.ProxyProtocol{"", cloud.ProxyV1, cloud.ProxyV2}[i%3]
+				g.Listeners[0].ProxyProtocol = []api.ProxyProtocol{"", api.ProxyProtocolV1, api.ProxyProtocolV2}[i%3]
 				if err := p.Apply(g); err != nil {
 					changed <- err
 					return

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // candidatesFor yields a route's targets in the order in which a client tries them: first
@@ -19,7 +19,7 @@ func (l *listener) candidatesFor(r *route, client netip.Addr) iter.Seq[target] {
 			return
 		}
 		o := targetOrder{listener: l, route: r, client: client}
-		if r.algorithm != cloud.SourceHash {
+		if r.algorithm != api.AlgorithmSourceHash {
 			o.turn = l.nextTurn.Add(1) - 1
 		}
 		first := l.balancer.affinity.stickyTargetIndex(client, r.targets, o.firstIndex(), &l.refusals)
@@ -64,9 +64,9 @@ func (o targetOrder) rankOf(i int) rank {
 	t := o.route.targets[i]
 	r := rank{refused: o.listener.refusals.isRecent(t.endpoint), turnsAway: (uint64(i) + n - o.turn%n) % n}
 	switch o.route.algorithm {
-	case cloud.LeastConnections:
+	case api.AlgorithmLeastConnections:
 		r.score = uint64(max(0, t.openConnections.Load()))
-	case cloud.SourceHash:
+	case api.AlgorithmSourceHash:
 		// Rendezvous hashing: when targets come or go, only the clients of those
 		// targets move.
 		r.score = ^hashClientTarget(o.client, t.name)

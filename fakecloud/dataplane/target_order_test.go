@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -40,7 +41,7 @@ func newTestListener() *listener {
 func TestRoundRobinOrderIsEven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "targets")
-		r := &route{algorithm: cloud.RoundRobin}
+		r := &route{algorithm: api.AlgorithmRoundRobin}
 		for i := range n {
 			r.targets = append(r.targets, newTargets(fmt.Sprint(i))...)
 		}
@@ -71,7 +72,7 @@ func (r *route) targetNames() (names []string) {
 
 func TestLeastConnectionsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := &route{algorithm: cloud.LeastConnections, targets: newTargets("a", "b", "c", "d")}
+		r := &route{algorithm: api.AlgorithmLeastConnections, targets: newTargets("a", "b", "c", "d")}
 		l := newTestListener()
 		for _, target := range r.targets {
 			target.openConnections.Store(rapid.Int64Range(0, 3).Draw(t, "busy"))
@@ -90,7 +91,7 @@ func TestLeastConnectionsOrder(t *testing.T) {
 
 func TestRecentRefuserComesLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, algorithm := range []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash} {
+		for _, algorithm := range []cloud.Algorithm{api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash} {
 			r := &route{algorithm: algorithm, targets: newTargets("a", "b", "c")}
 			l := newTestListener()
 			l.refusals.recordRefusal(r.targets[1].endpoint)
@@ -108,7 +109,7 @@ func TestRecentRefuserComesLast(t *testing.T) {
 }
 
 func TestSourceHashSpreadsClientsAndKeepsThem(t *testing.T) {
-	r := &route{algorithm: cloud.SourceHash}
+	r := &route{algorithm: api.AlgorithmSourceHash}
 	for i := range 5 {
 		r.targets = append(r.targets, newTargets(fmt.Sprintf("i-01jd3n6f0c5w3y-%d", i))...)
 	}
@@ -118,7 +119,7 @@ func TestSourceHashSpreadsClientsAndKeepsThem(t *testing.T) {
 		all := triedNames(newTestListener(), r, clientNumber(i))
 		assert.ElementsMatch(t, r.targetNames(), all)
 		share[all[0]]++
-		shuffled := &route{algorithm: cloud.SourceHash, targets: slices.Clone(r.targets)}
+		shuffled := &route{algorithm: api.AlgorithmSourceHash, targets: slices.Clone(r.targets)}
 		slices.Reverse(shuffled.targets)
 		assert.Equal(
 			t, all, triedNames(newTestListener(), shuffled, clientNumber(i)), "the order of the targets means nothing",

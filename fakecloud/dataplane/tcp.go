@@ -11,7 +11,7 @@ import (
 
 	"github.com/pires/go-proxyproto"
 
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 const (
@@ -54,7 +54,7 @@ func (l *listener) admitConnection(conn *net.TCPConn) {
 	}
 	l.connections.Add(1)
 	f := &flow{listenAddress: l.address, clientAddress: client, clientConn: conn}
-	if r.listener.Protocol == cloud.HTTP {
+	if r.listener.Protocol == api.ProtocolHTTP {
 		l.balancer.goroutines.Go(func() { l.serveRequests(r, f) })
 		return
 	}
@@ -178,14 +178,14 @@ var dialer = func() *net.Dialer {
 	return &d
 }()
 
-var proxyVersions = map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2}
+var proxyVersions = map[api.ProxyProtocol]byte{api.ProxyProtocolV1: 1, api.ProxyProtocolV2: 2}
 
 // connectTarget dials a target and, if proxy asks for it, sends the PROXY protocol header
 // that names the client.
 func (l *listener) connectTarget(
 	at netip.AddrPort,
 	deadline time.Time,
-	proxy cloud.ProxyProtocol,
+	proxy api.ProxyProtocol,
 	client *net.TCPConn,
 ) (*net.TCPConn, error) {
 	// Not net.DialTCP: that binds, and a bound local port is used for one target only.

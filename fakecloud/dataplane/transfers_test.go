@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
@@ -28,14 +29,14 @@ import (
 // nothing else.
 type copyMode struct {
 	idle  time.Duration // an idle timeout may need another way of copying
-	proxy cloud.ProxyProtocol
+	proxy api.ProxyProtocol
 }
 
 // inAllCopyModes runs a test in each mode.
 func inAllCopyModes(t *testing.T, test func(*testing.T, copyMode)) {
 	t.Helper()
 	for _, idle := range []time.Duration{0, time.Hour} {
-		for _, proxy := range []cloud.ProxyProtocol{"", cloud.ProxyV1, cloud.ProxyV2} {
+		for _, proxy := range []api.ProxyProtocol{"", api.ProxyProtocolV1, api.ProxyProtocolV2} {
 			t.Run(fmt.Sprintf("idle=%v,proxy=%s", idle, proxy), func(t *testing.T) { test(t, copyMode{idle, proxy}) })
 		}
 	}
@@ -92,7 +93,7 @@ func (w copyMode) skipHeader(t *testing.T, at *connEnd, client net.Conn) {
 	}
 	in := bufio.NewReader(at.in)
 	h := must.Do(proxyproto.Read(in))(t)
-	assert.Equal(t, map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2}[w.proxy], h.Version)
+	assert.Equal(t, map[api.ProxyProtocol]byte{api.ProxyProtocolV1: 1, api.ProxyProtocolV2: 2}[w.proxy], h.Version)
 	assert.Equal(t, client.LocalAddr().String(), h.SourceAddr.String())
 	assert.Equal(t, client.RemoteAddr().String(), h.DestinationAddr.String())
 	at.in = in
@@ -290,7 +291,7 @@ func TestDrainedAndRemovedConnectionsAreReset(t *testing.T) {
 }
 
 func TestIdleConnectionsAreReset(t *testing.T) {
-	for _, proxy := range []cloud.ProxyProtocol{"", cloud.ProxyV1, cloud.ProxyV2} {
+	for _, proxy := range []api.ProxyProtocol{"", api.ProxyProtocolV1, api.ProxyProtocolV2} {
 		w := copyMode{200 * time.Millisecond, proxy}
 		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 			requireCut(t, from, to, func() {})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -135,7 +136,7 @@ func TestOnePortOfEachProtocol(t *testing.T) {
 	assert.Equal(t, "udp", sendAndReadName(t, c, "hello"))
 	all := p.Stats("lb-1").Listeners
 	require.Len(t, all, 2)
-	for i, protocol := range []cloud.Protocol{cloud.TCP, cloud.UDP} {
+	for i, protocol := range []cloud.Protocol{api.ProtocolTCP, api.ProtocolUDP} {
 		assert.Equal(t, protocol, all[i].Listener.Protocol)
 		assert.EqualValues(t, 1, all[i].Connections)
 	}

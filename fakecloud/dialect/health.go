@@ -12,4 +12,4 @@ func HealthCheck(protocol string, port, interval, timeout, healthy, unhealthy in
 }
 
 // Seconds gives milliseconds in seconds, rounded up.
-func Seconds(milliseconds int) int { return max((milliseconds+999)/1000, 1) }
+func Seconds(milliseconds int) api.Seconds { return api.Seconds(max((milliseconds+999)/1000, 1)) }

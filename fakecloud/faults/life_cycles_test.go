@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
@@ -40,7 +41,7 @@ func (w *world) proj() cloud.Project { return cloud.Project{ID: w.project, Name:
 func (w *world) instance(t *testing.T, name, zone string) string {
 	t.Helper()
 	in := must.First(w.cloud.CreateInstance(
-		t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}},
+		t.Context(), w.proj(), api.InstanceCreate{Name: name, Zone: zone, Tags: map[string]string{"name": name}},
 	))(t)
 	return in.ID
 }
@@ -55,8 +56,8 @@ func (w *world) runs(t *testing.T, name, zone string) string {
 
 func (w *world) balancer(t *testing.T, name string) string {
 	t.Helper()
-	lb := must.First(w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{
-		Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}},
+	lb := must.First(w.cloud.CreateLoadBalancer(t.Context(), w.proj(), api.LoadBalancerCreate{
+		Name: name, Listeners: []cloud.Listener{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80}},
 	}))(t)
 	return lb.ID
 }
@@ -174,7 +175,7 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 
 	name := "c"
 	w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: lb}})
-	must.First(w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name}))(t)
+	must.First(w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, api.LoadBalancerUpdate{Name: &name}))(t)
 	w.pass(t, time.Second)
 	w.state(t, lb, "error", reason)
 }
@@ -227,17 +228,17 @@ func TestZoneOutage(t *testing.T) {
 	}
 	w.counts(t, f.ID, 4, 4)
 	assert.Equal(t, "running ", w.stateOf(t, elsewhere))
-	_, _, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
+	_, _, err := w.cloud.CreateInstance(t.Context(), w.proj(), api.InstanceCreate{Zone: zone})
 	requireCode(t, cloud.ZoneUnavailable, err)
 	for _, id := range []string{a, stopped} {
 		_, _, err := w.cloud.StartInstance(t.Context(), w.proj(), id)
 		requireCode(t, cloud.ZoneUnavailable, err)
 	}
 	for range 4 {
-		in := must.First(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{}))(t)
+		in := must.First(w.cloud.CreateInstance(t.Context(), w.proj(), api.InstanceCreate{}))(t)
 		assert.NotEqual(t, zone, in.Zone, "the cloud chooses one that works")
 	}
-	_, _, err = w.cloud.CreateInstance(t.Context(), cloud.Project{ID: w.other}, cloud.InstanceSpec{Zone: zone})
+	_, _, err = w.cloud.CreateInstance(t.Context(), cloud.Project{ID: w.other}, api.InstanceCreate{Zone: zone})
 	require.NoError(t, err, "another project has no part in it")
 
 	must.First(w.cloud.TerminateInstance(t.Context(), w.proj(), b))(t)
@@ -254,7 +255,7 @@ func TestZoneOutage(t *testing.T) {
 	w.pass(t, time.Second)
 	w.state(t, a, "running", "")
 	require.NotContains(t, []string{"running ", "pending "}, w.stateOf(t, b))
-	must.First(w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone}))(t)
+	must.First(w.cloud.CreateInstance(t.Context(), w.proj(), api.InstanceCreate{Zone: zone}))(t)
 }
 
 // What a rule of an earlier version's scenario did is undone at the start.

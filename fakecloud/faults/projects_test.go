@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
@@ -36,7 +37,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	require.NotNil(t, hit)
 
 	inOther := cloud.Project{ID: w.other, Name: "p1"}
-	in := must.First(w.cloud.CreateInstance(ctx, inOther, cloud.InstanceSpec{}))(t)
+	in := must.First(w.cloud.CreateInstance(ctx, inOther, api.InstanceCreate{}))(t)
 	requireCode(t, cloud.InUse, w.cloud.DeleteProject(ctx, w.proj(), w.other))
 	require.Len(t, w.List(w.other), 3, "they stay if the project does")
 	require.NotNil(t, applyTo(t, w.Rules, call))

@@ -119,7 +119,7 @@ func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 	if !ok {
 		return
 	}
-	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, secondsToDuration(body.GraceSeconds))
+	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, api.Seconds(body.GraceSeconds).Duration())
 	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret}, err)
 }
 

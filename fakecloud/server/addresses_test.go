@@ -98,7 +98,7 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 	})
 	requireOK(t)(r.TerminateInstance(ctx, other.ID))
 	requireCode(t, api.WrongState)(r.AttachAddress(ctx, two.ID, api.AddressAttach{InstanceID: other.ID}))
-	requireCode(t, api.AddressInUse, "reserved address")(r.CreateInstance(ctx, api.InstanceCreate{Address: &two.IP}))
+	requireCode(t, api.AddressInUse, "reserved address")(r.CreateInstance(ctx, api.InstanceCreate{Address: two.IP}))
 	for n := range 12 { // Of 16, but the first, the last and the two.
 		r.reserve(t, fmt.Sprint("a-", n))
 	}
@@ -112,7 +112,7 @@ func TestAddressesOfOthersAreNotFound(t *testing.T) {
 	a := r.reserve(t, "one")
 	in := must.Do(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
 	assert.Empty(t, must.Do(r.other.ListAddresses(ctx, client.AddressFilter{}))(t))
-	for _, lb := range []api.LoadBalancerCreate{{AddressID: &a.ID}, {Address: &a.IP}} {
+	for _, lb := range []api.LoadBalancerCreate{{AddressID: a.ID}, {Address: a.IP}} {
 		lb.Name, lb.Listeners = "web", oneListener
 		requireCode(t, api.UnknownAddress)(r.other.CreateLoadBalancer(ctx, lb))
 	}
@@ -150,15 +150,15 @@ func TestListsOfAddresses(t *testing.T) {
 func TestBalancersHoldReservedAddresses(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	a, b := r.reserve(t, "one"), r.reserve(t, "two")
-	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, Address: &a.IP})
+	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, Address: a.IP})
 	assert.Equal(t, a.IP, lb.Address)
-	assert.Equal(t, &a.ID, lb.AddressID)
+	assert.Equal(t, a.ID, lb.AddressID)
 	held := must.Do(r.GetAddress(ctx, a.ID))(t)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderLoadBalancer, ID: lb.ID}, held.Holder)
-	other := r.createBalancer(t, api.LoadBalancerCreate{Name: "dns", Listeners: oneListener, AddressID: &b.ID})
+	other := r.createBalancer(t, api.LoadBalancerCreate{Name: "dns", Listeners: oneListener, AddressID: b.ID})
 	assert.Equal(t, b.IP, other.Address)
 	own := r.createBalancer(t, api.LoadBalancerCreate{Name: "own", Listeners: oneListener})
-	assert.Nil(t, own.AddressID)
+	assert.Empty(t, own.AddressID)
 
 	for body, want := range map[string]struct {
 		code  api.ProblemCode

@@ -65,17 +65,17 @@ func newCountedBalancer(t *testing.T, r *rig, p *countingPlane) (lb api.LoadBala
 		targets, given = append(targets, in.ID), append(given, api.Target{InstanceID: in.ID})
 	}
 	r.stopInstance(t, targets[2])
-	made := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Targets: &given, Listeners: []api.Listener{
+	made := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Targets: given, Listeners: []api.Listener{
 		{Protocol: "tcp", Port: 8080, TargetPort: 80}, {Protocol: "udp", Port: 53, TargetPort: 53},
 	}})
 	p.set(made.ID, cloud.LoadBalancerStats{
 		Listeners: []cloud.ListenerStats{
 			{
-				Listener: cloud.Listener{Protocol: cloud.UDP, Port: 53}, Connections: 9,
+				Listener: cloud.Listener{Protocol: api.ProtocolUDP, Port: 53}, Connections: 9,
 				Bytes: cloud.Bytes{In: 90, Out: 900},
 			},
 			{
-				Listener: cloud.Listener{Protocol: cloud.TCP, Port: 8080}, Connections: 1, Active: 2, Failed: 3,
+				Listener: cloud.Listener{Protocol: api.ProtocolTCP, Port: 8080}, Connections: 1, Active: 2, Failed: 3,
 				Broken: 4, Refused: 5, Bytes: cloud.Bytes{In: 6, Out: 7},
 			},
 		},
@@ -224,7 +224,7 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 	var later []api.LoadBalancer
 	for _, targets := range [][]api.Target{first.Targets, {}} {
 		lb := r.createBalancer(t, api.LoadBalancerCreate{
-			Name: fmt.Sprintf("b%d", len(later)), Listeners: oneListener, Targets: &targets,
+			Name: fmt.Sprintf("b%d", len(later)), Listeners: oneListener, Targets: targets,
 		})
 		later = append(later, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive))
 	}
@@ -274,10 +274,10 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
 		}
 	}()
-	in := r.runInstance(t, api.InstanceCreate{Address: new("127.0.0.1")})
+	in := r.runInstance(t, api.InstanceCreate{Address: "127.0.0.1"})
 	port := freePort(t)
 	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name: "web", Targets: &[]api.Target{{InstanceID: in.ID}},
+		Name: "web", Targets: []api.Target{{InstanceID: in.ID}},
 		Listeners: []api.Listener{{Protocol: "tcp", Port: port, TargetPort: target.Addr().(*net.TCPAddr).Port}},
 	})
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"net/netip"
 	"testing"
 
@@ -20,7 +21,7 @@ func TestABalancerMayHaveNoListeners(t *testing.T) {
 	made := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	assert.Equal(t, []api.Listener{}, made.Listeners, "they are an empty list, and not left out")
 	assert.Equal(t, lb.Address, made.Address)
-	assert.Nil(t, made.StateReason, "nothing is wrong with it")
+	assert.Empty(t, made.StateReason, "nothing is wrong with it")
 	assert.Empty(t, must.Do(r.LoadBalancerStats(t.Context(), lb.ID))(t).Listeners)
 }
 
@@ -39,19 +40,18 @@ func TestHealthIsToldByListener(t *testing.T) {
 	in := r.runInstance(t, api.InstanceCreate{})
 	check := &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 82}
 	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name: "web", Targets: &api.Targets{{InstanceID: in.ID}}, HealthCheck: check,
+		Name: "web", Targets: api.Targets{{InstanceID: in.ID}}, HealthCheck: check,
 		Listeners: api.Listeners{
-			{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80, HealthCheck: check},
+			{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80, HealthCheck: *check},
 			{Protocol: api.ProtocolTCP, Port: 81, TargetPort: 80},
 		},
 	})
-	require.NotNil(t, lb.Listeners[0].HealthCheck)
-	assert.Equal(t, 2, lb.Listeners[0].HealthCheck.TimeoutSeconds, "with defaults")
-	assert.Nil(t, lb.Listeners[1].HealthCheck)
+	assert.EqualValues(t, 2, lb.Listeners[0].HealthCheck.TimeoutSeconds, "with defaults")
+	assert.Zero(t, lb.Listeners[1].HealthCheck)
 	p.set(lb.ID, cloud.LoadBalancerStats{}, cloud.TargetHealth{
 		Target: in.ID, Health: cloud.Unhealthy, Listeners: []cloud.ListenerHealth{
-			{Protocol: cloud.TCP, Port: 80, Health: cloud.Unhealthy, Reason: "refused"},
-			{Protocol: cloud.TCP, Port: 81, Health: cloud.Healthy},
+			{Protocol: api.ProtocolTCP, Port: 80, Health: cloud.Unhealthy, Reason: "refused"},
+			{Protocol: api.ProtocolTCP, Port: 81, Health: cloud.Healthy},
 		},
 	})
 	health := must.Do(r.LoadBalancerHealth(t.Context(), lb.ID))(t)
@@ -71,14 +71,14 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 	})
 	ctx, both := t.Context(), api.IPFamilies{api.IPv4, api.IPv6}
 	ranges := api.SourceRanges{"fd00::/8", "10.0.0.0/8"}
-	body := api.LoadBalancerCreate{Name: "web", Listeners: oneListener, IPFamilies: &both, SourceRanges: &ranges}
+	body := api.LoadBalancerCreate{Name: "web", Listeners: oneListener, IPFamilies: both, SourceRanges: ranges}
 	lb := r.createBalancer(t, body)
 	assert.Equal(t, both, lb.IPFamilies)
-	assert.Equal(t, new("::1"), lb.IPv6Address)
+	assert.Equal(t, "::1", lb.IPv6Address)
 	assert.Equal(t, ranges, lb.SourceRanges)
 	plain := r.createBalancer(t, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
 	assert.Equal(t, api.IPFamilies{api.IPv4}, plain.IPFamilies)
-	assert.Nil(t, plain.IPv6Address)
+	assert.Empty(t, plain.IPv6Address)
 	same := api.LoadBalancerUpdate{IPFamilies: &both, IPv6Address: new("0:0::1")}
 	requireOK(t, "the present one is no change, however it is written")(r.UpdateLoadBalancer(ctx, lb.ID, same))
 	update := api.LoadBalancerUpdate{IPv6Address: new("::2")}
@@ -87,7 +87,7 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error {
 		if e.ID == lb.ID {
 			require.NotNil(t, e.LoadBalancer)
-			told = append(told, valueOrZero(e.LoadBalancer.IPv6Address, "none"))
+			told = append(told, cmp.Or(e.LoadBalancer.IPv6Address, "none"))
 		}
 		return nil
 	}))

@@ -1,10 +1,6 @@
 package server
 
 import (
-	"cmp"
-	"net/netip"
-	"time"
-
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
@@ -43,79 +39,12 @@ func toAPIInstance(in cloud.Instance) api.Instance {
 	}
 	return api.Instance{
 		ID: in.ID, Serial: in.Serial, Identities: identity.Of(in.Serial), Project: in.Project, Name: in.Name,
-		Region: in.Region, Zone: in.Zone, Type: api.InstanceType(in.Type), NetworkID: in.Network,
-		State:       api.InstanceState(in.State),
-		StateReason: textOrNil(in.StateReason),
+		Region: in.Region, Zone: in.Zone, Type: in.Type, NetworkID: in.Network,
+		State:       in.State,
+		StateReason: in.StateReason,
 		Addresses:   addresses, Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
 	}
 }
-
-func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
-	return api.LoadBalancer{
-		ID: lb.ID, Serial: lb.Serial, Project: lb.Project, Name: lb.Name, Region: lb.Region,
-		Address:     lb.Address.String(),
-		AddressID:   textOrNil(lb.AddressID),
-		IPFamilies:  mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }),
-		IPv6Address: addressOrNil(lb.Address6),
-		NetworkID:   textOrNil(lb.Network), PrivateAddress: addressOrNil(lb.PrivateAddress),
-		AttachedAddresses: mapSliceOrNil(lb.Attached, netip.Addr.String),
-		State:             api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason),
-		StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
-		// Events of releases without these fields have none.
-		Type:                  api.LoadBalancerType(cmp.Or(lb.Type, cloud.UnlimitedBalancer)),
-		Kind:                  api.LoadBalancerKind(cmp.Or(lb.Kind, cloud.ProxyBalancer)),
-		Scheme:                api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)),
-		Algorithm:             api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
-		Listeners:             mapSlice(lb.Listeners, toAPIListener),
-		Targets:               mapSlice(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
-		SourceRanges:          mapSlice(lb.SourceRanges, netip.Prefix.String),
-		ClientAffinitySeconds: int(lb.Affinity.Seconds()),
-		IdleTimeoutSeconds:    int(lb.IdleTimeout.Seconds()),
-		DrainSeconds:          int(lb.Drain.Seconds()),
-		HealthCheck:           mapOrNil(lb.HealthCheck, toAPIHealthCheck),
-		Records:               lb.Records,
-		DeletionProtection:    lb.DeletionProtection,
-		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
-	}
-}
-
-func addressOrNil(a netip.Addr) *string {
-	if !a.IsValid() {
-		return nil
-	}
-	return new(a.String())
-}
-
-func toFamily(f api.IPFamily) cloud.IPFamily { return cloud.IPFamily(f) }
-
-func toAPIListener(l cloud.Listener) api.Listener {
-	out := api.Listener{
-		Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
-		ProxyProtocol: api.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
-	}
-	if l.HealthCheck != (cloud.HealthCheck{}) {
-		out.HealthCheck = new(toAPIHealthCheck(l.HealthCheck))
-	}
-	return out
-}
-
-func toAPIHealthCheck(h cloud.HealthCheck) api.HealthCheck {
-	return api.HealthCheck{
-		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path, ExpectedCodes: h.ExpectedCodes,
-		IntervalSeconds: int(h.Interval.Seconds()), TimeoutSeconds: int(h.Timeout.Seconds()),
-		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
-	}
-}
-
-func toHealthCheck(h api.HealthCheck) cloud.HealthCheck {
-	return cloud.HealthCheck{
-		Protocol: cloud.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path, ExpectedCodes: h.ExpectedCodes,
-		Interval: secondsToDuration(h.IntervalSeconds), Timeout: secondsToDuration(h.TimeoutSeconds),
-		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
-	}
-}
-
-func secondsToDuration(n int) time.Duration { return time.Duration(n) * time.Second }
 
 func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
 	out := api.TargetHealth{
@@ -133,7 +62,7 @@ func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
 
 func toAPIListenerHealth(h cloud.ListenerHealth) api.ListenerHealth {
 	return api.ListenerHealth{
-		Protocol: api.Protocol(h.Protocol), Port: h.Port, Health: api.TargetHealthState(h.Health),
+		Protocol: h.Protocol, Port: h.Port, Health: api.TargetHealthState(h.Health),
 		Reason: textOrNil(h.Reason),
 	}
 }
@@ -157,28 +86,18 @@ func toAPITargetStats(s cloud.TargetStats) api.TargetStats {
 
 func toAPIListenerStats(s cloud.ListenerStats) api.ListenerStats {
 	return api.ListenerStats{
-		Protocol: api.Protocol(s.Listener.Protocol), Port: s.Listener.Port,
+		Protocol: s.Listener.Protocol, Port: s.Listener.Port,
 		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
 		BrokenConnections: s.Broken, RefusedConnections: s.Refused,
 		BytesIn: s.In, BytesOut: s.Out, PacketsIn: s.Packets,
 	}
 }
 
-func toListener(l api.Listener) cloud.Listener {
-	return cloud.Listener{
-		Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
-		ProxyProtocol: cloud.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
-		HealthCheck: api.ValueOf(mapOrNil(l.HealthCheck, toHealthCheck)),
-	}
-}
-
-func toTarget(t api.Target) string { return t.InstanceID }
-
 func toAPIEvent(e cloud.Event) api.Event {
 	return api.Event{
 		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),
 		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
-		Instance: mapOrNil(e.Instance, toAPIInstance), LoadBalancer: mapOrNil(e.LoadBalancer, toAPILoadBalancer),
+		Instance: mapOrNil(e.Instance, toAPIInstance), LoadBalancer: e.LoadBalancer,
 		Address: e.Address, Route: e.Route,
 		Firewall: e.Firewall, Network: e.Network,
 	}

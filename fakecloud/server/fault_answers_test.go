@@ -24,7 +24,7 @@ func (r *rig) nodes(t *testing.T, names ...string) (all []*api.Instance) {
 	t.Helper()
 	for _, name := range names {
 		tags := api.Tags{"name": name, "example.com/owner": "lab"}
-		in := r.createInstance(t, api.InstanceCreate{Name: &name, Tags: &tags})
+		in := r.createInstance(t, api.InstanceCreate{Name: name, Tags: tags})
 		all = append(all, in)
 	}
 	return all
@@ -47,7 +47,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 		effect.CarryOut = true
 		f := r.breakCCM(t, api.FaultCreate{Effect: effect})
 		requireOK(t, "a read has nothing to carry out")(r.ccm.ListZones(ctx))
-		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: &name})
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: name})
 		require.Error(t, err)
 		assert.Contains(t, r.names(t), name, "it was made nevertheless")
 		assert.Equal(t, 1, r.hits(t, f.ID))
@@ -56,7 +56,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{CarryOut: true, Hang: true}})
 	answered := make(chan error, 1)
 	go func() {
-		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("hung")})
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: "hung"})
 		answered <- err
 	}()
 	r.awaitHits(t, f.ID, 1)

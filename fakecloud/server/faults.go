@@ -246,7 +246,7 @@ func toFaultSpec(f api.FaultCreate) faults.Spec {
 		Effect: faults.Effect{
 			Delay:  time.Duration(e.DelayMilliseconds) * time.Millisecond,
 			Jitter: time.Duration(e.JitterMilliseconds) * time.Millisecond,
-			Status: e.Status, RetryAfter: secondsToDuration(e.RetryAfterSeconds), Project: e.Project,
+			Status: e.Status, RetryAfter: api.Seconds(e.RetryAfterSeconds).Duration(), Project: e.Project,
 			Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
 			Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
 			Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,

@@ -85,7 +85,7 @@ func TestFaultLife(t *testing.T) {
 
 func TestFaultsAnswerWithProblems(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in := r.createInstance(t, api.InstanceCreate{Name: new("node-1")})
+	in := r.createInstance(t, api.InstanceCreate{Name: "node-1"})
 	const theirs = "p-of-another-cloud"
 	ours := r.project.ID
 	for _, tc := range []struct {
@@ -129,7 +129,7 @@ func TestNothingIsCarriedOutUnderAFault(t *testing.T) {
 		f := r.breakCCM(
 			t, api.FaultCreate{Effect: effect, Match: api.FaultMatch{Operations: []string{"createInstance"}}},
 		)
-		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: "node-1"})
 		require.Error(t, err)
 		resp, _ := r.asCCM(t, "GET", "/v1/instances", "")
 		assert.Equal(t, 200, resp.StatusCode, "another operation")
@@ -205,7 +205,7 @@ func TestFaultsCanAlwaysBeLifted(t *testing.T) {
 func TestDelayedCallsAreCarriedOut(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	f := r.breakCCM(t, api.FaultCreate{Times: 1, Effect: api.FaultEffect{DelayMilliseconds: 5}})
-	requireOK(t)(r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("later")}))
+	requireOK(t)(r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: "later"}))
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	assert.Equal(t, []string{"later"}, r.names(t))
 
@@ -213,7 +213,7 @@ func TestDelayedCallsAreCarriedOut(t *testing.T) {
 	impatient, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	create := func(ctx context.Context, name string) {
-		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: &name})
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: name})
 		done <- err
 	}
 	go create(impatient, "given-up")
@@ -405,7 +405,7 @@ func (r *rig) awaitReason(t *testing.T, id string, want api.InstanceState, reaso
 	t.Helper()
 	await(t, r.GetInstance, id, func(c *assert.CollectT, in *api.Instance) {
 		assert.Equal(c, want, in.State)
-		assert.Equal(c, reason, valueOrZero(in.StateReason, ""))
+		assert.Equal(c, reason, in.StateReason)
 	})
 }
 
@@ -424,7 +424,7 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 	requireOK(t)(r.StartInstance(ctx, in.ID))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 	rebooted := must.Do(r.RebootInstance(ctx, in.ID))(t)
-	assert.Equal(t, "rebooting", valueOrZero(rebooted.StateReason, ""))
+	assert.Equal(t, "rebooting", rebooted.StateReason)
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 }
 
@@ -441,7 +441,7 @@ func TestZonesShowTheirOutage(t *testing.T) {
 	f := r.createFault(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: "nebula-1b"}})
 	assert.Equal(t, []api.ZoneState{api.ZoneAvailable, api.ZoneOutage, api.ZoneAvailable}, states(r.Client))
 	assert.Equal(t, well, states(r.other))
-	requireCode(t, api.ZoneUnavailable)(r.CreateInstance(ctx, api.InstanceCreate{Zone: new("nebula-1b")}))
+	requireCode(t, api.ZoneUnavailable)(r.CreateInstance(ctx, api.InstanceCreate{Zone: "nebula-1b"}))
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	assert.Equal(t, well, states(r.Client))
 }

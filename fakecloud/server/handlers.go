@@ -147,11 +147,7 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	in, outcome, err := s.cloud.CreateInstance(r.Context(), callerProject(r), cloud.InstanceSpec{
-		Name: api.ValueOf(body.Name), Zone: api.ValueOf(body.Zone), Type: cloud.InstanceType(api.ValueOf(body.Type)),
-		Network: api.ValueOf(body.NetworkID), Address: api.ValueOf(body.Address), Secondary: body.SecondaryAddresses,
-		Tags: api.ValueOf(body.Tags),
-	})
+	in, outcome, err := s.cloud.CreateInstance(r.Context(), callerProject(r), body)
 	in, err = awaitOperation(s, w, r, in, outcome, err, in.ID, s.cloud.GetInstance)
 	s.answerCreated(w, r, "/v1/instances/"+in.ID, in.Version, toAPIInstance(in), outcome, err)
 }
@@ -208,7 +204,7 @@ func (s *Server) actOnInstance(
 func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
 	f, err := filterOf("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(api.ValueOf(params.State), func(v api.LoadBalancerState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), toAPILoadBalancer)
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(lb cloud.LoadBalancer) api.LoadBalancer { return lb.LoadBalancer })
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
@@ -217,37 +213,22 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	lb, outcome, err := s.cloud.CreateLoadBalancer(r.Context(), callerProject(r), cloud.LoadBalancerSpec{
-		Name: body.Name, AddressID: api.ValueOf(body.AddressID), Address: api.ValueOf(body.Address),
-		IPFamilies: mapSlice(api.ValueOf(body.IPFamilies), toFamily),
-		NetworkID:  api.ValueOf(body.NetworkID), PrivateAddress: api.ValueOf(body.PrivateAddress),
-		Type: cloud.LoadBalancerType(api.ValueOf(body.Type)), Kind: cloud.LoadBalancerKind(api.ValueOf(body.Kind)),
-		Scheme: cloud.Scheme(api.ValueOf(body.Scheme)), Algorithm: cloud.Algorithm(api.ValueOf(body.Algorithm)),
-		Listeners: mapSlice(body.Listeners, toListener), Targets: mapSlice(api.ValueOf(body.Targets), toTarget),
-		SourceRanges: api.ValueOf(body.SourceRanges), Affinity: secondsToDuration(
-			api.ValueOf(body.ClientAffinitySeconds),
-		), HealthCheck: mapOrNil(body.HealthCheck, toHealthCheck),
-		IdleTimeout:        secondsToDuration(api.ValueOf(body.IdleTimeoutSeconds)),
-		Drain:              secondsToDuration(api.ValueOf(body.DrainSeconds)),
-		Records:            body.Records,
-		DeletionProtection: api.ValueOf(body.DeletionProtection),
-		Tags:               api.ValueOf(body.Tags),
-	})
+	lb, outcome, err := s.cloud.CreateLoadBalancer(r.Context(), callerProject(r), body)
 	lb, err = awaitOperation(s, w, r, lb, outcome, err, lb.ID, s.cloud.GetLoadBalancer)
-	s.answerCreated(w, r, "/v1/load-balancers/"+lb.ID, lb.Version, toAPILoadBalancer(lb), outcome, err)
+	s.answerCreated(w, r, "/v1/load-balancers/"+lb.ID, lb.Version, lb.LoadBalancer, outcome, err)
 }
 
 // GetLoadBalancer implements api.ServerInterface.
 func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	lb, err := s.cloud.GetLoadBalancer(r.Context(), callerProject(r), id)
-	s.answerResource(w, r, http.StatusOK, lb.Version, toAPILoadBalancer(lb), err)
+	s.answerResource(w, r, http.StatusOK, lb.Version, lb.LoadBalancer, err)
 }
 
 // DeleteLoadBalancer implements api.ServerInterface.
 func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	lb, outcome, err := s.cloud.DeleteLoadBalancer(r.Context(), callerProject(r), id)
 	lb, err = awaitOperation(s, w, r, lb, outcome, err, id, s.cloud.GetLoadBalancer)
-	s.answerResource(w, r, http.StatusAccepted, lb.Version, toAPILoadBalancer(lb), err)
+	s.answerResource(w, r, http.StatusAccepted, lb.Version, lb.LoadBalancer, err)
 }
 
 // UpdateLoadBalancer implements api.ServerInterface.
@@ -256,30 +237,9 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if !ok {
 		return
 	}
-	u := cloud.LoadBalancerUpdate{
-		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Address6: body.IPv6Address,
-		NetworkID: body.NetworkID, PrivateAddress: body.PrivateAddress,
-		Type: (*cloud.LoadBalancerType)(body.Type), Kind: (*cloud.LoadBalancerKind)(body.Kind),
-		Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
-		SourceRanges: body.SourceRanges, Affinity: mapOrNil(body.ClientAffinitySeconds, secondsToDuration),
-		IdleTimeout: mapOrNil(body.IdleTimeoutSeconds, secondsToDuration),
-		Drain:       mapOrNil(body.DrainSeconds, secondsToDuration), HealthCheck: mapOrNil(body.HealthCheck, toHealthCheck),
-		Records:            body.Records,
-		DeletionProtection: body.DeletionProtection,
-		Tags:               (*map[string]string)(body.Tags),
-	}
-	if body.IPFamilies != nil {
-		u.IPFamilies = new(mapSlice(*body.IPFamilies, toFamily))
-	}
-	if body.Listeners != nil {
-		u.Listeners = new(mapSlice(*body.Listeners, toListener))
-	}
-	if body.Targets != nil {
-		u.Targets = new(mapSlice(*body.Targets, toTarget))
-	}
-	lb, outcome, err := s.cloud.UpdateLoadBalancer(r.Context(), callerProject(r), id, u)
+	lb, outcome, err := s.cloud.UpdateLoadBalancer(r.Context(), callerProject(r), id, body)
 	lb, err = awaitOperation(s, w, r, lb, outcome, err, id, s.cloud.GetLoadBalancer)
-	s.answerResource(w, r, http.StatusAccepted, lb.Version, toAPILoadBalancer(lb), err)
+	s.answerResource(w, r, http.StatusAccepted, lb.Version, lb.LoadBalancer, err)
 }
 
 // GetLoadBalancerStats implements api.ServerInterface.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -145,7 +146,7 @@ func (c *balancerCollector) countBalancers() []prometheus.Metric {
 			for _, l := range stats.Listeners {
 				of := s.withLabels(string(l.Listener.Protocol), strconv.Itoa(l.Listener.Port))
 				of.addListener(l)
-				if lb.Kind == cloud.NetworkBalancer {
+				if lb.Kind == api.KindNetwork {
 					of.addCounter(listenerPacketsDesc, l.Packets)
 				}
 			}
@@ -154,7 +155,7 @@ func (c *balancerCollector) countBalancers() []prometheus.Metric {
 			for _, t := range stats.Targets {
 				of := s.withLabels(t.Target)
 				of.addTarget(t)
-				if lb.Kind == cloud.NetworkBalancer {
+				if lb.Kind == api.KindNetwork {
 					of.addCounter(targetPacketsDesc, t.Packets)
 				}
 			}

@@ -85,7 +85,7 @@ func TestNetworksThatCannotBe(t *testing.T) {
 func TestNetworksOfProjectsAreTheirOwn(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	n := r.network(t, "mine", "10.1.0.0/24")
-	requireCode(t, api.UnknownNetwork)(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
+	requireCode(t, api.UnknownNetwork)(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: n.ID}))
 	all := must.Do(r.other.ListNetworks(ctx, client.NetworkFilter{}))(t)
 	require.Len(t, all, 1)
 	assert.True(t, all[0].Default)
@@ -94,13 +94,13 @@ func TestNetworksOfProjectsAreTheirOwn(t *testing.T) {
 func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	n := r.network(t, "small", "10.1.0.0/30")
-	mine := r.createInstance(t, api.InstanceCreate{NetworkID: &n.ID})
+	mine := r.createInstance(t, api.InstanceCreate{NetworkID: n.ID})
 	assert.Equal(t, n.ID+" 10.1.0.1", mine.NetworkID+" "+mine.Addresses[0].IP)
 	theirs := must.Do(r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "small", Cidr: "10.1.0.0/30"}))(t)
-	in := must.Do(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &theirs.ID}))(t)
+	in := must.Do(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: theirs.ID}))(t)
 	assert.Equal(t, "10.1.0.2", in.Addresses[0].IP, "the lowest that nothing in the cloud has")
-	requireCode(t, api.AddressPoolExhausted)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
-	requireCode(t, api.UnknownNetwork)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: new("n-none")}))
+	requireCode(t, api.AddressPoolExhausted)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: n.ID}))
+	requireCode(t, api.UnknownNetwork)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: "n-none"}))
 	standard := r.createInstance(t, api.InstanceCreate{})
 
 	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.244.0.0/24", InstanceID: mine.ID})
@@ -119,8 +119,8 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 
 func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in := r.createInstance(t, api.InstanceCreate{Name: new("a"), Tags: &api.Tags{"k": "v"}})
-	requireOK(t)(r.CreateInstance(ctx, api.InstanceCreate{Name: new("b")}))
+	in := r.createInstance(t, api.InstanceCreate{Name: "a", Tags: api.Tags{"k": "v"}})
+	requireOK(t)(r.CreateInstance(ctx, api.InstanceCreate{Name: "b"}))
 	running := r.awaitInstance(t, in.ID, api.InstanceRunning)
 	renamed := must.Do(r.UpdateInstance(
 		client.IfMatch(ctx, running.Version), in.ID, api.ResourceUpdate{Name: new("c")},
@@ -211,9 +211,9 @@ func TestCreatesInADeletedProject(t *testing.T) {
 	p, _, err := r.cloud.CreateProject(ctx, r.project, cloud.ProjectSpec{Name: "short"})
 	require.NoError(t, err)
 	require.NoError(t, r.cloud.DeleteProject(ctx, r.project, p.ID))
-	listeners := []cloud.Listener{{Protocol: cloud.TCP, Port: 1, TargetPort: 1}}
-	_, _, instance := r.cloud.CreateInstance(ctx, p, cloud.InstanceSpec{})
-	_, _, balancer := r.cloud.CreateLoadBalancer(ctx, p, cloud.LoadBalancerSpec{Name: "a", Listeners: listeners})
+	listeners := []cloud.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}}
+	_, _, instance := r.cloud.CreateInstance(ctx, p, api.InstanceCreate{})
+	_, _, balancer := r.cloud.CreateLoadBalancer(ctx, p, api.LoadBalancerCreate{Name: "a", Listeners: listeners})
 	_, _, route := r.cloud.Routes.Create(ctx, p, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: "i-1"})
 	_, _, network := r.cloud.Networks.Create(ctx, p, api.NetworkCreate{Name: "a", Cidr: "10.0.0.0/24"})
 	for _, err := range []error{instance, balancer, route, network} {

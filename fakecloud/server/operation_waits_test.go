@@ -101,8 +101,8 @@ func TestOperationsOfBalancers(t *testing.T) {
 	failed := must.Do(r.AwaitOperation(ctx, op))(t)
 	assert.Equal(t, api.OperationFailed, failed.State)
 	now := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
-	assert.Equal(t, now.StateReason, failed.Error)
-	assert.Contains(t, valueOrZero(now.StateReason, ""), "another server holds port")
+	assert.Equal(t, &now.StateReason, failed.Error)
+	assert.Contains(t, now.StateReason, "another server holds port")
 	assert.Equal(t, api.ReasonCannotListen, now.StateReasonCode)
 
 	a, _ = r.call(t, http.MethodDelete, path+"?wait=60", "")

@@ -404,17 +404,17 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 
 func TestInstances(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in := r.createInstance(t, api.InstanceCreate{Name: new("node-1"), Tags: &api.Tags{"role": "worker"}})
+	in := r.createInstance(t, api.InstanceCreate{Name: "node-1", Tags: api.Tags{"role": "worker"}})
 	assert.Equal(t, &api.Instance{
 		ID: in.ID, Serial: in.Serial, Identities: in.Identities, Project: r.project.ID, Name: "node-1",
 		Region: "nebula-1", Zone: "nebula-1a", Type: api.InstanceTypeSmall, NetworkID: in.NetworkID,
 		State: api.InstancePending, Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.51.0.1"}},
 		Tags: api.Tags{"owner": "lab", "role": "worker"}, Version: 1, CreatedAt: in.CreatedAt, UpdatedAt: in.CreatedAt,
 	}, in)
-	requireCode(t, api.NameTaken)(r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")}))
-	requireCode(t, api.UnknownZone)(r.CreateInstance(ctx, api.InstanceCreate{Zone: new("mars")}))
+	requireCode(t, api.NameTaken)(r.CreateInstance(ctx, api.InstanceCreate{Name: "node-1"}))
+	requireCode(t, api.UnknownZone)(r.CreateInstance(ctx, api.InstanceCreate{Zone: "mars"}))
 	assert.Empty(t, r.terminateInstance(t, in.ID).Addresses)
-	requireOK(t, "the name is free again")(r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")}))
+	requireOK(t, "the name is free again")(r.CreateInstance(ctx, api.InstanceCreate{Name: "node-1"}))
 }
 
 func TestAnotherProjectSeesNothing(t *testing.T) {
@@ -422,7 +422,7 @@ func TestAnotherProjectSeesNothing(t *testing.T) {
 	in := r.createInstance(t, api.InstanceCreate{})
 	assert.Empty(t, must.Do(r.other.ListInstances(ctx, client.InstanceFilter{}))(t))
 	requireCode(t, api.UnknownInstance)(r.other.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: "thief", Listeners: oneListener, Targets: &[]api.Target{{InstanceID: in.ID}},
+		Name: "thief", Listeners: oneListener, Targets: []api.Target{{InstanceID: in.ID}},
 	}))
 	require.NoError(t, r.other.Watch(ctx, 0, false, func(e api.Event) error { return fmt.Errorf("saw %v", e) }))
 }
@@ -431,7 +431,7 @@ func TestListsFilter(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	var ids []string
 	for i := range 6 {
-		in := r.runInstance(t, api.InstanceCreate{Name: new(fmt.Sprint("n", i)), Tags: &api.Tags{"parity": fmt.Sprint(i % 2)}})
+		in := r.runInstance(t, api.InstanceCreate{Name: fmt.Sprint("n", i), Tags: api.Tags{"parity": fmt.Sprint(i % 2)}})
 		assert.Equal(t, []string{"nebula-1a", "nebula-1b", "nebula-1c"}[i%3], in.Zone, "the emptiest zone, in order")
 		ids = append(ids, in.ID)
 	}
@@ -481,7 +481,7 @@ func freePort(t *testing.T) int {
 
 func TestEventsTellOfChanges(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in := r.createInstance(t, api.InstanceCreate{Name: new("node-1")})
+	in := r.createInstance(t, api.InstanceCreate{Name: "node-1"})
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	var events []api.Event
 	require.NoError(t, r.Watch(ctx, 0, false, func(e api.Event) error { events = append(events, e); return nil }))
@@ -529,10 +529,10 @@ func TestOptionsOfABalancer(t *testing.T) {
 		Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 30080, ProxyProtocol: api.ProxyProtocolV2, ConnectionLimit: 9,
 	}}
 	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name: "all", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}},
-		SourceRanges: &[]string{"10.0.0.0/8", "192.168.1.1/32"}, ClientAffinitySeconds: new(600),
-		Scheme: new(api.SchemeInternal), Algorithm: new(api.AlgorithmSourceHash), IdleTimeoutSeconds: new(60),
-		DrainSeconds: new(30), Type: new(api.LoadBalancerSmall), DeletionProtection: new(true),
+		Name: "all", Listeners: listeners, Targets: []api.Target{{InstanceID: in.ID}},
+		SourceRanges: []string{"10.0.0.0/8", "192.168.1.1/32"}, ClientAffinitySeconds: 600,
+		Scheme: api.SchemeInternal, Algorithm: api.AlgorithmSourceHash, IdleTimeoutSeconds: 60,
+		DrainSeconds: 30, Type: api.LoadBalancerSmall, DeletionProtection: new(true),
 		HealthCheck: &api.HealthCheck{
 			Protocol: api.HealthCheckHTTP, Port: 10256, UnhealthyThreshold: 3, ExpectedCodes: "200-299,301",
 		},
@@ -552,8 +552,8 @@ func TestOptionsOfABalancer(t *testing.T) {
 	requireCode(t, api.Protected)(r.DeleteLoadBalancer(ctx, lb.ID))
 
 	bare := must.Do(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
-		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0), Scheme: new(api.SchemePublic),
-		Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
+		SourceRanges: &[]string{}, ClientAffinitySeconds: new(api.Seconds), Scheme: new(api.SchemePublic),
+		Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(api.Seconds), DrainSeconds: new(api.Seconds),
 		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone}, Type: new(api.LoadBalancerLarge),
 		DeletionProtection: new(false),
 	}))(t)
@@ -575,7 +575,7 @@ func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason st
 
 func TestRoutes(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in := r.runInstance(t, api.InstanceCreate{Name: new("node-1")})
+	in := r.runInstance(t, api.InstanceCreate{Name: "node-1"})
 	create := func(name, destination, instance string) (*api.Route, error) {
 		return r.CreateRoute(ctx, api.RouteCreate{
 			Name: name, Destination: destination, InstanceID: instance, Tags: &api.Tags{"name": name},

@@ -273,7 +273,7 @@ func shouldRun(i api.Instance) (wanted, allowed bool) {
 	case api.InstanceRunning:
 		return true, true
 	case api.InstancePending: // The machine may have been there before its instance.
-		return false, i.StateReason == nil || *i.StateReason != rebooting
+		return false, i.StateReason == "" || i.StateReason != rebooting
 	default:
 		return false, false
 	}

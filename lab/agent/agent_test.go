@@ -237,7 +237,7 @@ func TestMachinesFollowInstances(t *testing.T) {
 	send(newInstance("i-2", "two", 7, api.InstanceRunning))
 	until("a recovered one to run", func() bool { return s.pid("two") != 0 })
 	reboot, reason := newInstance("i-2", "two", 8, api.InstancePending), "rebooting"
-	reboot.StateReason = &reason
+	reboot.StateReason = reason
 	send(reboot)
 	until("one that reboots to go down", func() bool { return s.pid("two") == 0 })
 	send(newInstance("i-2", "two", 9, api.InstanceRunning))

@@ -323,7 +323,7 @@ func TestPortIsTakenByAnother(t *testing.T) {
 // are renewed.
 func TestPageOfACloudAlone(t *testing.T) {
 	cloud := cloudtest.Start(t)
-	_, err := cloud.CreateInstance(t.Context(), api.InstanceCreate{Name: new("a")})
+	_, err := cloud.CreateInstance(t.Context(), api.InstanceCreate{Name: "a"})
 	require.NoError(t, err)
 	token, err := os.ReadFile(cloud.TokenFile)
 	require.NoError(t, err)

@@ -243,7 +243,7 @@ func TestPageLosesItsSources(t *testing.T) {
 	require.NoError(t, err)
 	_, err = bed.Cloud().CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
 		Name: "web", Listeners: []api.Listener{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30080}},
-		Targets: &[]api.Target{{InstanceID: instances[0].ID}}, HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
+		Targets: []api.Target{{InstanceID: instances[0].ID}}, HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
 	})
 	require.NoError(t, err)
 	require.NoError(t, bed.RegisterNodes(t.Context(), func(_ int, n *corev1.Node) { n.Spec.Taints = nil }, "node-1"))

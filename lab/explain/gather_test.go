@@ -61,7 +61,7 @@ func (c *fakeCloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancer
 	well := wellService().Balancer
 	well.Tags = api.Tags{contract.TagServiceUID: "s-uid"}
 	return []api.LoadBalancer{
-		{ID: "lb-0", Tags: api.Tags{contract.TagServiceUID: "other"}}, *well,
+		{Metadata: api.Metadata{ID: "lb-0", Tags: api.Tags{contract.TagServiceUID: "other"}}}, *well,
 	}, c.call(ctx, "balancers")
 }
 

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	nodeutil "k8s.io/component-helpers/node/util"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -99,7 +98,7 @@ func (f NodeFacts) addNamedInstances(to *finding) *finding {
 
 func describeInstance(i *api.Instance) string {
 	return "instance " + i.ID + " (" + i.Name + ", " + i.Zone + ") is " + stateInSentence(i.State) +
-		reasonSuffix(ptr.Deref(i.StateReason, ""))
+		reasonSuffix(i.StateReason)
 }
 
 // findMissingNode says why no Node has this name.

@@ -300,7 +300,7 @@ func TestNodes(t *testing.T) {
 		},
 		"crashed by a fault": func(f *NodeFacts) {
 			f.state(api.InstanceError)
-			f.Instance.StateReason = new("crashed")
+			f.Instance.StateReason = "crashed"
 			f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 			f.Faults = []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Crash: true}}}
 		},

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -202,7 +201,7 @@ func (f ServiceFacts) findLeftoverBalancer() *finding {
 func describeBalancer(lb *api.LoadBalancer) string {
 	return fmt.Sprintf(
 		"load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, strings.Join(lb.PublicAddresses(), " and "), stateInSentence(lb.State),
-		reasonSuffix(ptr.Deref(lb.StateReason, "")),
+		reasonSuffix(lb.StateReason),
 	)
 }
 
@@ -243,7 +242,7 @@ func (f ServiceFacts) findNoAddress() *finding {
 
 // addBalancerError adds why the cloud could not build the balancer.
 func (f ServiceFacts) addBalancerError(to *finding) *finding {
-	lb, why := f.Balancer, ptr.Deref(f.Balancer.StateReason, "")
+	lb, why := f.Balancer, f.Balancer.StateReason
 	to.verdict += ": the cloud could not build its load balancer"
 	to.addFact(Cloud, "%s", describeBalancer(lb))
 	f.addLifecycleFaults(to, f.callScope())

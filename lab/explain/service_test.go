@@ -34,7 +34,7 @@ func wellService() ServiceFacts {
 			},
 		},
 		Balancer: &api.LoadBalancer{
-			ID: "lb-1", Name: "web-1", Address: "127.30.64.1", State: api.LoadBalancerActive, UpdatedAt: now,
+			Metadata: api.Metadata{ID: "lb-1", Name: "web-1", UpdatedAt: now}, Address: "127.30.64.1", State: api.LoadBalancerActive,
 			Listeners: []api.Listener{{Port: 8080, Protocol: "tcp", TargetPort: 30080}},
 			Targets:   []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}},
 		},
@@ -98,7 +98,7 @@ func noAddress(f *ServiceFacts) {
 func (f *ServiceFacts) balancerIn(state api.LoadBalancerState, reason string) {
 	f.Balancer.State = state
 	if reason != "" {
-		f.Balancer.StateReason = &reason
+		f.Balancer.StateReason = reason
 	}
 }
 

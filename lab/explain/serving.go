@@ -321,7 +321,7 @@ func (f ServiceFacts) findUnhealthyTargets() *finding {
 
 // findRefusingBalancer reports the balancer's own reason for refusing clients.
 func (f ServiceFacts) findRefusingBalancer() *finding {
-	why := ptr.Deref(f.Balancer.StateReason, "")
+	why := f.Balancer.StateReason
 	if why == "" {
 		return nil
 	}

@@ -196,8 +196,8 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 		if err != nil || lb == nil {
 			return errors.Join(errors.New("the cloud has no load balancer for it yet"), err)
 		}
-		if lb.StateReason != nil {
-			return fmt.Errorf("its load balancer %s is %s: %s", lb.ID, lb.State, *lb.StateReason)
+		if lb.StateReason != "" {
+			return fmt.Errorf("its load balancer %s is %s: %s", lb.ID, lb.State, lb.StateReason)
 		}
 		return fmt.Errorf("its load balancer %s is %s", lb.ID, lb.State)
 	})

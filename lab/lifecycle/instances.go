@@ -34,7 +34,7 @@ func (u *upRun) createInstances(ctx context.Context, _ func(string)) (string, er
 		if instanceNamed(have, name) != nil || instanceNamed(ill, name) != nil {
 			continue
 		}
-		created, err := u.createInstance(ctx, api.InstanceCreate{Name: &name, Zone: &zones[i%len(zones)].Name})
+		created, err := u.createInstance(ctx, api.InstanceCreate{Name: name, Zone: zones[i%len(zones)].Name})
 		if err != nil {
 			return "", err
 		}
@@ -67,11 +67,10 @@ func (u *upRun) registerPresentMachines(
 	for i, m := range present {
 		instance := instanceNamed(have, m.Name)
 		if instance == nil {
-			spec := api.InstanceCreate{Name: &m.Name, Zone: &zones[i%len(zones)].Name}
-			if m.Address != "" { // A node's may be the CCM's to set; then the cloud chooses it.
-				spec.Address = &m.Address
-			}
-			instance, err = u.createInstance(ctx, spec)
+			instance, err = u.createInstance(ctx, api.InstanceCreate{
+				Name: m.Name, Zone: zones[i%len(zones)].Name,
+				Address: m.Address, // A node's may be the CCM's to set; then it is empty, and the cloud chooses one.
+			})
 			if err != nil {
 				return made, err
 			}
@@ -92,10 +91,10 @@ func (u *upRun) registerPresentMachines(
 }
 
 func (u *upRun) createInstance(ctx context.Context, spec api.InstanceCreate) (*api.Instance, error) {
-	spec.Tags = &api.Tags{contract.TagCluster: u.State.Name}
+	spec.Tags = api.Tags{contract.TagCluster: u.State.Name}
 	created, err := u.cloud.CreateInstance(ctx, spec)
 	if err != nil {
-		return nil, fmt.Errorf("creating instance %s: %w", *spec.Name, err)
+		return nil, fmt.Errorf("creating instance %s: %w", spec.Name, err)
 	}
 	return created, nil
 }

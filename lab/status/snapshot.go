@@ -173,10 +173,7 @@ func servicesOf(
 		lb := BalancerOf(&s, balancers)
 		switch {
 		case lb != nil:
-			svc.BalancerID, svc.State, svc.Kind = lb.ID, string(lb.State), lb.Kind
-			if lb.StateReason != nil {
-				svc.Reason = *lb.StateReason
-			}
+			svc.BalancerID, svc.State, svc.Kind, svc.Reason = lb.ID, string(lb.State), lb.Kind, lb.StateReason
 		case !listed:
 			svc.State = "unknown"
 		case slices.ContainsFunc(reserved, func(a api.ReservedAddress) bool {

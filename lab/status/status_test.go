@@ -36,7 +36,7 @@ func TestStateOfServices(t *testing.T) {
 	}
 	reason := "no quota"
 	balancer := api.LoadBalancer{
-		ID: "lb-1", State: api.LoadBalancerError, StateReason: &reason, Tags: api.Tags{contract.TagServiceUID: "u-x"},
+		Metadata: api.Metadata{ID: "lb-1", Tags: api.Tags{contract.TagServiceUID: "u-x"}}, State: api.LoadBalancerError, StateReason: reason,
 	}
 	attached := []api.ReservedAddress{
 		{IP: "192.0.2.1"}, {IP: "192.0.2.2", Holder: &api.AddressHolder{Kind: api.HolderInstance, ID: "i-1"}},

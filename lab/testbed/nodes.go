@@ -25,7 +25,7 @@ func (b *Bed) CreateInstances(ctx context.Context, names ...string) ([]api.Insta
 	made := make([]api.Instance, len(names))
 	return made, conformance.Each(ctx, atOnce, len(names), func(ctx context.Context, i int) error {
 		tags := api.Tags{contract.TagCluster: b.Name}
-		instance, err := b.cloud.CreateInstance(ctx, api.InstanceCreate{Name: &names[i], Tags: &tags})
+		instance, err := b.cloud.CreateInstance(ctx, api.InstanceCreate{Name: names[i], Tags: tags})
 		if err != nil {
 			return fmt.Errorf("creating instance %s: %w", names[i], err)
 		}

@@ -43,7 +43,7 @@ func wellFacts() *facts {
 			},
 		}},
 		balancers: []api.LoadBalancer{{
-			Name: "web", Address: "192.0.2.1", State: api.LoadBalancerActive, Tags: api.Tags{contract.TagServiceUID: "uid"},
+			Metadata: api.Metadata{Name: "web", Tags: api.Tags{contract.TagServiceUID: "uid"}}, Address: "192.0.2.1", State: api.LoadBalancerActive,
 			Listeners: []api.Listener{{Port: 80, TargetPort: 30080}},
 			Targets:   []api.Target{{InstanceID: "i-a"}, {InstanceID: "i-b"}},
 		}},

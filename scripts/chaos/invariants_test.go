@@ -250,7 +250,7 @@ func askService(ctx context.Context, address string) error {
 func createForeign(ctx context.Context, cloud *client.Client) error {
 	name, tags := "foreign", api.Tags{contract.TagCluster: "another"}
 	_, err1 := cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: name, Tags: &tags, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}},
+		Name: name, Tags: tags, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}},
 	})
 	_, err2 := cloud.ReserveAddress(ctx, api.ReservedAddressCreate{Name: &name, Tags: &tags})
 	return errors.Join(err1, err2)

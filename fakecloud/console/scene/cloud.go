@@ -28,7 +28,7 @@ func CloudKey(id string) string { return "cloud:" + id }
 func OfInstance(i api.Instance) Object {
 	t := Object{
 		ID: "instance/" + i.Name, Kind: KindInstance, Name: i.Name, Zone: i.Zone, State: string(i.State), Level: LevelBusy,
-		CloudID: i.ID, Reason: api.ValueOf(i.StateReason), Keys: []string{CloudKey(i.ID), ProviderKey("fakecloud://" + i.ID)},
+		CloudID: i.ID, Reason: i.StateReason, Keys: []string{CloudKey(i.ID), ProviderKey("fakecloud://" + i.ID)},
 	}
 	switch i.State {
 	case api.InstanceRunning:
@@ -53,7 +53,7 @@ func OfInstance(i api.Instance) Object {
 func OfBalancer(lb api.LoadBalancer) Object {
 	t := Object{
 		ID: "balancer/" + lb.Name, Kind: KindBalancer, Name: lb.Name, State: string(lb.State), Level: LevelBusy,
-		CloudID: lb.ID, Reason: api.ValueOf(lb.StateReason), Keys: []string{CloudKey(lb.ID)},
+		CloudID: lb.ID, Reason: lb.StateReason, Keys: []string{CloudKey(lb.ID)},
 	}
 	switch lb.State {
 	case api.LoadBalancerActive:

@@ -16,7 +16,7 @@ import (
 )
 
 func TestTargets(t *testing.T) {
-	lb := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}}})
+	lb := OfBalancer(api.LoadBalancer{Metadata: api.Metadata{Name: "lb"}, Targets: []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}}})
 	health := []api.TargetHealth{
 		{InstanceID: "i-1", Health: api.TargetHealthy},
 		{InstanceID: "i-2", Health: api.TargetUnhealthy, Reason: new("instance is stopped")},
@@ -33,7 +33,7 @@ func TestTargets(t *testing.T) {
 	lb.SetTargets(health, stats, bytes, 2)
 	assert.EqualValues(t, 250, lb.Links[0].BytesPerSecond)
 
-	next := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-2"}, {InstanceID: "i-3"}}})
+	next := OfBalancer(api.LoadBalancer{Metadata: api.Metadata{Name: "lb"}, Targets: []api.Target{{InstanceID: "i-2"}, {InstanceID: "i-3"}}})
 	next.KeepTargets(lb)
 	assert.Equal(t, []Link{{To: "cloud:i-2", Level: LevelBad, State: "instance is stopped"}, {To: "cloud:i-3"}}, next.Links)
 }
@@ -53,7 +53,7 @@ type fakeCloud struct {
 }
 
 func (f *fakeCloud) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-	return []api.LoadBalancer{{ID: "lb-1", Name: "web"}}, f.err
+	return []api.LoadBalancer{{Metadata: api.Metadata{ID: "lb-1", Name: "web"}}}, f.err
 }
 
 func (f *fakeCloud) LoadBalancerHealth(context.Context, string) (*api.LoadBalancerHealth, error) {
@@ -72,7 +72,7 @@ func TestTrafficIsFollowed(t *testing.T) {
 	store := memory{Scene{}}
 	f, cloud := NewFollower(store, 0, time.Time{}), &fakeCloud{bytes: 1000}
 	require.NoError(t, f.Poll(t.Context(), cloud), "of a balancer that is not known yet")
-	lb := api.LoadBalancer{ID: "lb-1", Name: "web", Targets: []api.Target{{InstanceID: "i-1"}}}
+	lb := api.LoadBalancer{Metadata: api.Metadata{ID: "lb-1", Name: "web"}, Targets: []api.Target{{InstanceID: "i-1"}}}
 	require.NoError(t, f.Event(api.Event{Seq: 1, Type: api.EventCreated, LoadBalancer: &lb}))
 	require.NoError(t, f.Poll(t.Context(), cloud))
 	cloud.bytes = 1 << 30

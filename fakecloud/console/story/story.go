@@ -105,14 +105,14 @@ func OfEvent(ev api.Event, owner func(api.Tags) string) (c Change, ok bool) {
 		if owner != nil {
 			detail += owner(ev.LoadBalancer.Tags)
 		}
-		if r := api.ValueOf(ev.LoadBalancer.StateReason); r != "" {
+		if r := ev.LoadBalancer.StateReason; r != "" {
 			detail += ": " + r
 		}
 		return tell("balancer", what, detail, what == "error")
 	case ev.Instance != nil && api.ValueOf(ev.From) != api.ValueOf(ev.To):
 		detail := ev.ID + " in " + ev.Instance.Zone
 		if ev.Instance.State == api.InstanceError {
-			detail += ": " + api.ValueOf(ev.Instance.StateReason)
+			detail += ": " + ev.Instance.StateReason
 		}
 		return tell("instance", api.ValueOf(ev.To), detail, ev.Instance.State == api.InstanceError)
 	case ev.Route != nil:

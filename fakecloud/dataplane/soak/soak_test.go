@@ -27,6 +27,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -162,9 +163,9 @@ func (s *soak) crashes() (n int64) {
 func (s *soak) apply(using []*target, turn int64) error {
 	f := cloud.Forwarding{
 		ID: "lb-tcp", Addresses: []netip.Addr{s.front.Addr()},
-		Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: int(s.front.Port()), TargetPort: s.targets[0].tcp}},
+		Listeners: []cloud.Listener{{Protocol: api.ProtocolTCP, Port: int(s.front.Port()), TargetPort: s.targets[0].tcp}},
 		// Each algorithm in turn. With and without an idle timeout a balancer may copy in different ways.
-		Algorithm:   []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}[turn%3],
+		Algorithm:   []cloud.Algorithm{api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash}[turn%3],
 		IdleTimeout: []time.Duration{0, time.Hour}[turn%2],
 	}
 	for _, t := range using {
@@ -172,7 +173,7 @@ func (s *soak) apply(using []*target, turn int64) error {
 	}
 	err := s.plane.Apply(f)
 	f.ID, f.IdleTimeout = "lb-udp", sessionIdle
-	f.Listeners = []cloud.Listener{{Protocol: cloud.UDP, Port: int(s.front.Port()), TargetPort: s.targets[0].udp}}
+	f.Listeners = []cloud.Listener{{Protocol: api.ProtocolUDP, Port: int(s.front.Port()), TargetPort: s.targets[0].udp}}
 	return errors.Join(err, s.plane.Apply(f))
 }
 

@@ -179,7 +179,7 @@ func TestLoadBalancers(t *testing.T) {
 
 	native := must.Do(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"name=" + name}}))(t)
 	require.Len(t, native, 2)
-	assert.Equal(t, 5, native[0].HealthCheck.IntervalSeconds)
+	assert.EqualValues(t, 5, native[0].HealthCheck.IntervalSeconds)
 
 	changed := must.Do(sdk.UpdateLoadBalancer(ctx, brightbox.LoadBalancerOptions{
 		ID: lb.ID, Policy: balancingpolicy.RoundRobin, Nodes: options.Nodes[:1],

@@ -176,7 +176,7 @@ func (rec record) showHealthCheck(native *api.HealthCheck) healthCheck {
 	}
 	return healthCheck{
 		Type: string(native.Protocol), Port: native.Port, Request: cmp.Or(native.Path, "/"),
-		Interval: native.IntervalSeconds * millisecondsASecond, Timeout: native.TimeoutSeconds * millisecondsASecond,
+		Interval: int(native.IntervalSeconds) * millisecondsASecond, Timeout: int(native.TimeoutSeconds) * millisecondsASecond,
 		ThresholdUp: native.HealthyThreshold, ThresholdDown: native.UnhealthyThreshold,
 	}
 }
@@ -236,15 +236,15 @@ func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (any, 
 }
 
 func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*api.LoadBalancer, error) {
-	lb := &api.LoadBalancer{Tags: api.Tags{}, Algorithm: algorithms[defaultPolicy]}
+	lb := &api.LoadBalancer{Metadata: api.Metadata{Tags: api.Tags{}}, Algorithm: algorithms[defaultPolicy]}
 	u, err := body.toUpdate(ctx, r, lb)
 	if err != nil {
 		return nil, err
 	}
 	create := api.LoadBalancerCreate{
-		Name: dialect.NewName("lba-"), Algorithm: cmp.Or(u.Algorithm, &lb.Algorithm), Tags: u.Tags,
-		IdleTimeoutSeconds: u.IdleTimeoutSeconds, HealthCheck: u.HealthCheck, Records: u.Records, Targets: u.Targets,
-		Listeners: api.Listeners{},
+		Name: dialect.NewName("lba-"), Algorithm: *cmp.Or(u.Algorithm, &lb.Algorithm), Tags: api.ValueOf(u.Tags),
+		IdleTimeoutSeconds: api.ValueOf(u.IdleTimeoutSeconds), HealthCheck: u.HealthCheck, Records: u.Records,
+		Targets: api.ValueOf(u.Targets), Listeners: api.Listeners{},
 	}
 	if u.Listeners != nil {
 		create.Listeners = *u.Listeners
@@ -322,7 +322,7 @@ func (q balancerRequest) toUpdate(
 // balancer: the longest.
 func (rec *record) setListeners(listeners []listener, u *api.LoadBalancerUpdate) error {
 	rec.Listeners = slices.Clone(listeners)
-	native, idle := api.Listeners{}, 0
+	native, idle := api.Listeners{}, api.Seconds(0)
 	for i := range rec.Listeners {
 		l := &rec.Listeners[i]
 		l.Timeout = cmp.Or(l.Timeout, defaultTimeout)

@@ -40,7 +40,7 @@ func newSDK(t *testing.T, c *cloudtest.Cloud, tokenFile string) *hcloud.Client {
 
 func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
 	t.Helper()
-	return must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &api.Tags{"cluster": "lab"}}))(t)
+	return must.Do(c.CreateInstance(t.Context(), api.InstanceCreate{Name: name, Tags: api.Tags{"cluster": "lab"}}))(t)
 }
 
 // requireError wants a call of the SDK to be refused with a code.

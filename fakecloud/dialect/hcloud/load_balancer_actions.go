@@ -187,10 +187,10 @@ func (b *balancer) updateServices() (err error) {
 }
 
 // toHealthCheck makes a listener's health check of a service's.
-func toHealthCheck(h schema.LoadBalancerServiceHealthCheck) (*api.HealthCheck, error) {
-	check := &api.HealthCheck{
-		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, IntervalSeconds: h.Interval,
-		TimeoutSeconds: h.Timeout, HealthyThreshold: h.Retries, UnhealthyThreshold: h.Retries,
+func toHealthCheck(h schema.LoadBalancerServiceHealthCheck) (api.HealthCheck, error) {
+	check := api.HealthCheck{
+		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, IntervalSeconds: api.Seconds(h.Interval),
+		TimeoutSeconds: api.Seconds(h.Timeout), HealthyThreshold: h.Retries, UnhealthyThreshold: h.Retries,
 	}
 	switch h.Protocol {
 	case "tcp":
@@ -201,7 +201,7 @@ func toHealthCheck(h schema.LoadBalancerServiceHealthCheck) (*api.HealthCheck, e
 			check.ExpectedCodes = expectedCodes(h.HTTP.StatusCodes)
 		}
 	default:
-		return nil, dialect.Invalid("health_check.protocol", "must be tcp, http or https")
+		return check, dialect.Invalid("health_check.protocol", "must be tcp, http or https")
 	}
 	return check, nil
 }
@@ -250,7 +250,7 @@ func addTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetReq
 	switch {
 	case slices.Contains(b.Targets, target):
 		return &cloud.Error{Code: targetDefined, Message: "load balancer target is already defined"}
-	case private && b.NetworkID == nil:
+	case private && b.NetworkID == "":
 		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
 	case !private && !hasPublic:
 		return &cloud.Error{Code: missingIPv4, Message: "server " + in.Name + " has no public IPv4 address"}
@@ -310,7 +310,7 @@ func changeDNSPtr(
 	b *balancer,
 	q schema.LoadBalancerActionChangeDNSPtrRequest,
 ) error {
-	if q.IP != b.Address && (b.IPv6Address == nil || q.IP != *b.IPv6Address) {
+	if q.IP != b.Address && (b.IPv6Address == "" || q.IP != b.IPv6Address) {
 		return dialect.Invalid("ip", "%q is no public address of the load balancer", q.IP)
 	}
 	if b.record.DNSPtr == nil {
@@ -334,7 +334,7 @@ func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q att
 	if err != nil {
 		return err
 	}
-	if b.NetworkID != nil {
+	if b.NetworkID != "" {
 		return &cloud.Error{Code: alreadyAttached, Message: "load balancer is already attached to a network"}
 	}
 	if q.IPRange != nil && *q.IPRange != n.Cidr {
@@ -353,7 +353,7 @@ func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q d
 	switch {
 	case err != nil:
 		return err
-	case b.NetworkID == nil || *b.NetworkID != network:
+	case b.NetworkID == "" || b.NetworkID != network:
 		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to the network"}
 	case len(b.record.PrivateTargets) > 0:
 		return &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}

@@ -60,7 +60,7 @@ type balancerType struct {
 }
 
 var allBalancerTypes = []balancerType{
-	{1, "lb11", cloud.SmallBalancer}, {2, "lb21", cloud.MediumBalancer}, {3, "lb31", cloud.LargeBalancer},
+	{1, "lb11", api.LoadBalancerSmall}, {2, "lb21", api.LoadBalancerMedium}, {3, "lb31", api.LoadBalancerLarge},
 }
 
 var balancerTypes = collection[balancerType, schema.LoadBalancerType]{
@@ -165,17 +165,17 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 	out.Protection.Delete = lb.DeletionProtection
 	out.PublicNet.Enabled = lb.Scheme == api.SchemePublic
 	out.PublicNet.IPv4 = schema.LoadBalancerPublicNetIPv4{IP: lb.Address, DNSPtr: b.record.DNSPtr[lb.Address]}
-	if lb.IPv6Address != nil {
+	if lb.IPv6Address != "" {
 		out.PublicNet.IPv6 = schema.LoadBalancerPublicNetIPv6{
-			IP: *lb.IPv6Address, DNSPtr: b.record.DNSPtr[*lb.IPv6Address],
+			IP: lb.IPv6Address, DNSPtr: b.record.DNSPtr[lb.IPv6Address],
 		}
 	}
-	if lb.NetworkID != nil {
-		n, err := r.Cloud.Networks.Get(ctx, r.Project, *lb.NetworkID)
+	if lb.NetworkID != "" {
+		n, err := r.Cloud.Networks.Get(ctx, r.Project, lb.NetworkID)
 		if err != nil {
 			return out, err
 		}
-		out.PrivateNet = append(out.PrivateNet, schema.LoadBalancerPrivateNet{Network: n.Serial, IP: *lb.PrivateAddress})
+		out.PrivateNet = append(out.PrivateNet, schema.LoadBalancerPrivateNet{Network: n.Serial, IP: lb.PrivateAddress})
 	}
 	health, err := healthByInstance(ctx, r, lb.ID)
 	if err != nil {
@@ -259,19 +259,16 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 	if err != nil {
 		return nil, err
 	}
-	create := api.LoadBalancerCreate{Name: q.Name, Type: &kind, Listeners: api.Listeners{}}
-	if q.Labels != nil {
-		create.Tags = (*api.Tags)(&q.Labels)
-	}
+	create := api.LoadBalancerCreate{Name: q.Name, Type: kind, Listeners: api.Listeners{}, Tags: q.Labels}
 	if q.Algorithm != nil {
 		algorithm, err := algorithmNamed(q.Algorithm.Type)
 		if err != nil {
 			return nil, err
 		}
-		create.Algorithm = &algorithm
+		create.Algorithm = algorithm
 	}
 	if q.PublicInterface != nil {
-		create.Scheme = schemeOf(*q.PublicInterface)
+		create.Scheme = *schemeOf(*q.PublicInterface)
 	}
 	b := &balancer{LoadBalancer: &api.LoadBalancer{}, record: record{Location: location}}
 	create.Records = b.records()

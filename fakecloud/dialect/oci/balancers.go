@@ -142,7 +142,7 @@ func (h healthChecker) withDefaults() healthChecker {
 }
 
 // toNative gives the check as this cloud has it, on the port of the backends if it has none of its own.
-func (h healthChecker) toNative(port int) *api.HealthCheck {
+func (h healthChecker) toNative(port int) api.HealthCheck {
 	h = h.withDefaults()
 	out := dialect.HealthCheck(
 		strings.ToLower(h.Protocol), cmp.Or(h.Port, port), *h.IntervalInMillis, *h.TimeoutInMillis, *h.Retries, *h.Retries,
@@ -150,18 +150,18 @@ func (h healthChecker) toNative(port int) *api.HealthCheck {
 	if out.Protocol == api.HealthCheckHTTP {
 		out.Path, out.ExpectedCodes = *h.URLPath, strconv.Itoa(*h.ReturnCode)
 	}
-	return &out
+	return out
 }
 
 // toHealthChecker makes the health checker of a native check that was not made by this dialect. Where there is none,
 // it is one that asks for nothing: OCI has one always.
-func toHealthChecker(native *api.HealthCheck) healthChecker {
-	if native == nil || native.Protocol == api.HealthCheckNone {
+func toHealthChecker(native api.HealthCheck) healthChecker {
+	if native == (api.HealthCheck{}) || native.Protocol == api.HealthCheckNone {
 		return healthChecker{Protocol: "TCP"}.withDefaults()
 	}
 	h := healthChecker{
 		Protocol: strings.ToUpper(string(native.Protocol)), Port: native.Port, Retries: &native.UnhealthyThreshold,
-		IntervalInMillis: new(native.IntervalSeconds * 1000), TimeoutInMillis: new(native.TimeoutSeconds * 1000),
+		IntervalInMillis: new(int(native.IntervalSeconds) * 1000), TimeoutInMillis: new(int(native.TimeoutSeconds) * 1000),
 	}
 	if native.Protocol == api.HealthCheckHTTP {
 		h.URLPath = &native.Path
@@ -397,7 +397,7 @@ func (set *backendSet) followNative(n api.Listener) {
 	for i := range set.Backends {
 		set.Backends[i].setPort(n.TargetPort)
 	}
-	if told := set.HealthChecker.toNative(n.TargetPort); n.HealthCheck == nil || *told != *n.HealthCheck {
+	if set.HealthChecker.toNative(n.TargetPort) != n.HealthCheck {
 		set.HealthChecker = toHealthChecker(n.HealthCheck)
 	}
 }
@@ -560,7 +560,7 @@ func (b *balancer) toUpdate() api.LoadBalancerUpdate {
 	b.recordSets(targets)
 	b.rec.Version, b.rec.Listeners = recordVersion, b.listeners
 	return api.LoadBalancerUpdate{
-		Algorithm: new(b.algorithm()), IdleTimeoutSeconds: &idle, Listeners: &listeners, Targets: &targets,
+		Algorithm: new(b.algorithm()), IdleTimeoutSeconds: new(api.Seconds(idle)), Listeners: &listeners, Targets: &targets,
 		Records: dialect.WithRecord(name, b.Records, b.rec),
 	}
 }
@@ -733,18 +733,18 @@ func (s *service) createBalancer(
 	}
 	u := b.toUpdate()
 	create := api.LoadBalancerCreate{
-		Tags: &api.Tags{dialect.TagName: q.DisplayName}, Algorithm: u.Algorithm, IdleTimeoutSeconds: u.IdleTimeoutSeconds,
-		Listeners: *u.Listeners, Targets: u.Targets, Records: u.Records,
+		Tags: api.Tags{dialect.TagName: q.DisplayName}, Algorithm: *u.Algorithm, IdleTimeoutSeconds: *u.IdleTimeoutSeconds,
+		Listeners: *u.Listeners, Targets: *u.Targets, Records: u.Records,
 	}
 	if create.AddressID, err = findReserved(ctx, r, q.ReservedIPs); err != nil {
 		return nil, err
 	}
 	isPrivate := api.ValueOf(q.IsPrivate)
 	if isPrivate {
-		create.Scheme = new(api.SchemeInternal)
+		create.Scheme = api.SchemeInternal
 	}
 	if isPrivate || s == nlbService {
-		create.NetworkID = &network
+		create.NetworkID = network
 	}
 	operation, err := b.createOnce(ctx, r, create)
 	if err != nil {
@@ -758,15 +758,15 @@ func (s *service) createBalancer(
 }
 
 // findReserved gives the native ID of the one address that a balancer is to have, if any.
-func findReserved(ctx context.Context, r *dialect.Request, ips []reservedIP) (*string, error) {
+func findReserved(ctx context.Context, r *dialect.Request, ips []reservedIP) (string, error) {
 	if len(ips) == 0 {
-		return nil, nil
+		return "", nil
 	}
 	id, err := publicIPKind.NativeID(ctx, r, ips[0].ID)
 	if err != nil || len(ips) > 1 {
-		return nil, dialect.Invalid("reservedIps", "must be one existing public IP, not %v", ips)
+		return "", dialect.Invalid("reservedIps", "must be one existing public IP, not %v", ips)
 	}
-	return &id, nil
+	return id, nil
 }
 
 // createOnce makes the balancer in the cloud, and gives the operation. Who sends a retry token again gets the
@@ -849,10 +849,10 @@ type ipAddress struct {
 // ipAddresses are those on which the balancer serves, or will when it is made.
 func (b *balancer) ipAddresses(ctx context.Context, r *dialect.Request) ([]ipAddress, error) {
 	all := []ipAddress{}
-	if b.Scheme == api.SchemePublic || b.PrivateAddress == nil {
+	if b.Scheme == api.SchemePublic || b.PrivateAddress == "" {
 		public := ipAddress{IPAddress: b.Address, IsPublic: b.Scheme == api.SchemePublic, IPVersion: ipv4}
-		if b.AddressID != nil {
-			held, err := r.Cloud.Addresses.Get(ctx, r.Project, *b.AddressID)
+		if b.AddressID != "" {
+			held, err := r.Cloud.Addresses.Get(ctx, r.Project, b.AddressID)
 			if err != nil {
 				return nil, err
 			}
@@ -860,8 +860,8 @@ func (b *balancer) ipAddresses(ctx context.Context, r *dialect.Request) ([]ipAdd
 		}
 		all = append(all, public)
 	}
-	if b.PrivateAddress != nil {
-		all = append(all, ipAddress{IPAddress: *b.PrivateAddress, IPVersion: ipv4})
+	if b.PrivateAddress != "" {
+		all = append(all, ipAddress{IPAddress: b.PrivateAddress, IPVersion: ipv4})
 	}
 	return all, nil
 }

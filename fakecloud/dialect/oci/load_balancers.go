@@ -239,7 +239,7 @@ type nlbFields struct {
 	SubnetID                    string    `json:"subnetId"`
 	NlbIPVersion                string    `json:"nlbIpVersion"`
 	TimeUpdated                 time.Time `json:"timeUpdated"`
-	LifecycleDetails            *string   `json:"lifecycleDetails,omitempty"`
+	LifecycleDetails            string    `json:"lifecycleDetails,omitempty"`
 	IsPreserveSourceDestination *bool     `json:"isPreserveSourceDestination,omitempty"`
 }
 

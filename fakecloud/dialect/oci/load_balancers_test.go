@@ -243,7 +243,7 @@ func TestDrift(t *testing.T) {
 	lb := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0]
 	listeners, targets := lb.Listeners[:1], lb.Targets[1:]
 	listeners[0].TargetPort, listeners[0].ProxyProtocol = 31000, api.ProxyProtocolV2
-	listeners[0].HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 31000, IntervalSeconds: 7}
+	listeners[0].HealthCheck = api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 31000, IntervalSeconds: 7}
 	listeners = append(listeners, api.Listener{Protocol: api.ProtocolTCP, Port: 9999, TargetPort: 30999})
 	must.Do(c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{
 		Listeners: &listeners, Targets: &targets, Algorithm: new(api.AlgorithmSourceHash),
@@ -493,7 +493,7 @@ func TestListenersOfBothProtocols(t *testing.T) {
 	all := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, all, 1)
 	require.Len(t, all[0].Listeners, 2)
-	assert.Equal(t, 360, all[0].IdleTimeoutSeconds)
+	assert.EqualValues(t, 360, all[0].IdleTimeoutSeconds)
 
 	listeners := slices.DeleteFunc(all[0].Listeners, func(n api.Listener) bool { return n.Protocol == api.ProtocolUDP })
 	must.Do(c.UpdateLoadBalancer(t.Context(), all[0].ID, api.LoadBalancerUpdate{Listeners: &listeners}))(t)

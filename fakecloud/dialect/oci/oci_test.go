@@ -411,7 +411,7 @@ func TestRefusals(t *testing.T) {
 		require.NoError(t, c.DeleteFault(ctx, rule.ID))
 	}
 	c.Fail(api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
-	createdBefore := must.Do(c.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")}))(t)
+	createdBefore := must.Do(c.CreateInstance(ctx, api.InstanceCreate{Name: "node-1"}))(t)
 	c.AwaitInstance(createdBefore.ID, api.InstanceRunning)
 	assert.Empty(t, get[[]instance](s, "/instances", "compartmentId", *s.compartment))
 }

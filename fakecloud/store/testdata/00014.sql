@@ -159,15 +159,16 @@ CREATE VIEW instances AS SELECT
 FROM resources WHERE kind = 'instance';
 CREATE VIEW load_balancers AS SELECT
     id, project_id, name, json_extract(document, '$.region') AS region, address,
-    json_extract(document, '$.addressId') AS address_id, json_extract(document, '$.address6') AS address6, state,
+    json_extract(document, '$.addressId') AS address_id, json_extract(document, '$.ipv6Address') AS address6, state,
     coalesce(json_extract(document, '$.stateReason'), '') AS state_reason,
     coalesce(json_extract(document, '$.stateReasonCode'), '') AS state_reason_code,
     json_extract(document, '$.scheme') AS scheme, json_extract(document, '$.algorithm') AS algorithm,
     json_extract(document, '$.listeners') AS listeners,
-    json_extract(document, '$.targets') AS targets, coalesce(json_extract(document, '$.sourceRanges'), '[]') AS source_ranges,
-    coalesce(json_extract(document, '$.affinity'), 0) / 1000000 AS affinity,
-    coalesce(json_extract(document, '$.idleTimeout'), 0) / 1000000 AS idle_timeout,
-    coalesce(json_extract(document, '$.drain'), 0) / 1000000 AS drain,
+    (SELECT json_group_array(json_extract(value, '$.instanceId')) FROM json_each(document, '$.targets')) AS targets,
+    json_extract(document, '$.sourceRanges') AS source_ranges,
+    CAST(json_extract(document, '$.clientAffinitySeconds') * 1000 AS INTEGER) AS affinity,
+    CAST(json_extract(document, '$.idleTimeoutSeconds') * 1000 AS INTEGER) AS idle_timeout,
+    CAST(json_extract(document, '$.drainSeconds') * 1000 AS INTEGER) AS drain,
     json_extract(document, '$.healthCheck') AS health_check, due_at, json_extract(document, '$.tags') AS tags,
     version, json_extract(document, '$.createdAt') AS created_at,
     json_extract(document, '$.updatedAt') AS updated_at, document
@@ -275,7 +276,7 @@ INSERT INTO resources (id, kind, project_id, name, state, zone, address, address
 INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial, private_address) VALUES ('i-1', 'instance', 'p-1', 'worker-1', 'running', 'nebula-1a', '127.30.16.1', NULL, 'n-1', NULL, NULL, 2, NULL, '{"id":"i-1","project":"p-1","name":"worker-1","region":"nebula-1","zone":"nebula-1a","type":"small","network":"n-1","state":"running","address":"127.30.16.1","secondary":["127.30.16.7","fd00:16::1"],"external":["127.30.64.9"],"tags":{"cluster":"lab"},"version":2,"createdAt":"2023-11-14T22:13:20.003Z","updatedAt":"2023-11-14T22:13:20.004Z"}', 2, NULL);
 INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial, private_address) VALUES ('i-2', 'instance', 'p-1', 'worker-2', 'stopping', 'nebula-1b', '127.30.16.2', NULL, 'n-1', NULL, NULL, 3, 1700000000007, '{"id":"i-2","project":"p-1","name":"worker-2","region":"nebula-1","zone":"nebula-1b","type":"small","network":"n-1","state":"stopping","address":"127.30.16.2","tags":{},"version":3,"createdAt":"2023-11-14T22:13:20.005Z","updatedAt":"2023-11-14T22:13:20.006Z"}', 3, NULL);
 INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial, private_address) VALUES ('i-3', 'instance', 'p-1', 'worker-1', 'terminated', 'nebula-1a', NULL, NULL, 'n-1', NULL, NULL, 4, NULL, '{"id":"i-3","project":"p-1","name":"worker-1","region":"nebula-1","zone":"nebula-1a","type":"small","network":"n-1","state":"terminated","stateReason":"it''s gone","address":"","tags":{},"version":4,"createdAt":"2023-11-14T22:13:20.008Z","updatedAt":"2023-11-14T22:13:20.009Z"}', 4, NULL);
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial, private_address) VALUES ('lb-1', 'load-balancer', 'p-1', 'web', 'active', '', '127.30.64.1', 'fd00:30::1', NULL, NULL, NULL, 1, NULL, '{"id":"lb-1","project":"p-1","name":"web","region":"nebula-1","address":"127.30.64.1","address6":"fd00:30::1","state":"active","listeners":[{"protocol":"tcp","port":8080,"targetPort":30080}],"targets":["i-2","i-1"],"scheme":"public","algorithm":"round-robin","drain":1500000000,"tags":{},"version":1,"createdAt":"2023-11-14T22:13:20.01Z","updatedAt":"2023-11-14T22:13:20.011Z"}', 5, NULL);
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial, private_address) VALUES ('lb-1', 'load-balancer', 'p-1', 'web', 'active', '', '127.30.64.1', 'fd00:30::1', NULL, NULL, NULL, 1, NULL, '{"id":"lb-1","project":"p-1","name":"web","region":"nebula-1","address":"127.30.64.1","state":"active","listeners":[{"protocol":"tcp","port":8080,"targetPort":30080}],"targets":[{"instanceId":"i-2"},{"instanceId":"i-1"}],"scheme":"public","algorithm":"round-robin","tags":{},"version":1,"createdAt":"2023-11-14T22:13:20.01Z","updatedAt":"2023-11-14T22:13:20.011Z","ipFamilies":["ipv4","ipv6"],"ipv6Address":"fd00:30::1","type":"unlimited","kind":"proxy","sourceRanges":[],"clientAffinitySeconds":0.0,"idleTimeoutSeconds":0.0,"drainSeconds":1.5,"deletionProtection":false}', 5, NULL);
 INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial, private_address) VALUES ('n-1', 'network', 'p-1', 'default', '', '', NULL, NULL, NULL, NULL, NULL, 1, NULL, '{"id":"n-1","project":"p-1","name":"default","cidr":"","default":true,"tags":{},"version":1,"createdAt":"2023-11-14T22:13:20Z","updatedAt":"2023-11-14T22:13:20Z"}', 1, NULL);
 INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial, private_address) VALUES ('r-1', 'route', 'p-1', 'pods-1', 'active', '', NULL, NULL, 'n-1', 'i-1', 183763200, 1, NULL, '{"id":"r-1","project":"p-1","name":"pods-1","destination":"10.244.1.0/24","state":"active","tags":{},"version":1,"createdAt":"2023-11-14T22:13:20.014Z","updatedAt":"2023-11-14T22:13:20.015Z","networkId":"n-1","instanceId":"i-1"}', 7, NULL);
 
@@ -300,7 +301,7 @@ INSERT INTO sqlite_sequence (name, seq) VALUES ('events', 1795892652856);
 INSERT INTO sqlite_sequence (name, seq) VALUES ('goose_db_version', 14);
 CREATE TRIGGER targets_made AFTER INSERT ON resources WHEN NEW.kind = 'load-balancer' BEGIN
     INSERT INTO load_balancer_targets (load_balancer_id, instance_id)
-    SELECT NEW.id, value FROM json_each(NEW.document, '$.targets') WHERE type = 'text';
+    SELECT NEW.id, json_extract(value, '$.instanceId') FROM json_each(NEW.document, '$.targets') WHERE type = 'object';
 END;
 CREATE TRIGGER instances_made AFTER INSERT ON resources WHEN NEW.kind = 'instance' BEGIN
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'instances', '', 1)
@@ -328,10 +329,10 @@ END;
 CREATE TRIGGER targets_changed AFTER UPDATE OF document ON resources
 WHEN NEW.kind = 'load-balancer' AND json_extract(NEW.document, '$.targets') IS NOT json_extract(OLD.document, '$.targets') BEGIN
     DELETE FROM load_balancer_targets WHERE load_balancer_id = NEW.id AND instance_id NOT IN (
-        SELECT value FROM json_each(NEW.document, '$.targets') WHERE type = 'text'
+        SELECT json_extract(value, '$.instanceId') FROM json_each(NEW.document, '$.targets') WHERE type = 'object'
     );
     INSERT OR IGNORE INTO load_balancer_targets (load_balancer_id, instance_id)
-    SELECT NEW.id, value FROM json_each(NEW.document, '$.targets') WHERE type = 'text';
+    SELECT NEW.id, json_extract(value, '$.instanceId') FROM json_each(NEW.document, '$.targets') WHERE type = 'object';
 END;
 CREATE TRIGGER secondary_addresses_taken AFTER INSERT ON resources WHEN NEW.kind = 'instance' BEGIN
     INSERT INTO secondary_addresses (address, instance_id)

@@ -120,7 +120,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 // CreateNamesakeInstance implements protocol.Operations.
 func (c *Cloud) CreateNamesakeInstance(ctx context.Context, body protocol.Name) (conformance.Instance, error) {
 	tags := c.Names.instanceTags(c.stranger(), false)
-	made, err := c.API.CreateInstance(ctx, api.InstanceCreate{Name: &body.Name, Tags: &tags})
+	made, err := c.API.CreateInstance(ctx, api.InstanceCreate{Name: body.Name, Tags: tags})
 	if err == nil {
 		made, err = c.awaitState(ctx, made.ID, api.InstanceRunning)
 	}
@@ -172,10 +172,7 @@ func (c *Cloud) requestInstance(
 	ctx context.Context, spec conformance.InstanceSpec, secondary ...string,
 ) (*api.Instance, error) {
 	tags := c.Names.instanceTags(c.Cluster, spec.Machine)
-	create := api.InstanceCreate{Name: &spec.Name, SecondaryAddresses: secondary, Tags: &tags}
-	if spec.Zone != "" {
-		create.Zone = &spec.Zone
-	}
+	create := api.InstanceCreate{Name: spec.Name, Zone: spec.Zone, SecondaryAddresses: secondary, Tags: tags}
 	if spec.Unlike != "" {
 		if err := c.setUnlike(ctx, &create, spec.Unlike); err != nil {
 			return nil, err
@@ -195,13 +192,13 @@ func (c *Cloud) setUnlike(ctx context.Context, create *api.InstanceCreate, id st
 		return err
 	}
 	if i := slices.IndexFunc(zones, func(zone string) bool { return zone != other.Zone }); i >= 0 {
-		create.Zone = &zones[i]
+		create.Zone = zones[i]
 	}
 	unlike := api.InstanceTypeMedium
 	if other.Type == unlike {
 		unlike = api.InstanceTypeSmall
 	}
-	create.Type = &unlike
+	create.Type = unlike
 	return nil
 }
 
@@ -402,19 +399,17 @@ func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 // healthCheckOf tells whether all of a balancer's listeners check their targets, and the port
 // that all of them ask by HTTP; 0 if there is none.
 func healthCheckOf(lb *api.LoadBalancer) (checked bool, port int32) {
-	checks := []*api.HealthCheck{}
+	checks := []api.HealthCheck{}
 	for _, l := range lb.Listeners {
-		checks = append(checks, cmp.Or(l.HealthCheck, lb.HealthCheck))
+		checks = append(checks, l.CheckInForce(lb.HealthCheck))
 	}
 	if len(checks) == 0 {
-		checks = append(checks, lb.HealthCheck)
+		checks = append(checks, api.ValueOf(lb.HealthCheck))
 	}
-	for _, h := range checks {
-		if h == nil || h.Protocol == api.HealthCheckNone {
-			return false, 0
-		}
+	if slices.Contains(checks, api.HealthCheck{}) {
+		return false, 0
 	}
-	asksElsewhere := func(h *api.HealthCheck) bool {
+	asksElsewhere := func(h api.HealthCheck) bool {
 		return h.Protocol != api.HealthCheckHTTP || h.Port != checks[0].Port
 	}
 	if slices.ContainsFunc(checks, asksElsewhere) {
@@ -529,7 +524,7 @@ func (c *Cloud) createStrangersBalancer(
 	return c.createBalancer(ctx, api.LoadBalancerCreate{
 		Name:      name,
 		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
-		Tags:      &tags,
+		Tags:      tags,
 	})
 }
 
@@ -540,7 +535,7 @@ func (c *Cloud) CreateTwinBalancer(ctx context.Context, id string) (conformance.
 		return conformance.Balancer{}, err
 	}
 	return c.createBalancer(ctx, api.LoadBalancerCreate{
-		Name: lb.Name + "-twin", Listeners: lb.Listeners, Targets: &lb.Targets, Tags: &lb.Tags,
+		Name: lb.Name + "-twin", Listeners: lb.Listeners, Targets: lb.Targets, Tags: lb.Tags,
 	})
 }
 

@@ -80,7 +80,7 @@ func TestHealthCheckOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lb := &api.LoadBalancer{HealthCheck: test.own}
 			for _, h := range test.listeners {
-				lb.Listeners = append(lb.Listeners, api.Listener{HealthCheck: h})
+				lb.Listeners = append(lb.Listeners, api.Listener{HealthCheck: api.ValueOf(h)})
 			}
 			checked, port := healthCheckOf(lb)
 			assert.Equal(t, test.checked, checked)

@@ -18,7 +18,7 @@ func TestNames(t *testing.T) {
 	require.NoError(t, err)
 	c := &Cloud{Cluster: "east", Names: names}
 	assert.Equal(t, "nebula:i-1", c.instanceOf(&api.Instance{ID: "i-1"}).ProviderID)
-	b := c.balancerOf(&api.LoadBalancer{Tags: api.Tags{"nebula-service": "u-1", "kubernetes-service-uid": "u-2"}})
+	b := c.balancerOf(&api.LoadBalancer{Metadata: api.Metadata{Tags: api.Tags{"nebula-service": "u-1", "kubernetes-service-uid": "u-2"}}})
 	assert.Equal(t, types.UID("u-1"), b.Service)
 	assert.Equal(
 		t, api.Tags{"nebula-cluster": "east", "kubernetes-cluster": "east", "ccmlab-machine": "none"},

@@ -57,9 +57,9 @@ func TestLinks(t *testing.T) {
 	of, ok := OfService(service)
 	require.True(t, ok)
 	for _, tags := range []api.Tags{{"any": "uid-1"}, {"name": "web.shop.lab"}, {"service": "shop/web"}} {
-		assert.True(t, leadsTo(of, scene.OfBalancer(api.LoadBalancer{Name: "lb", Tags: tags})), "%v", tags)
+		assert.True(t, leadsTo(of, scene.OfBalancer(api.LoadBalancer{Metadata: api.Metadata{Name: "lb", Tags: tags}})), "%v", tags)
 	}
-	assert.False(t, leadsTo(of, scene.OfBalancer(api.LoadBalancer{Name: "lb", Tags: api.Tags{"name": "web.other.lab"}})))
+	assert.False(t, leadsTo(of, scene.OfBalancer(api.LoadBalancer{Metadata: api.Metadata{Name: "lb", Tags: api.Tags{"name": "web.other.lab"}}})))
 	_, ok = OfService(&corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}})
 	assert.False(t, ok)
 

@@ -71,7 +71,7 @@ func (p *provider) EnsureLoadBalancer(
 	if lb == nil {
 		targets, tags := targetsOf(nodes), p.balancerTags(service)
 		lb, err = p.cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-			Name: p.GetLoadBalancerName(ctx, p.cluster, service), Listeners: listeners, Targets: &targets, Tags: &tags,
+			Name: p.GetLoadBalancerName(ctx, p.cluster, service), Listeners: listeners, Targets: targets, Tags: tags,
 		})
 	}
 	// step 4
