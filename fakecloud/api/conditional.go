@@ -30,6 +30,7 @@ func (e *Event) MissingField() string {
 		{ResourceAddress, "address", e.Address != nil},
 		{ResourceRoute, "route", e.Route != nil},
 		{ResourceNetwork, "network", e.Network != nil},
+		{ResourceCertificate, "certificate", e.Certificate != nil},
 		{ResourceFirewall, "firewall", e.Firewall != nil},
 	} {
 		if e.Resource == payload.kind && !payload.has {

@@ -375,6 +375,7 @@ const (
 	Unauthenticated      ProblemCode = "unauthenticated"
 	Unavailable          ProblemCode = "unavailable"
 	UnknownAddress       ProblemCode = "unknown-address"
+	UnknownCertificate   ProblemCode = "unknown-certificate"
 	UnknownInstance      ProblemCode = "unknown-instance"
 	UnknownNetwork       ProblemCode = "unknown-network"
 	UnknownZone          ProblemCode = "unknown-zone"
@@ -411,6 +412,7 @@ func (e ProblemCode) Valid() bool {
 		Unauthenticated,
 		Unavailable,
 		UnknownAddress,
+		UnknownCertificate,
 		UnknownInstance,
 		UnknownNetwork,
 		UnknownZone,
@@ -459,6 +461,7 @@ func (e ProxyProtocol) Valid() bool {
 // Defines values for ResourceKind.
 const (
 	ResourceAddress      ResourceKind = "address"
+	ResourceCertificate  ResourceKind = "certificate"
 	ResourceFirewall     ResourceKind = "firewall"
 	ResourceInstance     ResourceKind = "instance"
 	ResourceLoadBalancer ResourceKind = "load-balancer"
@@ -471,6 +474,7 @@ const (
 func (e ResourceKind) Valid() bool {
 	switch e {
 	case ResourceAddress,
+		ResourceCertificate,
 		ResourceFirewall,
 		ResourceInstance,
 		ResourceLoadBalancer,
@@ -752,6 +756,48 @@ type AuditSumList struct {
 	Items []AuditSum `json:"items"`
 }
 
+// Certificate A certificate by which listeners of https answer. Its private key stays in the cloud's data file.
+//
+// Example: {"certificate":"-----BEGIN CERTIFICATE-----\n...","createdAt":"2026-01-02T15:04:05.123Z","domainNames":["shop.example.com"],"fingerprint":"7f83b1657ff1fc53b92dc18148a1d65dfc2d4b1fa3d677284addd200126d9069","id":"cert-01jd3n9y5c7r","name":"shop","notAfter":"2027-01-02T00:00:00Z","notBefore":"2026-01-02T00:00:00Z","project":"p-01jd3n5qk2v8","serial":46,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+type Certificate struct {
+	Metadata
+	// Certificate PEM: the certificate, and the chain that was uploaded with it.
+	Certificate string `json:"certificate"`
+	// DomainNames What it is for. A client that asks for none of a listener's certificates gets the first.
+	DomainNames []string `json:"domainNames"`
+	// Fingerprint SHA-256 of the certificate.
+	Fingerprint string `json:"fingerprint"`
+	// NotAfter It expires then. The cloud still answers by it; clients refuse it.
+	NotAfter time.Time `json:"notAfter"`
+
+	NotBefore time.Time `json:"notBefore"`
+}
+
+// CertificateCreate Example: {"certificate":"-----BEGIN CERTIFICATE-----\n...","name":"shop","privateKey":"-----BEGIN PRIVATE KEY-----\n..."}
+type CertificateCreate struct {
+	// Certificate PEM: the certificate, then its chain.
+	Certificate string `json:"certificate"`
+
+	// Name Unique among the project's certificates.
+	//
+	// Example: shop
+	Name string `json:"name"`
+
+	// PrivateKey PEM: the certificate's private key. It can be read from nowhere.
+	PrivateKey string `json:"privateKey"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// CertificateList Example: {"items":[{"certificate":"-----BEGIN CERTIFICATE-----\n...","createdAt":"2026-01-02T15:04:05.123Z","domainNames":["shop.example.com"],"fingerprint":"7f83b1657ff1fc53b92dc18148a1d65dfc2d4b1fa3d677284addd200126d9069","id":"cert-01jd3n9y5c7r","name":"shop","notAfter":"2027-01-02T00:00:00Z","notBefore":"2026-01-02T00:00:00Z","project":"p-01jd3n5qk2v8","serial":46,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
+type CertificateList struct {
+	Items []Certificate `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
 // ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
 type ClientAffinitySeconds = Seconds
 
@@ -836,6 +882,11 @@ type Event struct {
 	//
 	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":44,"state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	Address *ReservedAddress `json:"address,omitempty"`
+
+	// Certificate A certificate by which listeners of https answer. Its private key stays in the cloud's data file.
+	//
+	// Example: {"certificate":"-----BEGIN CERTIFICATE-----\n...","createdAt":"2026-01-02T15:04:05.123Z","domainNames":["shop.example.com"],"fingerprint":"7f83b1657ff1fc53b92dc18148a1d65dfc2d4b1fa3d677284addd200126d9069","id":"cert-01jd3n9y5c7r","name":"shop","notAfter":"2027-01-02T00:00:00Z","notBefore":"2026-01-02T00:00:00Z","project":"p-01jd3n5qk2v8","serial":46,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+	Certificate *Certificate `json:"certificate,omitempty"`
 
 	// Firewall What its instances let in from load balancers. One that is in several lets in
 	// what a rule of any of them names, and one that is in none lets in everything. A
@@ -1944,6 +1995,7 @@ type Problem struct {
 	// | `unknown-zone` | 400 | The zone named is none of this cloud's. |
 	// | `unknown-instance` | 400 | An instance named in the body is none of the project's, or is terminated. |
 	// | `unknown-network` | 400 | A network named in the body is none of the project's. |
+	// | `unknown-certificate` | 400 | A certificate named in the body is none of the project's. |
 	// | `unknown-address` | 400 | A reserved address named in the body is none of the project's. |
 	// | `listener-conflict` | 400 | Two listeners want one port. |
 	// | `unauthenticated` | 401 | No token, an unknown one, or one that has expired; of a dialect's call, a signature that is not valid. |
@@ -2005,6 +2057,7 @@ type Problem struct {
 // | `unknown-zone` | 400 | The zone named is none of this cloud's. |
 // | `unknown-instance` | 400 | An instance named in the body is none of the project's, or is terminated. |
 // | `unknown-network` | 400 | A network named in the body is none of the project's. |
+// | `unknown-certificate` | 400 | A certificate named in the body is none of the project's. |
 // | `unknown-address` | 400 | A reserved address named in the body is none of the project's. |
 // | `listener-conflict` | 400 | Two listeners want one port. |
 // | `unauthenticated` | 401 | No token, an unknown one, or one that has expired; of a dialect's call, a signature that is not valid. |
@@ -2519,6 +2572,9 @@ type AuditToken = string
 
 // AuditUserAgent defines model for AuditUserAgent.
 type AuditUserAgent = string
+
+// CertificateID defines model for CertificateID.
+type CertificateID = string
 
 // FaultID defines model for FaultID.
 type FaultID = string

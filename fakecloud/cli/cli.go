@@ -114,7 +114,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	)
 	root.AddCommand(a.serveCommand(), a.applyCommand(), a.regionsCommand(), a.zonesCommand(),
 		a.instanceTypesCommand(), a.loadBalancerTypesCommand(), a.dialectsCommand(),
-		a.networksCommand(), a.firewallsCommand(), a.instancesCommand(), a.addressesCommand(),
+		a.networksCommand(), a.firewallsCommand(), a.certificatesCommand(), a.instancesCommand(), a.addressesCommand(),
 		a.loadBalancersCommand(), a.routesCommand(), a.operationsCommand(), a.eventsCommand(), a.auditCommand(),
 		a.faultsCommand(), a.consoleCommand(), a.quotasCommand(),
 		a.projectsCommand(), a.tokensCommand(), a.clockCommand(), a.snapshotsCommand(), a.restoreCommand())

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -76,7 +77,7 @@ func (a *app) addRequestFlags(cmd *cobra.Command, schema string) *requestReader 
 	for _, f := range r.fields {
 		var value any
 		switch f.kind {
-		case "string", "time":
+		case "string", "time", "file":
 			value = flags.String(f.name, "", f.usage)
 		case "integer":
 			value = flags.Int64(f.name, 0, f.usage)
@@ -154,6 +155,10 @@ func (r *requestReader) convert(ctx context.Context, c *client.Client, f flagFie
 	case string:
 		if _, err := time.Parse(time.RFC3339, value); f.kind == "time" && err != nil {
 			return nil, clikit.Usagef("--%s %q: give a time such as 2026-01-02T15:04:05Z", f.name, value)
+		}
+		if f.kind == "file" {
+			content, err := os.ReadFile(value)
+			return string(content), err
 		}
 		if value == "" && f.reference != "" {
 			return value, nil // It refers to nothing any more.

@@ -3,6 +3,10 @@
 package cli
 
 var requestFlags = map[string][]flagField{
+	"CertificateCreate": {
+		{path: "certificate", name: "certificate", value: "FILE", usage: "PEM file of the certificate and its chain", kind: "file", required: true, omitEmpty: true},
+		{path: "privateKey", name: "private-key", value: "FILE", usage: "PEM file of its private key, which stays in the cloud", kind: "file", required: true, omitEmpty: true},
+		{path: "tags", name: "tag", usage: "KEY=VALUE; repeatable", none: "remove all tags", kind: "stringToString"}},
 	"FaultCreate": {
 		{path: "afterSeconds", name: "after", usage: "begin this long from now", kind: "fraction", positive: true},
 		{path: "effect.body", name: "body", usage: "answer with status 200 and this text", kind: "string"},
@@ -135,6 +139,7 @@ var requestFlags = map[string][]flagField{
 }
 
 var tableColumns = map[string]string{
+	"Certificate":      "NAME=name ID=id DOMAINS=domainNames EXPIRES=notAfter AGE=createdAt +FINGERPRINT=fingerprint",
 	"Dialect":          "NAME=name URL=url CALLS=calls UNREAD=unread",
 	"Fault":            "ID=id MATCH=match EFFECT=effect +WHEN=spent HITS=hits +MATCHED=matched AGE=createdAt",
 	"Firewall":         "NAME=name ID=id INSTANCES=instanceIds ALLOWED=rules AGE=createdAt",

@@ -61,6 +61,7 @@ var manifestKinds = []*manifestKind{
 	{key: "quotas", single: true, manifestCalls: quotaCalls},
 	{key: "networks", manifestCalls: callsOf((*app).networkKind, nil)},
 	{key: "addresses", manifestCalls: callsOf((*app).addressKind, nil)},
+	{key: "certificates", manifestCalls: callsOf((*app).certificateKind, nil)},
 	{
 		key: "instances", takeOwnFields: takeInstanceState, manifestCalls: callsOf((*app).instanceKind, (*plan).keepInstance),
 		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},

@@ -73,7 +73,7 @@ firewalls:
 		`m:7: instances: "node-1" is already the name of the one in line 2`,
 		`m:8: instances[3]: line 8: mapping key "name" already defined at line 8`,
 		`m:9: instances[4] must be a mapping`,
-		`m:10: servers is not known: choose among quotas, networks, addresses, instances, loadBalancers, firewalls, routes`,
+		`m:10: servers is not known: choose among quotas, networks, addresses, certificates, instances, loadBalancers, firewalls, routes`,
 		`m:12: loadBalancers[0] (Web): name string doesn't match the regular expression "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"`,
 		`m:14: loadBalancers[0] (Web): listeners.0.port number must be at most 65535`,
 		`m:15: loadBalancers[0] (Web): targets.1 is named twice`,

@@ -68,6 +68,49 @@ func (c *Client) DetachAddress(ctx context.Context, id string) (*api.ReservedAdd
 	return sendChange[api.ReservedAddress](ctx, c, http.MethodPost, pathOf("/v1/addresses/%s/detach", id), nil)
 }
 
+// CertificateFilter filters a list. Zero fields match everything.
+type CertificateFilter struct {
+	// Only the resource of exactly this name, in whatever case. Names of terminated instances may be used again, so several may match.
+	Name string
+	// Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tags []string
+}
+
+// ListCertificates reads all pages of GET /v1/certificates:
+// Certificates of the project, oldest first.
+func (c *Client) ListCertificates(ctx context.Context, f CertificateFilter) ([]api.Certificate, error) {
+	return readAllPages[api.Certificate](ctx, c, "/v1/certificates", url.Values{
+		"name":  textOf(f.Name),
+		"tag":   f.Tags,
+		"limit": {largestPage},
+	})
+}
+
+// CreateCertificate sends POST /v1/certificates:
+// Upload a certificate with its private key, for listeners of https.
+func (c *Client) CreateCertificate(ctx context.Context, body api.CertificateCreate) (*api.Certificate, error) {
+	return createResource[api.Certificate](ctx, c, "/v1/certificates", body)
+}
+
+// DeleteCertificate sends DELETE /v1/certificates/{id}:
+// Delete a certificate. Refused (in-use) while a listener has it.
+func (c *Client) DeleteCertificate(ctx context.Context, id string) error {
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/certificates/%s", id), nil)
+	return err
+}
+
+// GetCertificate sends GET /v1/certificates/{id}:
+// One certificate. Its private key is in no answer, event or snapshot.
+func (c *Client) GetCertificate(ctx context.Context, id string) (*api.Certificate, error) {
+	return readResource[api.Certificate](ctx, c, pathOf("/v1/certificates/%s", id), nil)
+}
+
+// UpdateCertificate sends PATCH /v1/certificates/{id}:
+// Replace the fields given; fields left out stay as they are.
+func (c *Client) UpdateCertificate(ctx context.Context, id string, body api.ResourceUpdate) (*api.Certificate, error) {
+	return sendChange[api.Certificate](ctx, c, http.MethodPatch, pathOf("/v1/certificates/%s", id), body)
+}
+
 // Clock sends GET /v1/clock:
 // What time it is in the cloud, and whether that stands still.
 func (c *Client) Clock(ctx context.Context) (*api.Clock, error) {

@@ -17,6 +17,7 @@ const (
 	UnknownZone          Code = "unknown-zone"
 	UnknownInstance      Code = "unknown-instance"
 	UnknownNetwork       Code = "unknown-network"
+	UnknownCertificate   Code = "unknown-certificate"
 	UnknownAddress       Code = "unknown-address"
 	ListenerConflict     Code = "listener-conflict"
 	Unauthenticated      Code = "unauthenticated"

@@ -89,6 +89,8 @@ func eventFrom(row db.Event) (Event, error) {
 		err = json.Unmarshal([]byte(row.Body), &e.Route)
 	case NetworkResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Network)
+	case CertificateResource:
+		err = json.Unmarshal([]byte(row.Body), &e.Certificate)
 	case FirewallResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Firewall)
 	case QuotaResource: // All of it is in the columns.

@@ -432,7 +432,7 @@ func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id s
 	readTags, ok := map[Resource]func(context.Context, *Cloud, Project, string) (map[string]string, error){
 		InstanceResource: tagsOf[Instance], LoadBalancerResource: tagsOf[LoadBalancer],
 		AddressResource: tagsOf[ReservedAddress], RouteResource: tagsOf[Route], NetworkResource: tagsOf[Network],
-		FirewallResource: tagsOf[Firewall],
+		FirewallResource: tagsOf[Firewall], CertificateResource: tagsOf[Certificate],
 	}[kind]
 	if !ok {
 		return nil, fmt.Errorf("resources of kind %q have no tags", kind)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
-	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 const (
@@ -29,15 +28,12 @@ func (f Firewall) describe() description { return description{rowOf(FirewallReso
 
 func (c *Cloud) firewalls() Kind[Firewall, api.FirewallCreate, api.FirewallUpdate] {
 	return Kind[Firewall, api.FirewallCreate, api.FirewallUpdate]{
-		cloud: c, idPrefix: "f", namePrefix: "firewall-",
+		cloud: c, idPrefix: "f", namePrefix: "firewall-", limit: maxFirewalls,
 		check: func(spec api.FirewallCreate) (string, *api.Tags, error) {
 			return api.ValueOf(spec.Name), spec.Tags, nil
 		},
 		build: func(ctx context.Context, tx *changeTx, p Project, spec api.FirewallCreate) (Firewall, error) {
 			f := Firewall{api.Firewall{InstanceIDs: []string{}, Rules: api.FirewallRules{}}}
-			if err := checkFirewallLimit(ctx, tx, p); err != nil {
-				return f, err
-			}
 			return f, changeFirewall(ctx, tx, p, &f, api.FirewallUpdate(spec))
 		},
 		change: changeFirewall,
@@ -45,14 +41,6 @@ func (c *Cloud) firewalls() Kind[Firewall, api.FirewallCreate, api.FirewallUpdat
 			c.refreshBalancersOf(ctx, slices.Concat(before.InstanceIDs, after.InstanceIDs)...)
 		},
 	}
-}
-
-func checkFirewallLimit(ctx context.Context, tx *changeTx, p Project) error {
-	count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(FirewallResource)})
-	if err == nil && count >= maxFirewalls {
-		err = refuse(QuotaExceeded, "project %q has %d firewalls, which is the limit", p.Name, maxFirewalls)
-	}
-	return err
 }
 
 // changeFirewall sets what is given. It refuses what a firewall cannot be.

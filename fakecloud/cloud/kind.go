@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // Kind has the operations that are the same for all kinds of resources that are there with the create and gone
@@ -15,6 +16,7 @@ type Kind[R resource, C any, U update] struct {
 	// namePrefix begins the name of a resource for which none is asked for. If it is empty, one must be.
 	namePrefix string
 	quota      Quota // none if empty
+	limit      int64 // of a project, which no quota can change; none if 0
 	// check gives the name and the tags that are asked for. It refuses what is wrong whatever else there is.
 	check func(C) (name string, tags *api.Tags, err error)
 	// build makes a resource, all but its metadata. It refuses what does not go with what there is.
@@ -67,6 +69,9 @@ func (k Kind[R, C, U]) newResource(
 			return r, err
 		}
 	}
+	if err := k.checkLimit(ctx, tx, p); err != nil {
+		return r, err
+	}
 	r, err = k.build(ctx, tx, p, spec)
 	name, nameErr := k.cloud.unusedName(ctx, tx.Tx, kindOf[R](), p, name, k.namePrefix)
 	if err := joinRefusals(nameErr, err); err != nil {
@@ -78,6 +83,15 @@ func (k Kind[R, C, U]) newResource(
 	}
 	*any(&r).(changeable).Meta() = metadata.Metadata
 	return r, insertResource(ctx, tx, r)
+}
+
+func (k Kind[R, C, U]) checkLimit(ctx context.Context, tx *changeTx, p Project) error {
+	kind := kindOf[R]()
+	count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(kind)})
+	if err == nil && k.limit > 0 && count >= k.limit {
+		err = refuse(QuotaExceeded, "project %q has %d %ss, which is the limit", p.Name, k.limit, kindInWords(kind))
+	}
+	return err
 }
 
 func (k Kind[R, C, U]) follow(ctx context.Context, before, after R) {

@@ -246,6 +246,7 @@ const (
 	RouteResource        Resource = "route"
 	NetworkResource      Resource = "network"
 	FirewallResource     Resource = "firewall"
+	CertificateResource  Resource = "certificate"
 	QuotaResource        Resource = "quota" // of events alone
 )
 
@@ -269,4 +270,5 @@ type Event struct {
 	Route        *api.Route
 	Network      *api.Network
 	Firewall     *api.Firewall
+	Certificate  *api.Certificate
 }

@@ -99,6 +99,6 @@ func toAPIEvent(e cloud.Event) api.Event {
 		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
 		Instance: mapOrNil(e.Instance, toAPIInstance), LoadBalancer: e.LoadBalancer,
 		Address: e.Address, Route: e.Route,
-		Firewall: e.Firewall, Network: e.Network,
+		Certificate: e.Certificate, Firewall: e.Firewall, Network: e.Network,
 	}
 }

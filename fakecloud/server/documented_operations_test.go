@@ -188,9 +188,10 @@ func (r *rig) oneOfEach(t *testing.T, name string) map[string]string {
 	destination, cidr := fmt.Sprintf("10.0.%d.0/24", n), fmt.Sprintf("10.1.%d.0/24", n)
 	route := r.createRoute(t, api.RouteCreate{Name: name, Destination: destination, InstanceID: r.hop})
 	firewall := must.Do(r.CreateFirewall(t.Context(), api.FirewallCreate{}))(t)
+	certificate := must.Do(r.CreateCertificate(t.Context(), certificateFor(t, name)))(t)
 	return map[string]string{
-		"/v1/firewalls/": firewall.ID,
-		"/v1/networks/":  r.network(t, name, cidr).ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
+		"/v1/firewalls/": firewall.ID, "/v1/certificates/": certificate.ID,
+		"/v1/networks/": r.network(t, name, cidr).ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
 		"/v1/addresses/": r.reserve(t, name).ID, "/v1/load-balancers/": r.balancer(t, name).ID,
 	}
 }
@@ -225,7 +226,7 @@ func TestEveryListHasPages(t *testing.T) {
 		}
 		assert.Equal(t, whole.Items, paged, d.OperationID)
 	}
-	assert.Equal(t, 9, tried)
+	assert.Equal(t, 10, tried)
 }
 
 func TestEveryOperationHidesWhatAnotherProjectHas(t *testing.T) {
@@ -285,6 +286,7 @@ func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 		"createRoute":        `{"name":"NAME","destination":"10.2.0.0/24","instanceId":"` + r.hop + `"}`,
 		"createFirewall":     `{"name":"NAME"}`,
 		"reserveAddress":     `{"name":"NAME"}`,
+		"createCertificate":  strings.Replace(string(must.Do(json.Marshal(certificateFor(t, "shop")))(t)), `"shop"`, `"NAME"`, 1),
 		"createLoadBalancer": `{"name":"NAME","listeners":[{"protocol":"tcp","port":8080,"targetPort":1}]}`,
 	}
 	for _, d := range allDocumented(t) {

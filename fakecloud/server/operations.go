@@ -91,6 +91,7 @@ var pathResources = map[string]struct {
 	kind     cloud.Resource
 }{
 	"networks":       {"n-", cloud.NetworkResource},
+	"certificates":   {"cert-", cloud.CertificateResource},
 	"firewalls":      {"f-", cloud.FirewallResource},
 	"instances":      {"i-", cloud.InstanceResource},
 	"load-balancers": {"lb-", cloud.LoadBalancerResource},

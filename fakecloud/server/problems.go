@@ -21,6 +21,7 @@ var statuses = map[cloud.Code]int{
 	cloud.UnknownZone:          http.StatusBadRequest,
 	cloud.UnknownInstance:      http.StatusBadRequest,
 	cloud.UnknownNetwork:       http.StatusBadRequest,
+	cloud.UnknownCertificate:   http.StatusBadRequest,
 	cloud.UnknownAddress:       http.StatusBadRequest,
 	cloud.ListenerConflict:     http.StatusBadRequest,
 	cloud.Unauthenticated:      http.StatusUnauthorized,

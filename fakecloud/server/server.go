@@ -122,6 +122,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	registerHandlers(router, s, s.answerBadParameter)
 	serveKind(s, router, "addresses", s.cloud.Addresses)
+	serveKind(s, router, "certificates", s.cloud.Certificates)
 	serveKind(s, router, "firewalls", s.cloud.Firewalls)
 	serveKind(s, router, "networks", s.cloud.Networks)
 	serveKind(s, router, "routes", s.cloud.Routes)

@@ -72,7 +72,7 @@ func (s *Store) resolveOutside(path string) (string, error) {
 	return path, nil
 }
 
-// writeCopy makes a file that holds the whole database and needs no other file beside it.
+// writeCopy makes a file that holds the whole database but private keys, and needs no other file beside it.
 func (s *Store) writeCopy(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -97,10 +97,23 @@ func (s *Store) writeCopy(ctx context.Context, path string) error {
 	} else {
 		err = vacuum()
 	}
+	if err == nil {
+		err = removePrivateKeys(ctx, path)
+	}
 	if err != nil {
 		return err
 	}
 	return SyncFile(path)
+}
+
+// removePrivateKeys overwrites the private keys of certificates: a backup may go to other machines.
+func removePrivateKeys(ctx context.Context, path string) error {
+	file, err := sql.Open("sqlite3", fileURI(path)+"?_secure_delete=on&_journal_mode=MEMORY")
+	if err != nil {
+		return err
+	}
+	_, err = file.ExecContext(ctx, "DELETE FROM certificate_keys")
+	return errors.Join(err, file.Close())
 }
 
 // SyncFile brings a file, or the names in a folder, to disk.

@@ -13,6 +13,11 @@ INSERT INTO token_keys (fingerprint, token, project_id, public_key, created_at)
 SELECT fingerprint, token, project_id, public_key, created_at
 FROM live.token_keys WHERE project_id IN (SELECT id FROM main.projects);
 
+-- Private keys are in no backup.
+INSERT INTO certificate_keys (project_id, fingerprint, private_key)
+SELECT project_id, fingerprint, private_key FROM live.certificate_keys
+WHERE project_id IN (SELECT id FROM main.projects) ON CONFLICT DO NOTHING;
+
 -- Clients go on with their access tokens until these expire. What they open is up to the secrets that they were
 -- granted to.
 DELETE FROM access_tokens;

@@ -144,6 +144,8 @@ func (g *generator) addFlag(at, path, text string, ref *openapi3.SchemaRef, requ
 		if field.Type.Is("number") {
 			f.kind = "fraction"
 		}
+	case field.Format == "pem":
+		f.kind = "file"
 	case field.Format == "date-time":
 		f.kind = "time"
 	default:

@@ -117,3 +117,13 @@ CREATE VIEW routes AS SELECT
     json_extract(document, '$.createdAt') AS created_at, json_extract(document, '$.updatedAt') AS updated_at, document
 FROM resources WHERE kind = 'route';
 -- +goose StatementEnd
+
+-- +goose StatementBegin
+-- Private keys are beside their certificates' documents, which are answers and events.
+CREATE TABLE certificate_keys (
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    fingerprint TEXT NOT NULL, -- the certificate's
+    private_key TEXT NOT NULL, -- PEM
+    PRIMARY KEY (project_id, fingerprint)
+) STRICT, WITHOUT ROWID;
+-- +goose StatementEnd

@@ -216,6 +216,12 @@ CREATE TABLE secondary_addresses (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX secondary_addresses_instance ON secondary_addresses (instance_id);
 CREATE UNIQUE INDEX resources_name ON resources (project_id, kind, name COLLATE NOCASE) WHERE state <> 'terminated';
+CREATE TABLE certificate_keys (
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    fingerprint TEXT NOT NULL, -- the certificate's
+    private_key TEXT NOT NULL, -- PEM
+    PRIMARY KEY (project_id, fingerprint)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE token_keys (
     fingerprint TEXT    NOT NULL PRIMARY KEY,
     token       TEXT    NOT NULL, -- its name
