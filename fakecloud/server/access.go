@@ -27,22 +27,19 @@ func (s *Server) requireRole(next http.Handler) http.Handler {
 	})
 }
 
-// GetProject implements api.ServerInterface.
-func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getProject(w http.ResponseWriter, r *http.Request) {
 	who := recordOf(r).principal
 	p, t := toAPIProject(who.Project), toAPIToken(who.Details)
 	p.Token = &t
 	s.answerJSON(w, r, http.StatusOK, p)
 }
 
-// ListProjects implements api.ServerInterface.
-func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
+func (s *Server) listProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
 	f, err := filterOf("p-", params.Name, nil, params.Limit, params.PageToken)
 	answerList(s, w, r, f, err, s.cloud.ListProjects, toAPIProject)
 }
 
-// CreateProject implements api.ServerInterface.
-func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request) {
+func (s *Server) createProject(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.ProjectCreate](s, w, r)
 	if !ok {
 		return
@@ -53,14 +50,12 @@ func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request) {
 	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, toAPIProject(p), outcome, err)
 }
 
-// GetProjectByID implements api.ServerInterface.
-func (s *Server) GetProjectByID(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+func (s *Server) getProjectByID(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	p, err := s.cloud.ProjectByID(r.Context(), id)
 	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
 }
 
-// UpdateProject implements api.ServerInterface.
-func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+func (s *Server) updateProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	body, ok := decodeBody[api.ProjectUpdate](s, w, r)
 	if !ok {
 		return
@@ -71,13 +66,11 @@ func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
 }
 
-// DeleteProject implements api.ServerInterface.
-func (s *Server) DeleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+func (s *Server) deleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	s.answerNoContent(w, r, s.cloud.DeleteProject(r.Context(), callerProject(r), id))
 }
 
-// ListTokens implements api.ServerInterface.
-func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.ProjectID, params api.ListTokensParams) {
+func (s *Server) listTokens(w http.ResponseWriter, r *http.Request, id api.ProjectID, params api.ListTokensParams) {
 	f, err := filterOf("", params.Name, nil, params.Limit, params.PageToken)
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Token, bool, error) {
 		return s.cloud.ListTokens(ctx, id, f)
@@ -85,8 +78,7 @@ func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 	answerList(s, w, r, f, err, list, toAPIToken)
 }
 
-// CreateToken implements api.ServerInterface.
-func (s *Server) CreateToken(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+func (s *Server) createToken(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	body, ok := decodeBody[api.TokenCreate](s, w, r)
 	if !ok {
 		return
@@ -102,19 +94,16 @@ func (s *Server) CreateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 	s.answerJSON(w, r, http.StatusCreated, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret})
 }
 
-// GetToken implements api.ServerInterface.
-func (s *Server) GetToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+func (s *Server) getToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	t, err := s.cloud.GetToken(r.Context(), id, name)
 	s.answerResult(w, r, http.StatusOK, toAPIToken(t), err)
 }
 
-// DeleteToken implements api.ServerInterface.
-func (s *Server) DeleteToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+func (s *Server) deleteToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	s.answerNoContent(w, r, s.cloud.DeleteToken(r.Context(), id, name))
 }
 
-// RotateToken implements api.ServerInterface.
-func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+func (s *Server) rotateToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	body, ok := decodeBody[api.TokenRotate](s, w, r)
 	if !ok {
 		return
@@ -123,14 +112,12 @@ func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret}, err)
 }
 
-// ListTokenKeys implements api.ServerInterface.
-func (s *Server) ListTokenKeys(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+func (s *Server) listTokenKeys(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	keys, err := s.cloud.ListTokenKeys(r.Context(), id, name)
 	s.answerResult(w, r, http.StatusOK, api.TokenKeyList{Items: mapSlice(keys, toAPITokenKey)}, err)
 }
 
-// AddTokenKey implements api.ServerInterface.
-func (s *Server) AddTokenKey(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+func (s *Server) addTokenKey(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	body, ok := decodeBody[api.TokenKeyCreate](s, w, r)
 	if !ok {
 		return
@@ -139,8 +126,7 @@ func (s *Server) AddTokenKey(w http.ResponseWriter, r *http.Request, id api.Proj
 	s.answerResult(w, r, http.StatusCreated, toAPITokenKey(k), err)
 }
 
-// DeleteTokenKey implements api.ServerInterface.
-func (s *Server) DeleteTokenKey(
+func (s *Server) deleteTokenKey(
 	w http.ResponseWriter,
 	r *http.Request,
 	id api.ProjectID,

@@ -12,8 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// ListAudit implements api.ServerInterface.
-func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams) {
+func (s *Server) listAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams) {
 	f := cloud.AuditFilter{
 		Token: api.ValueOf(params.Token), UserAgent: api.ValueOf(params.UserAgent),
 		Operation: api.ValueOf(params.Operation), Resource: api.ValueOf(params.Resource),
@@ -57,8 +56,7 @@ func auditPosition(token string) (int64, error) {
 	return id, nil
 }
 
-// SumAudit implements api.ServerInterface.
-func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.SumAuditParams) {
+func (s *Server) sumAudit(w http.ResponseWriter, r *http.Request, params api.SumAuditParams) {
 	if err := s.journal.flush(r.Context()); err != nil {
 		s.answerError(w, r, err)
 		return

@@ -8,8 +8,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// GetClock implements api.ServerInterface.
-func (s *Server) GetClock(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getClock(w http.ResponseWriter, r *http.Request) {
 	now, virtual := s.cloud.Now()
 	clock := api.Clock{Mode: api.ClockReal, Now: now}
 	if virtual {
@@ -21,8 +20,7 @@ func (s *Server) GetClock(w http.ResponseWriter, r *http.Request) {
 // maxAdvancing bounds how long one call may take to move the clock.
 const maxAdvancing = time.Hour
 
-// AdvanceClock implements api.ServerInterface.
-func (s *Server) AdvanceClock(w http.ResponseWriter, r *http.Request) {
+func (s *Server) advanceClock(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.ClockAdvance](s, w, r)
 	if !ok {
 		return

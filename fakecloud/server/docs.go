@@ -65,14 +65,13 @@ func (s *Server) serveDocs(router *mux.Router) (err error) {
 	router.Path("/docs").Methods(http.MethodGet).Handler(http.RedirectHandler("docs/", http.StatusMovedPermanently))
 	for name := range s.docs {
 		if name != "" {
-			router.Path("/docs/" + name).Methods(http.MethodGet).HandlerFunc(s.GetDocs)
+			router.Path("/docs/" + name).Methods(http.MethodGet).HandlerFunc(s.getDocs)
 		}
 	}
 	return nil
 }
 
-// GetDocs implements api.ServerInterface.
-func (s *Server) GetDocs(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getDocs(w http.ResponseWriter, r *http.Request) {
 	f := s.docs[strings.TrimPrefix(r.URL.Path, "/docs/")]
 	h := w.Header()
 	h.Set("Content-Security-Policy", docsPolicy)

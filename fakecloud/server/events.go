@@ -23,10 +23,10 @@ const (
 	maxUntoldEvents = 1000
 )
 
-// StreamEvents implements api.ServerInterface. It sends what is stored straight from the
+// streamEvents sends what is stored straight from the
 // log. Once a reader has reached what the hub's tail holds, it is sent the rest from
 // there. The events' numbers say where one ends and the other begins.
-func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams) {
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams) {
 	f, err := toEventFilter(recordOf(r).principal, params)
 	if err != nil {
 		s.answerError(w, r, err)

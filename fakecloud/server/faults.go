@@ -160,13 +160,11 @@ func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults
 	s.writeProblem(w, r, p)
 }
 
-// ListFaults implements api.ServerInterface.
-func (s *Server) ListFaults(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listFaults(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, http.StatusOK, api.FaultList{Items: mapSlice(s.faults.List(callerProject(r).ID), toAPIFault)})
 }
 
-// CreateFault implements api.ServerInterface.
-func (s *Server) CreateFault(w http.ResponseWriter, r *http.Request) {
+func (s *Server) createFault(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.FaultCreate](s, w, r)
 	if !ok {
 		return
@@ -180,19 +178,16 @@ func (s *Server) CreateFault(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, http.StatusCreated, toAPIFault(f))
 }
 
-// GetFault implements api.ServerInterface.
-func (s *Server) GetFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
+func (s *Server) getFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
 	f, err := s.faults.Get(callerProject(r).ID, id)
 	s.answerResult(w, r, http.StatusOK, toAPIFault(f), err)
 }
 
-// DeleteFault implements api.ServerInterface.
-func (s *Server) DeleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
+func (s *Server) deleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
 	s.answerNoContent(w, r, s.faults.Delete(r.Context(), callerProject(r).ID, id))
 }
 
-// DeleteFaults implements api.ServerInterface.
-func (s *Server) DeleteFaults(w http.ResponseWriter, r *http.Request) {
+func (s *Server) deleteFaults(w http.ResponseWriter, r *http.Request) {
 	s.answerNoContent(w, r, s.faults.DeleteAll(r.Context(), callerProject(r).ID))
 }
 

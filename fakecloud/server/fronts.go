@@ -236,8 +236,7 @@ func (s *Server) ServeFront(ctx context.Context, h http.Handler, l net.Listener)
 	return s.serve(ctx, h, l)
 }
 
-// ListDialects implements api.ServerInterface.
-func (s *Server) ListDialects(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listDialects(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, http.StatusOK, api.DialectList{
 		Items: mapSlice(s.fronts, func(f Front) api.Dialect { return f.Describe() }),
 	})

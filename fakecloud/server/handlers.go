@@ -16,13 +16,11 @@ import (
 
 const defaultLimit = 100
 
-// GetHealth implements api.ServerInterface.
-func (s *Server) GetHealth(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getHealth(w http.ResponseWriter, r *http.Request) {
 	s.answerPlain(w, r, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
 }
 
-// GetReady implements api.ServerInterface.
-func (s *Server) GetReady(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getReady(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-s.cloud.Ready():
 		s.answerPlain(w, r, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
@@ -31,8 +29,7 @@ func (s *Server) GetReady(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// GetSpec implements api.ServerInterface.
-func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getSpec(w http.ResponseWriter, r *http.Request) {
 	s.answerPlain(w, r, http.StatusOK, "application/yaml", api.Spec)
 }
 
@@ -45,8 +42,7 @@ func (s *Server) answerPlain(w http.ResponseWriter, r *http.Request, status int,
 	}
 }
 
-// ListInstances implements api.ServerInterface.
-func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams) {
+func (s *Server) listInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams) {
 	f, err := filterOf("i-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.Zone = api.ValueOf(params.Zone)
 	if params.Identity != nil && err == nil {
@@ -141,8 +137,7 @@ func decodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request) (T, bo
 	return body, true
 }
 
-// CreateInstance implements api.ServerInterface.
-func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
+func (s *Server) createInstance(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.InstanceCreate](s, w, r)
 	if !ok {
 		return
@@ -152,14 +147,12 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
 	s.answerCreated(w, r, "/v1/instances/"+in.ID, in.Version, toAPIInstance(in), outcome, err)
 }
 
-// GetInstance implements api.ServerInterface.
-func (s *Server) GetInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) getInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	in, err := s.cloud.GetInstance(r.Context(), callerProject(r), id)
 	s.answerResource(w, r, http.StatusOK, in.Version, toAPIInstance(in), err)
 }
 
-// UpdateInstance implements api.ServerInterface.
-func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) updateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	u, ok := decodeBody[api.ResourceUpdate](s, w, r)
 	if !ok {
 		return
@@ -168,23 +161,19 @@ func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.I
 	s.answerResource(w, r, http.StatusOK, in.Version, toAPIInstance(in), err)
 }
 
-// StartInstance implements api.ServerInterface.
-func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) startInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.StartInstance)
 }
 
-// StopInstance implements api.ServerInterface.
-func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) stopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.StopInstance)
 }
 
-// RebootInstance implements api.ServerInterface.
-func (s *Server) RebootInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) rebootInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.RebootInstance)
 }
 
-// TerminateInstance implements api.ServerInterface.
-func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) terminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.TerminateInstance)
 }
 
@@ -200,15 +189,13 @@ func (s *Server) actOnInstance(
 	s.answerResource(w, r, http.StatusAccepted, in.Version, toAPIInstance(in), err)
 }
 
-// ListLoadBalancers implements api.ServerInterface.
-func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
+func (s *Server) listLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
 	f, err := filterOf("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(api.ValueOf(params.State), func(v api.LoadBalancerState) string { return string(v) })
 	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(lb cloud.LoadBalancer) api.LoadBalancer { return lb.LoadBalancer })
 }
 
-// CreateLoadBalancer implements api.ServerInterface.
-func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
+func (s *Server) createLoadBalancer(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.LoadBalancerCreate](s, w, r)
 	if !ok {
 		return
@@ -218,21 +205,18 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 	s.answerCreated(w, r, "/v1/load-balancers/"+lb.ID, lb.Version, lb.LoadBalancer, outcome, err)
 }
 
-// GetLoadBalancer implements api.ServerInterface.
-func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+func (s *Server) getLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	lb, err := s.cloud.GetLoadBalancer(r.Context(), callerProject(r), id)
 	s.answerResource(w, r, http.StatusOK, lb.Version, lb.LoadBalancer, err)
 }
 
-// DeleteLoadBalancer implements api.ServerInterface.
-func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+func (s *Server) deleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	lb, outcome, err := s.cloud.DeleteLoadBalancer(r.Context(), callerProject(r), id)
 	lb, err = awaitOperation(s, w, r, lb, outcome, err, id, s.cloud.GetLoadBalancer)
 	s.answerResource(w, r, http.StatusAccepted, lb.Version, lb.LoadBalancer, err)
 }
 
-// UpdateLoadBalancer implements api.ServerInterface.
-func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+func (s *Server) updateLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	body, ok := decodeBody[api.LoadBalancerUpdate](s, w, r)
 	if !ok {
 		return
@@ -242,14 +226,12 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	s.answerResource(w, r, http.StatusAccepted, lb.Version, lb.LoadBalancer, err)
 }
 
-// GetLoadBalancerStats implements api.ServerInterface.
-func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+func (s *Server) getLoadBalancerStats(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	stats, err := s.cloud.LoadBalancerStats(r.Context(), callerProject(r), id)
 	s.answerResult(w, r, http.StatusOK, toAPIStats(stats), err)
 }
 
-// GetLoadBalancerHealth implements api.ServerInterface.
-func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+func (s *Server) getLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	targets, err := s.cloud.LoadBalancerHealth(r.Context(), callerProject(r), id)
 	s.answerResult(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: mapSlice(targets, toAPITargetHealth)}, err)
 }

@@ -107,8 +107,7 @@ func (m *metrics) countFault(e faults.Effect) {
 	m.faultHits.WithLabelValues(e.Kind()).Inc()
 }
 
-// GetMetrics implements api.ServerInterface.
-func (s *Server) GetMetrics(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getMetrics(w http.ResponseWriter, r *http.Request) {
 	if maySeeProjects(r) {
 		s.metrics.fullHandler.ServeHTTP(w, r)
 		return

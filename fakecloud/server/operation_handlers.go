@@ -11,8 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// ListOperations implements api.ServerInterface.
-func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
+func (s *Server) listOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
 	f, err := filterOf("op-", nil, nil, params.Limit, params.PageToken)
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Operation, bool, error) {
 		return s.cloud.ListOperations(ctx, callerProject(r), cloud.OperationFilter{
@@ -24,8 +23,7 @@ func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params a
 	answerList(s, w, r, f, err, list, toAPIOperation)
 }
 
-// GetOperation implements api.ServerInterface.
-func (s *Server) GetOperation(
+func (s *Server) getOperation(
 	w http.ResponseWriter,
 	r *http.Request,
 	id api.OperationID,

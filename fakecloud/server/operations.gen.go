@@ -18,67 +18,67 @@ import (
 // changes are headers and waits that many operations share, which the server reads by itself. Operations
 // with x-kind are the same for several kinds of resources, and are not here.
 type serverInterface interface {
-	GetDocs(w http.ResponseWriter, r *http.Request)
-	GetHealth(w http.ResponseWriter, r *http.Request)
-	GetMetrics(w http.ResponseWriter, r *http.Request)
-	GetSpec(w http.ResponseWriter, r *http.Request)
-	GetReady(w http.ResponseWriter, r *http.Request)
-	AttachAddress(w http.ResponseWriter, r *http.Request, id string)
-	DetachAddress(w http.ResponseWriter, r *http.Request, id string)
-	ListAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams)
-	SumAudit(w http.ResponseWriter, r *http.Request, params api.SumAuditParams)
-	GetClock(w http.ResponseWriter, r *http.Request)
-	AdvanceClock(w http.ResponseWriter, r *http.Request)
-	ListDialects(w http.ResponseWriter, r *http.Request)
-	StreamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams)
-	DeleteFaults(w http.ResponseWriter, r *http.Request)
-	ListFaults(w http.ResponseWriter, r *http.Request)
-	CreateFault(w http.ResponseWriter, r *http.Request)
-	DeleteFault(w http.ResponseWriter, r *http.Request, id string)
-	GetFault(w http.ResponseWriter, r *http.Request, id string)
-	ListInstanceTypes(w http.ResponseWriter, r *http.Request)
-	ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams)
-	CreateInstance(w http.ResponseWriter, r *http.Request)
-	GetInstance(w http.ResponseWriter, r *http.Request, id string)
-	UpdateInstance(w http.ResponseWriter, r *http.Request, id string)
-	RebootInstance(w http.ResponseWriter, r *http.Request, id string)
-	StartInstance(w http.ResponseWriter, r *http.Request, id string)
-	StopInstance(w http.ResponseWriter, r *http.Request, id string)
-	TerminateInstance(w http.ResponseWriter, r *http.Request, id string)
-	ListLoadBalancerTypes(w http.ResponseWriter, r *http.Request)
-	ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams)
-	CreateLoadBalancer(w http.ResponseWriter, r *http.Request)
-	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id string)
-	GetLoadBalancer(w http.ResponseWriter, r *http.Request, id string)
-	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id string)
-	GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id string)
-	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id string)
-	ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams)
-	GetOperation(w http.ResponseWriter, r *http.Request, id string, params api.GetOperationParams)
-	GetProject(w http.ResponseWriter, r *http.Request)
-	ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams)
-	CreateProject(w http.ResponseWriter, r *http.Request)
-	DeleteProject(w http.ResponseWriter, r *http.Request, id string)
-	GetProjectByID(w http.ResponseWriter, r *http.Request, id string)
-	UpdateProject(w http.ResponseWriter, r *http.Request, id string)
-	GetProjectQuotas(w http.ResponseWriter, r *http.Request, id string)
-	UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id string)
-	ListTokens(w http.ResponseWriter, r *http.Request, id string, params api.ListTokensParams)
-	CreateToken(w http.ResponseWriter, r *http.Request, id string)
-	DeleteToken(w http.ResponseWriter, r *http.Request, id string, name string)
-	GetToken(w http.ResponseWriter, r *http.Request, id string, name string)
-	ListTokenKeys(w http.ResponseWriter, r *http.Request, id string, name string)
-	AddTokenKey(w http.ResponseWriter, r *http.Request, id string, name string)
-	DeleteTokenKey(w http.ResponseWriter, r *http.Request, id string, name string, fingerprint string)
-	RotateToken(w http.ResponseWriter, r *http.Request, id string, name string)
-	GetQuotas(w http.ResponseWriter, r *http.Request)
-	ListRegions(w http.ResponseWriter, r *http.Request)
-	ListSnapshots(w http.ResponseWriter, r *http.Request)
-	CreateSnapshot(w http.ResponseWriter, r *http.Request)
-	DeleteSnapshot(w http.ResponseWriter, r *http.Request, name string)
-	GetSnapshot(w http.ResponseWriter, r *http.Request, name string)
-	GetSnapshotContent(w http.ResponseWriter, r *http.Request, name string)
-	ListZones(w http.ResponseWriter, r *http.Request)
+	getDocs(w http.ResponseWriter, r *http.Request)
+	getHealth(w http.ResponseWriter, r *http.Request)
+	getMetrics(w http.ResponseWriter, r *http.Request)
+	getSpec(w http.ResponseWriter, r *http.Request)
+	getReady(w http.ResponseWriter, r *http.Request)
+	attachAddress(w http.ResponseWriter, r *http.Request, id string)
+	detachAddress(w http.ResponseWriter, r *http.Request, id string)
+	listAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams)
+	sumAudit(w http.ResponseWriter, r *http.Request, params api.SumAuditParams)
+	getClock(w http.ResponseWriter, r *http.Request)
+	advanceClock(w http.ResponseWriter, r *http.Request)
+	listDialects(w http.ResponseWriter, r *http.Request)
+	streamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams)
+	deleteFaults(w http.ResponseWriter, r *http.Request)
+	listFaults(w http.ResponseWriter, r *http.Request)
+	createFault(w http.ResponseWriter, r *http.Request)
+	deleteFault(w http.ResponseWriter, r *http.Request, id string)
+	getFault(w http.ResponseWriter, r *http.Request, id string)
+	listInstanceTypes(w http.ResponseWriter, r *http.Request)
+	listInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams)
+	createInstance(w http.ResponseWriter, r *http.Request)
+	getInstance(w http.ResponseWriter, r *http.Request, id string)
+	updateInstance(w http.ResponseWriter, r *http.Request, id string)
+	rebootInstance(w http.ResponseWriter, r *http.Request, id string)
+	startInstance(w http.ResponseWriter, r *http.Request, id string)
+	stopInstance(w http.ResponseWriter, r *http.Request, id string)
+	terminateInstance(w http.ResponseWriter, r *http.Request, id string)
+	listLoadBalancerTypes(w http.ResponseWriter, r *http.Request)
+	listLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams)
+	createLoadBalancer(w http.ResponseWriter, r *http.Request)
+	deleteLoadBalancer(w http.ResponseWriter, r *http.Request, id string)
+	getLoadBalancer(w http.ResponseWriter, r *http.Request, id string)
+	updateLoadBalancer(w http.ResponseWriter, r *http.Request, id string)
+	getLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id string)
+	getLoadBalancerStats(w http.ResponseWriter, r *http.Request, id string)
+	listOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams)
+	getOperation(w http.ResponseWriter, r *http.Request, id string, params api.GetOperationParams)
+	getProject(w http.ResponseWriter, r *http.Request)
+	listProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams)
+	createProject(w http.ResponseWriter, r *http.Request)
+	deleteProject(w http.ResponseWriter, r *http.Request, id string)
+	getProjectByID(w http.ResponseWriter, r *http.Request, id string)
+	updateProject(w http.ResponseWriter, r *http.Request, id string)
+	getProjectQuotas(w http.ResponseWriter, r *http.Request, id string)
+	updateProjectQuotas(w http.ResponseWriter, r *http.Request, id string)
+	listTokens(w http.ResponseWriter, r *http.Request, id string, params api.ListTokensParams)
+	createToken(w http.ResponseWriter, r *http.Request, id string)
+	deleteToken(w http.ResponseWriter, r *http.Request, id string, name string)
+	getToken(w http.ResponseWriter, r *http.Request, id string, name string)
+	listTokenKeys(w http.ResponseWriter, r *http.Request, id string, name string)
+	addTokenKey(w http.ResponseWriter, r *http.Request, id string, name string)
+	deleteTokenKey(w http.ResponseWriter, r *http.Request, id string, name string, fingerprint string)
+	rotateToken(w http.ResponseWriter, r *http.Request, id string, name string)
+	getQuotas(w http.ResponseWriter, r *http.Request)
+	listRegions(w http.ResponseWriter, r *http.Request)
+	listSnapshots(w http.ResponseWriter, r *http.Request)
+	createSnapshot(w http.ResponseWriter, r *http.Request)
+	deleteSnapshot(w http.ResponseWriter, r *http.Request, name string)
+	getSnapshot(w http.ResponseWriter, r *http.Request, name string)
+	getSnapshotContent(w http.ResponseWriter, r *http.Request, name string)
+	listZones(w http.ResponseWriter, r *http.Request)
 }
 
 // parameterError means that a parameter cannot be read.
@@ -136,12 +136,12 @@ func registerHandlers(
 	handler serverInterface,
 	refuse func(w http.ResponseWriter, r *http.Request, err error),
 ) {
-	router.HandleFunc("/healthz", handler.GetHealth).Methods(http.MethodGet)
-	router.HandleFunc("/readyz", handler.GetReady).Methods(http.MethodGet)
-	router.HandleFunc("/metrics", handler.GetMetrics).Methods(http.MethodGet)
-	router.HandleFunc("/docs/", handler.GetDocs).Methods(http.MethodGet)
-	router.HandleFunc("/openapi.yaml", handler.GetSpec).Methods(http.MethodGet)
-	router.HandleFunc("/v1/project", handler.GetProject).Methods(http.MethodGet)
+	router.HandleFunc("/healthz", handler.getHealth).Methods(http.MethodGet)
+	router.HandleFunc("/readyz", handler.getReady).Methods(http.MethodGet)
+	router.HandleFunc("/metrics", handler.getMetrics).Methods(http.MethodGet)
+	router.HandleFunc("/docs/", handler.getDocs).Methods(http.MethodGet)
+	router.HandleFunc("/openapi.yaml", handler.getSpec).Methods(http.MethodGet)
+	router.HandleFunc("/v1/project", handler.getProject).Methods(http.MethodGet)
 	router.HandleFunc("/v1/projects", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
 		var params api.ListProjectsParams
@@ -152,17 +152,17 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.ListProjects(w, r, params)
+		handler.listProjects(w, r, params)
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/projects", handler.CreateProject).Methods(http.MethodPost)
+	router.HandleFunc("/v1/projects", handler.createProject).Methods(http.MethodPost)
 	router.HandleFunc("/v1/projects/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteProject(w, r, mux.Vars(r)["id"])
+		handler.deleteProject(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodDelete)
 	router.HandleFunc("/v1/projects/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetProjectByID(w, r, mux.Vars(r)["id"])
+		handler.getProjectByID(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/projects/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateProject(w, r, mux.Vars(r)["id"])
+		handler.updateProject(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/projects/{id}/tokens", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
@@ -174,41 +174,41 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.ListTokens(w, r, mux.Vars(r)["id"], params)
+		handler.listTokens(w, r, mux.Vars(r)["id"], params)
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/projects/{id}/tokens", func(w http.ResponseWriter, r *http.Request) {
-		handler.CreateToken(w, r, mux.Vars(r)["id"])
+		handler.createToken(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/projects/{id}/tokens/{name}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+		handler.deleteToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
 	}).Methods(http.MethodDelete)
 	router.HandleFunc("/v1/projects/{id}/tokens/{name}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+		handler.getToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/projects/{id}/tokens/{name}/rotate", func(w http.ResponseWriter, r *http.Request) {
-		handler.RotateToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+		handler.rotateToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/projects/{id}/tokens/{name}/keys", func(w http.ResponseWriter, r *http.Request) {
-		handler.ListTokenKeys(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+		handler.listTokenKeys(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/projects/{id}/tokens/{name}/keys", func(w http.ResponseWriter, r *http.Request) {
-		handler.AddTokenKey(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+		handler.addTokenKey(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/projects/{id}/tokens/{name}/keys/{fingerprint}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteTokenKey(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"], mux.Vars(r)["fingerprint"])
+		handler.deleteTokenKey(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"], mux.Vars(r)["fingerprint"])
 	}).Methods(http.MethodDelete)
 	router.HandleFunc("/v1/projects/{id}/quotas", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetProjectQuotas(w, r, mux.Vars(r)["id"])
+		handler.getProjectQuotas(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/projects/{id}/quotas", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateProjectQuotas(w, r, mux.Vars(r)["id"])
+		handler.updateProjectQuotas(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPatch)
-	router.HandleFunc("/v1/quotas", handler.GetQuotas).Methods(http.MethodGet)
-	router.HandleFunc("/v1/regions", handler.ListRegions).Methods(http.MethodGet)
-	router.HandleFunc("/v1/dialects", handler.ListDialects).Methods(http.MethodGet)
-	router.HandleFunc("/v1/instance-types", handler.ListInstanceTypes).Methods(http.MethodGet)
-	router.HandleFunc("/v1/load-balancer-types", handler.ListLoadBalancerTypes).Methods(http.MethodGet)
-	router.HandleFunc("/v1/zones", handler.ListZones).Methods(http.MethodGet)
+	router.HandleFunc("/v1/quotas", handler.getQuotas).Methods(http.MethodGet)
+	router.HandleFunc("/v1/regions", handler.listRegions).Methods(http.MethodGet)
+	router.HandleFunc("/v1/dialects", handler.listDialects).Methods(http.MethodGet)
+	router.HandleFunc("/v1/instance-types", handler.listInstanceTypes).Methods(http.MethodGet)
+	router.HandleFunc("/v1/load-balancer-types", handler.listLoadBalancerTypes).Methods(http.MethodGet)
+	router.HandleFunc("/v1/zones", handler.listZones).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instances", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
 		var params api.ListInstancesParams
@@ -223,26 +223,26 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.ListInstances(w, r, params)
+		handler.listInstances(w, r, params)
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/instances", handler.CreateInstance).Methods(http.MethodPost)
+	router.HandleFunc("/v1/instances", handler.createInstance).Methods(http.MethodPost)
 	router.HandleFunc("/v1/instances/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetInstance(w, r, mux.Vars(r)["id"])
+		handler.getInstance(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instances/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateInstance(w, r, mux.Vars(r)["id"])
+		handler.updateInstance(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/instances/{id}/start", func(w http.ResponseWriter, r *http.Request) {
-		handler.StartInstance(w, r, mux.Vars(r)["id"])
+		handler.startInstance(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/instances/{id}/stop", func(w http.ResponseWriter, r *http.Request) {
-		handler.StopInstance(w, r, mux.Vars(r)["id"])
+		handler.stopInstance(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/instances/{id}/reboot", func(w http.ResponseWriter, r *http.Request) {
-		handler.RebootInstance(w, r, mux.Vars(r)["id"])
+		handler.rebootInstance(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/instances/{id}/terminate", func(w http.ResponseWriter, r *http.Request) {
-		handler.TerminateInstance(w, r, mux.Vars(r)["id"])
+		handler.terminateInstance(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/load-balancers", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
@@ -256,29 +256,29 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.ListLoadBalancers(w, r, params)
+		handler.listLoadBalancers(w, r, params)
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/load-balancers", handler.CreateLoadBalancer).Methods(http.MethodPost)
+	router.HandleFunc("/v1/load-balancers", handler.createLoadBalancer).Methods(http.MethodPost)
 	router.HandleFunc("/v1/load-balancers/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteLoadBalancer(w, r, mux.Vars(r)["id"])
+		handler.deleteLoadBalancer(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodDelete)
 	router.HandleFunc("/v1/load-balancers/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetLoadBalancer(w, r, mux.Vars(r)["id"])
+		handler.getLoadBalancer(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/load-balancers/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.UpdateLoadBalancer(w, r, mux.Vars(r)["id"])
+		handler.updateLoadBalancer(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/load-balancers/{id}/stats", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetLoadBalancerStats(w, r, mux.Vars(r)["id"])
+		handler.getLoadBalancerStats(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/load-balancers/{id}/health", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetLoadBalancerHealth(w, r, mux.Vars(r)["id"])
+		handler.getLoadBalancerHealth(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/addresses/{id}/attach", func(w http.ResponseWriter, r *http.Request) {
-		handler.AttachAddress(w, r, mux.Vars(r)["id"])
+		handler.attachAddress(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/addresses/{id}/detach", func(w http.ResponseWriter, r *http.Request) {
-		handler.DetachAddress(w, r, mux.Vars(r)["id"])
+		handler.detachAddress(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/operations", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
@@ -293,7 +293,7 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.ListOperations(w, r, params)
+		handler.listOperations(w, r, params)
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/operations/{id}", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
@@ -303,10 +303,10 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.GetOperation(w, r, mux.Vars(r)["id"], params)
+		handler.getOperation(w, r, mux.Vars(r)["id"], params)
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/clock", handler.GetClock).Methods(http.MethodGet)
-	router.HandleFunc("/v1/clock:advance", handler.AdvanceClock).Methods(http.MethodPost)
+	router.HandleFunc("/v1/clock", handler.getClock).Methods(http.MethodGet)
+	router.HandleFunc("/v1/clock:advance", handler.advanceClock).Methods(http.MethodPost)
 	router.HandleFunc("/v1/events", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
 		var params api.StreamEventsParams
@@ -322,16 +322,16 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.StreamEvents(w, r, params)
+		handler.streamEvents(w, r, params)
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/faults", handler.DeleteFaults).Methods(http.MethodDelete)
-	router.HandleFunc("/v1/faults", handler.ListFaults).Methods(http.MethodGet)
-	router.HandleFunc("/v1/faults", handler.CreateFault).Methods(http.MethodPost)
+	router.HandleFunc("/v1/faults", handler.deleteFaults).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/faults", handler.listFaults).Methods(http.MethodGet)
+	router.HandleFunc("/v1/faults", handler.createFault).Methods(http.MethodPost)
 	router.HandleFunc("/v1/faults/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteFault(w, r, mux.Vars(r)["id"])
+		handler.deleteFault(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodDelete)
 	router.HandleFunc("/v1/faults/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetFault(w, r, mux.Vars(r)["id"])
+		handler.getFault(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/audit", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
@@ -348,7 +348,7 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.ListAudit(w, r, params)
+		handler.listAudit(w, r, params)
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/audit/summary", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
@@ -361,17 +361,17 @@ func registerHandlers(
 			refuse(w, r, read.err)
 			return
 		}
-		handler.SumAudit(w, r, params)
+		handler.sumAudit(w, r, params)
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/snapshots", handler.ListSnapshots).Methods(http.MethodGet)
-	router.HandleFunc("/v1/snapshots", handler.CreateSnapshot).Methods(http.MethodPost)
+	router.HandleFunc("/v1/snapshots", handler.listSnapshots).Methods(http.MethodGet)
+	router.HandleFunc("/v1/snapshots", handler.createSnapshot).Methods(http.MethodPost)
 	router.HandleFunc("/v1/snapshots/{name}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteSnapshot(w, r, mux.Vars(r)["name"])
+		handler.deleteSnapshot(w, r, mux.Vars(r)["name"])
 	}).Methods(http.MethodDelete)
 	router.HandleFunc("/v1/snapshots/{name}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetSnapshot(w, r, mux.Vars(r)["name"])
+		handler.getSnapshot(w, r, mux.Vars(r)["name"])
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/snapshots/{name}/content", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetSnapshotContent(w, r, mux.Vars(r)["name"])
+		handler.getSnapshotContent(w, r, mux.Vars(r)["name"])
 	}).Methods(http.MethodGet)
 }

@@ -8,18 +8,15 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// GetQuotas implements api.ServerInterface.
-func (s *Server) GetQuotas(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getQuotas(w http.ResponseWriter, r *http.Request) {
 	s.answerQuotas(w, r, callerProject(r).ID, s.cloud.ProjectQuotas)
 }
 
-// GetProjectQuotas implements api.ServerInterface.
-func (s *Server) GetProjectQuotas(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+func (s *Server) getProjectQuotas(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	s.answerQuotas(w, r, id, s.cloud.ProjectQuotas)
 }
 
-// UpdateProjectQuotas implements api.ServerInterface.
-func (s *Server) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+func (s *Server) updateProjectQuotas(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	body, ok := decodeBody[api.QuotasUpdate](s, w, r)
 	if !ok {
 		return
@@ -60,30 +57,26 @@ func (s *Server) answerQuotas(
 	})
 }
 
-// ListRegions implements api.ServerInterface.
-func (s *Server) ListRegions(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listRegions(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, http.StatusOK, api.RegionList{Items: mapSlice(s.cloud.Regions(), func(name string) api.Region {
 		return api.Region{Name: name}
 	})})
 }
 
-// ListZones implements api.ServerInterface.
-func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listZones(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, http.StatusOK, api.ZoneList{Items: mapSlice(s.cloud.Zones(), func(z cloud.Zone) api.Zone {
 		return api.Zone{Name: z.Name, Region: z.Region, State: s.zoneState(callerProject(r), z.Name)}
 	})})
 }
 
-// ListInstanceTypes implements api.ServerInterface.
-func (s *Server) ListInstanceTypes(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listInstanceTypes(w http.ResponseWriter, r *http.Request) {
 	items := mapSlice(cloud.InstanceSizes, func(i cloud.InstanceSize) api.InstanceSize {
 		return api.InstanceSize{Name: api.InstanceType(i.Type), Vcpus: i.VCPUs, MemoryMiB: i.MemoryMiB}
 	})
 	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: items})
 }
 
-// ListLoadBalancerTypes implements api.ServerInterface.
-func (s *Server) ListLoadBalancerTypes(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listLoadBalancerTypes(w http.ResponseWriter, r *http.Request) {
 	items := mapSlice(cloud.LoadBalancerSizes, func(size cloud.LoadBalancerSize) api.LoadBalancerSize {
 		return api.LoadBalancerSize{
 			Name: api.LoadBalancerType(size.Type), MaxListeners: size.Listeners, MaxTargets: size.Targets,

@@ -15,14 +15,12 @@ func toAPISnapshot(s cloud.Snapshot) api.Snapshot {
 	return api.Snapshot{Name: s.Name, CreatedAt: s.CreatedAt, Bytes: s.Bytes}
 }
 
-// ListSnapshots implements api.ServerInterface.
-func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) {
 	all, err := s.cloud.ListSnapshots(r.Context())
 	s.answerResult(w, r, http.StatusOK, api.SnapshotList{Items: mapSlice(all, toAPISnapshot)}, err)
 }
 
-// CreateSnapshot implements api.ServerInterface.
-func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
+func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.SnapshotCreate](s, w, r)
 	if !ok {
 		return
@@ -36,19 +34,16 @@ func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
 	s.answerResult(w, r, http.StatusCreated, toAPISnapshot(snap), err)
 }
 
-// GetSnapshot implements api.ServerInterface.
-func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
+func (s *Server) getSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	snap, err := s.cloud.GetSnapshot(r.Context(), name)
 	s.answerResult(w, r, http.StatusOK, toAPISnapshot(snap), err)
 }
 
-// DeleteSnapshot implements api.ServerInterface.
-func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
+func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	s.answerNoContent(w, r, s.cloud.DeleteSnapshot(r.Context(), name))
 }
 
-// GetSnapshotContent implements api.ServerInterface.
-func (s *Server) GetSnapshotContent(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
+func (s *Server) getSnapshotContent(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	f, snap, err := s.cloud.OpenSnapshot(r.Context(), name)
 	if err != nil {
 		s.answerError(w, r, err)
