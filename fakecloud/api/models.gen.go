@@ -1259,7 +1259,7 @@ type HealthChange struct {
 	Health TargetHealthState `json:"health"`
 
 	// Reason Example: connection refused by 127.30.16.1:30080
-	Reason *string `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
@@ -1468,7 +1468,7 @@ type ListenerHealth struct {
 	Protocol Protocol `json:"protocol"`
 
 	// Reason Example: connection refused by 127.30.16.1:30080
-	Reason *string `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // ListenerStats A client of UDP is a connection from its first datagram until it has been silent for
@@ -2381,10 +2381,10 @@ type TargetHealth struct {
 	InstanceID string         `json:"instanceId"`
 
 	// Listeners The health by listener, in the listeners' order. Absent where no listener has a health check of its own, and of a target whose instance does not run.
-	Listeners *[]ListenerHealth `json:"listeners,omitempty"`
+	Listeners []ListenerHealth `json:"listeners,omitempty"`
 
 	// Reason Example: instance is stopped
-	Reason *string `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
 
 	// Since Absent where that is not known, as of a target whose instance does not run.
 	Since *time.Time `json:"since,omitempty"`

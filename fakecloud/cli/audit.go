@@ -59,7 +59,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 			for _, e := range items {
 				rows = append(rows, []string{
 					e.Time.Local().Format("15:04:05.000"), e.Token, e.UserAgent, e.Operation,
-					orDash(e.Resource),
+					orDash(api.ValueOf(e.Resource)),
 					outcomeText(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn),
 					fmt.Sprint(e.BytesOut),
 				})

@@ -257,7 +257,7 @@ func TestHealthHistoryRows(t *testing.T) {
 	why := "connection refused by 127.0.0.1:80"
 	now := time.Now()
 	rows := (&app{}).historyRows(api.TargetHealth{Health: api.TargetUnhealthy, History: []api.HealthChange{
-		{Health: api.TargetUnhealthy, Reason: &why, At: now}, {Health: api.TargetHealthy, At: now},
+		{Health: api.TargetUnhealthy, Reason: why, At: now}, {Health: api.TargetHealthy, At: now},
 		{Health: api.TargetUnknown, At: now},
 	}})
 	require.Len(t, rows, 3)
@@ -266,6 +266,6 @@ func TestHealthHistoryRows(t *testing.T) {
 	assert.Equal(t, []string{"- -> unknown", "-"}, rows[2][2:])
 	assert.Equal(
 		t, [][]string{{"-", "-", "- -> unknown", why}},
-		(&app{}).historyRows(api.TargetHealth{Health: api.TargetUnknown, Reason: &why}),
+		(&app{}).historyRows(api.TargetHealth{Health: api.TargetUnknown, Reason: why}),
 	)
 }

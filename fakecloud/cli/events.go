@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -80,7 +81,7 @@ func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 		return func(ev api.Event) error { return clikit.PrintRecord(out, a.output, ev) }
 	}
 	return func(ev api.Event) error {
-		change := fmt.Sprintf("%s -> %s", orDash(ev.From), orDash(ev.To))
+		change := fmt.Sprintf("%s -> %s", orDash(api.ValueOf(ev.From)), orDash(api.ValueOf(ev.To)))
 		if ev.Reason != nil {
 			change += ": " + *ev.Reason
 		}
@@ -99,9 +100,4 @@ func reportStreamBreaks(out io.Writer) func(error) {
 	}
 }
 
-func orDash(s *string) string {
-	if s == nil {
-		return "-"
-	}
-	return *s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }

@@ -436,22 +436,26 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	lb, in := newBalancer(t, c, p)
 	other := newInstance(t, c, p, api.InstanceCreate{})
 	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Targets: new(toTargets(other.ID, in.ID))})
-	health := func() []TargetHealth { return must.Do(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t) }
-	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
-	assert.Equal(
-		t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}},
-		health(),
-	)
-	healthy := TargetHealth{
-		Target: in.ID, Health: Healthy, Since: epoch,
-		History: []HealthChange{{Healthy, "", epoch}, {Unknown, "not checked yet", epoch}},
+	health := func() []api.TargetHealth { return must.Do(c.LoadBalancerHealth(t.Context(), p, lb.ID))(t) }
+	none := []api.HealthChange{}
+	pending := api.TargetHealth{
+		InstanceID: other.ID, Health: api.TargetUnhealthy, Reason: "instance is pending", History: none,
 	}
-	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
-	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
+	assert.Equal(t, []api.TargetHealth{pending, {
+		InstanceID: in.ID, Health: api.TargetUnknown, Reason: "the balancer does not forward to it yet", History: none,
+	}}, health())
+	healthy := api.TargetHealth{
+		InstanceID: in.ID, Health: api.TargetHealthy, Since: &epoch,
+		History: []api.HealthChange{
+			{Health: api.TargetHealthy, At: epoch}, {Health: api.TargetUnknown, Reason: "not checked yet", At: epoch},
+		},
+	}
+	plane.health = []api.TargetHealth{healthy, {InstanceID: other.ID, Health: api.TargetHealthy, History: healthy.History}}
+	assert.Equal(t, []api.TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
 	c.clock.(*clockwork.FakeClock).Advance(time.Millisecond)
 	tagged := must.Do(c.UpdateInstance(t.Context(), p, other.ID, api.ResourceUpdate{Tags: &api.Tags{"a": "b"}}))(t)
 	assert.NotEqual(t, other.UpdatedAt, tagged.UpdatedAt)
-	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
+	assert.Equal(t, []api.TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
 	requireRefused(t, NotFound)(c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID))
 }
 

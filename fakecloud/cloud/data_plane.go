@@ -66,10 +66,11 @@ type DataPlane interface {
 	Apply(Forwarding) error
 	// Remove ends a balancer's listeners and connections. It accepts unknown IDs.
 	Remove(id string)
-	// Stats gives a balancer's counters.
-	Stats(id string) LoadBalancerStats
+	// Stats gives a balancer's counters since the process started. Targets are the current ones, in their
+	// order; of the data plane's own, some that were targets follow.
+	Stats(id string) api.LoadBalancerStats
 	// Health gives the health of each backend of a balancer.
-	Health(id string) []TargetHealth
+	Health(id string) []api.TargetHealth
 	// Condition says why a balancer that is in force cannot serve clients now, in a
 	// sentence a person can act on; it is empty if it can. It is not known while it
 	// depends on targets whose first health check is yet to end.

@@ -6,33 +6,34 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // LoadBalancerStats gives what each of the balancer's listeners and targets
 // carried since the process started.
-func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) (LoadBalancerStats, error) {
+func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) (api.LoadBalancerStats, error) {
 	lb, err := c.GetLoadBalancer(ctx, p, id)
 	if err != nil {
-		return LoadBalancerStats{}, err
+		return api.LoadBalancerStats{}, err
 	}
 	return c.orderedStats(lb), nil
 }
 
 // orderedStats gives a balancer's counters, in the order of its listeners and targets.
 // They are zero where the data plane has none yet.
-func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
+func (c *Cloud) orderedStats(lb LoadBalancer) api.LoadBalancerStats {
 	stats := c.cfg.DataPlane.Stats(lb.ID)
-	byTarget := make(map[string]TargetStats, len(stats.Targets))
+	byTarget := make(map[string]api.TargetStats, len(stats.Targets))
 	for _, s := range stats.Targets {
-		byTarget[s.Target] = s
+		byTarget[s.InstanceID] = s
 	}
-	var out LoadBalancerStats
+	out := api.LoadBalancerStats{Listeners: []api.ListenerStats{}, Targets: []api.TargetStats{}}
 	for _, l := range lb.Listeners {
-		s := ListenerStats{Listener: l}
-		at := slices.IndexFunc(stats.Listeners, func(s ListenerStats) bool {
-			return s.Listener.Protocol == l.Protocol && s.Listener.Port == l.Port
+		s := api.ListenerStats{Protocol: l.Protocol, Port: l.Port}
+		at := slices.IndexFunc(stats.Listeners, func(s api.ListenerStats) bool {
+			return s.Protocol == l.Protocol && s.Port == l.Port
 		})
 		if at >= 0 {
 			s = stats.Listeners[at]
@@ -41,7 +42,7 @@ func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
 	}
 	for _, t := range lb.targetIDs() {
 		s := byTarget[t]
-		s.Target = t
+		s.InstanceID = t
 		out.Targets = append(out.Targets, s)
 	}
 	return out
@@ -50,7 +51,7 @@ func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
 // LoadBalancerHealth gives the health of each of the balancer's targets, in their order. A
 // target whose instance does not run is unhealthy; since when, and its history, are not
 // stored.
-func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]TargetHealth, error) {
+func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]api.TargetHealth, error) {
 	var lb LoadBalancer
 	var rows []db.InstancesOfRow
 	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
@@ -63,20 +64,23 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 	if err != nil {
 		return nil, err
 	}
-	known := make(map[string]TargetHealth, len(rows))
+	known := make(map[string]api.TargetHealth, len(rows))
 	for _, h := range c.cfg.DataPlane.Health(id) {
-		known[h.Target] = h
+		known[h.InstanceID] = h
 	}
 	for _, row := range rows {
 		if InstanceState(row.State) != InstanceRunning {
-			known[row.ID] = TargetHealth{Target: row.ID, Health: Unhealthy, Reason: "instance is " + row.State}
+			known[row.ID] = api.TargetHealth{InstanceID: row.ID, Health: api.TargetUnhealthy, Reason: "instance is " + row.State}
 		}
 	}
-	out := make([]TargetHealth, 0, len(lb.Targets))
+	out := make([]api.TargetHealth, 0, len(lb.Targets))
 	for _, t := range lb.targetIDs() {
 		h, ok := known[t]
 		if !ok {
-			h = TargetHealth{Target: t, Health: Unknown, Reason: "the balancer does not forward to it yet"}
+			h = api.TargetHealth{InstanceID: t, Health: api.TargetUnknown, Reason: "the balancer does not forward to it yet"}
+		}
+		if h.History == nil {
+			h.History = []api.HealthChange{}
 		}
 		out = append(out, h)
 	}
@@ -116,13 +120,13 @@ func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 }
 
 // Stats gives the balancer's counters.
-func (f ForwardingBalancer) Stats() LoadBalancerStats { return f.cloud.orderedStats(f.lb) }
+func (f ForwardingBalancer) Stats() api.LoadBalancerStats { return f.cloud.orderedStats(f.lb) }
 
 // Health counts the balancer's targets by their health. Targets whose instances do not run
 // are unhealthy.
-func (f ForwardingBalancer) Health() map[Health]int {
+func (f ForwardingBalancer) Health() map[api.TargetHealthState]int {
 	known := f.cloud.cfg.DataPlane.Health(f.ID)
-	counts := map[Health]int{Healthy: 0, Unhealthy: max(f.Targets-len(known), 0), Unknown: 0}
+	counts := map[api.TargetHealthState]int{api.TargetHealthy: 0, api.TargetUnhealthy: max(f.Targets-len(known), 0), api.TargetUnknown: 0}
 	for _, h := range known {
 		counts[h.Health]++
 	}

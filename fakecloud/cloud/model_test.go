@@ -30,7 +30,7 @@ type fakePlane struct {
 	broken      error // what everything ends with
 	blocked     map[int]bool
 	applied     map[string]Forwarding
-	health      []TargetHealth
+	health      []api.TargetHealth
 	sick        map[string]bool // by balancer
 	unknown     map[string]bool // those of whose targets nothing is known
 	changed     func(id string)
@@ -56,11 +56,11 @@ func (p *fakePlane) Apply(f Forwarding) error {
 	p.applied[f.ID] = f
 	return nil
 }
-func (p *fakePlane) CanForward(LoadBalancerKind) error { return nil }
-func (p *fakePlane) Remove(id string)                  { delete(p.applied, id) }
-func (p *fakePlane) Stats(string) LoadBalancerStats    { return LoadBalancerStats{} }
-func (p *fakePlane) Health(string) []TargetHealth      { return p.health }
-func (p *fakePlane) Notify(changed func(string))       { p.changed = changed }
+func (p *fakePlane) CanForward(LoadBalancerKind) error  { return nil }
+func (p *fakePlane) Remove(id string)                   { delete(p.applied, id) }
+func (p *fakePlane) Stats(string) api.LoadBalancerStats { return api.LoadBalancerStats{} }
+func (p *fakePlane) Health(string) []api.TargetHealth   { return p.health }
+func (p *fakePlane) Notify(changed func(string))        { p.changed = changed }
 func (p *fakePlane) Condition(id string) (string, bool) {
 	if p.onCondition != nil {
 		p.onCondition()

@@ -100,93 +100,11 @@ type (
 	IPFamily            = api.IPFamily
 )
 
-// Health is what a balancer knows of a target.
-type Health string
-
-// A target that is not checked, or not yet, is unknown and is sent traffic. An unhealthy
-// target is not. If all targets are unhealthy, clients are refused.
-const (
-	Healthy   Health = "healthy"
-	Unhealthy Health = "unhealthy"
-	Unknown   Health = "unknown"
-)
-
-// TargetHealth is one target's health, and the reason for it.
-type TargetHealth struct {
-	Target string // the instance's ID
-	Health Health
-	Reason string
-	Since  time.Time // zero if that is not known
-	// History has the changes that led to it, the latest first. It begins with the process
-	// and keeps the last few changes. It is empty while the instance does not run.
-	History []HealthChange
-	// Listeners has the health by listener, if any listener has a check of its own. Then Health,
-	// Reason, Since and History are those of the check that says the worst.
-	Listeners []ListenerHealth
-}
-
-// ListenerHealth is a target's health by the check of one listener.
-type ListenerHealth struct {
-	Protocol Protocol
-	Port     int
-	Health   Health
-	Reason   string
-}
-
-// HealthChange is a change of a target's health.
-type HealthChange struct {
-	Health Health
-	Reason string
-	At     time.Time
-}
-
 // LoadBalancer forwards from its addresses to those of its targets that run.
 type LoadBalancer struct {
 	api.LoadBalancer
 	schedule
 }
-
-// LoadBalancerStats is what a balancer carried since the process started.
-type LoadBalancerStats struct {
-	Listeners []ListenerStats
-	// Targets are the current ones, in their order; of the data plane's own, some that
-	// were targets follow.
-	Targets []TargetStats
-}
-
-// ListenerStats counts what one listener carried.
-type ListenerStats struct {
-	Listener Listener
-	// Connections counts accepted connections, Active those still open, and Failed those
-	// closed because no target could be reached.
-	Connections, Active, Failed int64
-	// Broken counts connections that reached a target and ended otherwise than by both
-	// sides' closing: by a reset, an idle timeout or the end of draining.
-	Broken int64
-	// Refused counts connections from outside of the source ranges or beyond the
-	// connection limit. They are not among Connections.
-	Refused int64
-	// Packets counts those that came for the listener of a network balancer, whose Bytes are those of
-	// whole packets and come in only.
-	Packets int64
-	Bytes
-}
-
-// TargetStats counts what one target was sent, on all ports together.
-type TargetStats struct {
-	Target string // the instance's ID
-	// Connections counts those that the target took, Active those still open.
-	Connections, Active int64
-	// Failed counts the attempts to connect that failed; the client's may have
-	// gone to another target.
-	Failed int64
-	// Broken and Packets are as in ListenerStats.
-	Broken, Packets int64
-	Bytes
-}
-
-// Bytes is payload. In is from clients to targets, Out back.
-type Bytes struct{ In, Out int64 }
 
 // Filter narrows a list; zero fields do not.
 type Filter struct {

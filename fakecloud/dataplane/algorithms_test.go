@@ -64,14 +64,14 @@ func TestLeastConnections(t *testing.T) {
 	c, second := dialAndReadName(t, four, port)
 	assert.Equal(t, "three", second)
 	require.NoError(t, c.Close())
-	await(t, func() bool { return listenerStats(p).Active == 1 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 1 })
 	session := func() string { return sendAndReadName(t, udpClient(t, four, udpPort), "hello") }
 	assert.Equal(t, "three", session(), "it has the fewest, on all ports")
 	assert.ElementsMatch(t, []string{"two", "three"}, []string{session(), session()}, "sessions count as well")
 	both := f.Listeners
 	f.Listeners = both[:1]
 	require.NoError(t, p.Apply(f))
-	await(t, func() bool { return p.Stats("lb-1").Targets[1].Active == 0 })
+	await(t, func() bool { return p.Stats("lb-1").Targets[1].ActiveConnections == 0 })
 	f.Listeners = both
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "three", session(), "its sessions have ended")

@@ -239,7 +239,7 @@ func receiversOf(f cloud.Forwarding, l cloud.Listener) receivers {
 func (b *balancer) receivingBackends(f cloud.Forwarding, r receivers) []cloud.Backend {
 	return slices.DeleteFunc(slices.Clone(f.Backends), func(backend cloud.Backend) bool {
 		w := b.checkedTargets[checkKey{backend, r.check}]
-		return w != nil && w.health.Health == cloud.Unhealthy || !backend.LetIn.Has(r.through.protocol, r.through.number)
+		return w != nil && w.health.Health == api.TargetUnhealthy || !backend.LetIn.Has(r.through.protocol, r.through.number)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -68,8 +69,8 @@ func (b *balancer) currentCondition() condition {
 	var refusing []string // listeners
 	for _, l := range f.Listeners {
 		switch check := l.CheckInForce(f.HealthCheck); {
-		case b.hasTarget(l, cloud.Healthy):
-		case b.hasTarget(l, cloud.Unknown):
+		case b.hasTarget(l, api.TargetHealthy):
+		case b.hasTarget(l, api.TargetUnknown):
 			if (check != cloud.HealthCheck{}) {
 				return condition{}
 			}
@@ -92,7 +93,7 @@ func (b *balancer) currentCondition() condition {
 }
 
 // hasTarget tells whether a target that a listener reaches has the health given. The caller holds Plane.mu.
-func (b *balancer) hasTarget(l cloud.Listener, is cloud.Health) bool {
+func (b *balancer) hasTarget(l cloud.Listener, is api.TargetHealthState) bool {
 	check := l.CheckInForce(b.forwarding.HealthCheck)
 	return slices.ContainsFunc(b.forwarding.Backends, func(backend cloud.Backend) bool {
 		return b.checkedTargets[checkKey{backend, check}].health.Health == is &&

@@ -70,10 +70,10 @@ func TestConditionReason(t *testing.T) {
 	f.HealthCheck.HealthyThreshold, f.HealthCheck.UnhealthyThreshold = 1, 1
 	require.NoError(t, p.Apply(f))
 	becomes("") // It was unknown for a moment.
-	awaitHealth(t, p, 0, cloud.Healthy)
-	awaitHealth(t, p, 1, cloud.Healthy)
+	awaitHealth(t, p, 0, api.TargetHealthy)
+	awaitHealth(t, p, 1, api.TargetHealthy)
 	onThree.status.Store(http.StatusServiceUnavailable)
-	awaitHealth(t, p, 1, cloud.Unhealthy)
+	awaitHealth(t, p, 1, api.TargetUnhealthy)
 	assert.Empty(t, condition(), "one is enough")
 	onTwo.status.Store(http.StatusServiceUnavailable)
 	becomes(sick)
@@ -142,10 +142,10 @@ func TestConditionUnknownUntilChecked(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	unknown()
 	onTwo <- http.StatusServiceUnavailable
-	awaitHealth(t, p, 0, cloud.Unhealthy)
+	awaitHealth(t, p, 0, api.TargetUnhealthy)
 	unknown() // The other target may still turn out healthy.
 	onThree <- http.StatusServiceUnavailable
-	awaitHealth(t, p, 1, cloud.Unhealthy)
+	awaitHealth(t, p, 1, api.TargetUnhealthy)
 	assert.Equal(t, "lb-1", <-told)
 	sick := condition()
 	assert.True(t, sick.known)
@@ -155,12 +155,12 @@ func TestConditionUnknownUntilChecked(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	unknown()
 	onThree <- http.StatusOK
-	awaitHealth(t, p, 1, cloud.Healthy)
+	awaitHealth(t, p, 1, api.TargetHealthy)
 	assert.Equal(t, "lb-1", <-told, "it was not known if it serves")
 	assert.True(t, condition().known, "whatever the other one answers")
 	assert.Empty(t, condition().reason)
 	onTwo <- http.StatusServiceUnavailable
-	awaitHealth(t, p, 0, cloud.Unhealthy)
+	awaitHealth(t, p, 0, api.TargetUnhealthy)
 
 	f.Backends = nil
 	require.NoError(t, p.Apply(f))
@@ -197,8 +197,8 @@ func TestNoneListensNowhere(t *testing.T) {
 	require.NoError(t, n.Apply(f))
 	reason, _ = n.Condition("lb-1")
 	assert.Contains(t, reason, "nothing listens on "+front.String()+" or fd00::1 (")
-	assert.Equal(t, []cloud.TargetHealth{{
-		Target: "i-" + three, Health: cloud.Unknown,
+	assert.Equal(t, []api.TargetHealth{{
+		InstanceID: "i-" + three, Health: api.TargetUnknown,
 		Reason: "nothing is checked: fakecloud runs with --load-balancer-mode none",
 	}}, n.Health("lb-1"))
 	assert.Zero(t, n.Stats("lb-1"))

@@ -22,8 +22,8 @@ func TestConnectionLimitIsSharedByIPFamilies(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "two", sendAndReadName(t, udpClient(t, four, port), "hello"))
 	sendText(t, c, "one too many")
-	await(t, func() bool { return listenerStats(p).Refused == 1 })
-	assert.EqualValues(t, 1, listenerStats(p).Active)
+	await(t, func() bool { return listenerStats(p).RefusedConnections == 1 })
+	assert.EqualValues(t, 1, listenerStats(p).ActiveConnections)
 }
 
 func TestConnectionLimit(t *testing.T) {
@@ -36,10 +36,10 @@ func TestConnectionLimit(t *testing.T) {
 	_, _ = dialAndReadName(t, three, port)
 	requireReset(t, four, port)
 	s := listenerStats(p)
-	assert.EqualValues(t, 1, s.Refused)
+	assert.EqualValues(t, 1, s.RefusedConnections)
 	assert.EqualValues(t, 2, s.Connections)
 	require.NoError(t, one.Close())
-	await(t, func() bool { return listenerStats(p).Active == 1 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 1 })
 	_, _ = dialAndReadName(t, four, port)
 
 	f.Listeners[0].ConnectionLimit = 3
@@ -49,7 +49,7 @@ func TestConnectionLimit(t *testing.T) {
 	f.Listeners[0].ConnectionLimit = 0
 	require.NoError(t, p.Apply(f))
 	_, _ = dialAndReadName(t, four, port)
-	assert.EqualValues(t, 2, listenerStats(p).Refused)
+	assert.EqualValues(t, 2, listenerStats(p).RefusedConnections)
 }
 
 func TestConnectionLimitOfABalancer(t *testing.T) {
@@ -63,9 +63,9 @@ func TestConnectionLimitOfABalancer(t *testing.T) {
 	client := udpClient(t, four, one)
 	assert.Equal(t, "two", sendAndReadName(t, client, "hello"))
 	requireReset(t, four, other)
-	assert.EqualValues(t, 1, p.Stats("lb-1").Listeners[1].Refused)
+	assert.EqualValues(t, 1, p.Stats("lb-1").Listeners[1].RefusedConnections)
 	require.NoError(t, open.Close())
-	await(t, func() bool { return listenerStats(p).Active == 0 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 0 })
 	_, _ = dialAndReadName(t, four, other)
 }
 
@@ -78,7 +78,7 @@ func TestConnectionLimitOfDatagrams(t *testing.T) {
 	inside, outside := udpClient(t, four, port), udpClient(t, three, port)
 	assert.Equal(t, "two", sendAndReadName(t, inside, "hello"))
 	sendText(t, outside, "me too")
-	await(t, func() bool { return listenerStats(p).Refused == 1 })
+	await(t, func() bool { return listenerStats(p).RefusedConnections == 1 })
 	assert.Equal(t, "two", sendAndReadName(t, inside, "who is in stays"))
 	f.Listeners[0].ConnectionLimit = 2
 	require.NoError(t, p.Apply(f))

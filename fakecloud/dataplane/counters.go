@@ -3,6 +3,7 @@ package dataplane
 import (
 	"sync/atomic"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -17,10 +18,6 @@ type counters struct{ connections, active, failed, broken, refused, bytesIn, byt
 func (c *counters) countConnection() {
 	c.connections.Add(1)
 	c.active.Add(1)
-}
-
-func (c *counters) carriedBytes() cloud.Bytes {
-	return cloud.Bytes{In: c.bytesIn.Load(), Out: c.bytesOut.Load()}
 }
 
 // endpoint holds the counters of one target, over all ports of the balancer.
@@ -71,18 +68,20 @@ func (b *balancer) updateEndpoints(backends []cloud.Backend) {
 // collectStats returns the counters of the current listeners, then of the current targets,
 // then of the former targets: a stopped target may still drain, and may come back. The
 // caller holds Plane.mu.
-func (b *balancer) collectStats() (out cloud.LoadBalancerStats) {
+func (b *balancer) collectStats() (out api.LoadBalancerStats) {
 	for _, l := range b.forwarding.Listeners {
 		c := b.counters[portOf(l)]
-		out.Listeners = append(out.Listeners, cloud.ListenerStats{
-			Listener: l, Connections: c.connections.Load(), Active: c.active.Load(),
-			Failed: c.failed.Load(), Broken: c.broken.Load(), Refused: c.refused.Load(), Bytes: c.carriedBytes(),
+		out.Listeners = append(out.Listeners, api.ListenerStats{
+			Protocol: l.Protocol, Port: l.Port, Connections: c.connections.Load(), ActiveConnections: c.active.Load(),
+			FailedConnections: c.failed.Load(), BrokenConnections: c.broken.Load(),
+			RefusedConnections: c.refused.Load(), BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 		})
 	}
 	add := func(e *endpoint) {
-		out.Targets = append(out.Targets, cloud.TargetStats{
-			Target: e.name, Connections: e.connections.Load(), Active: e.active.Load(),
-			Failed: e.failed.Load(), Broken: e.broken.Load(), Bytes: e.carriedBytes(),
+		out.Targets = append(out.Targets, api.TargetStats{
+			InstanceID: e.name, Connections: e.connections.Load(), ActiveConnections: e.active.Load(),
+			FailedConnections: e.failed.Load(), BrokenConnections: e.broken.Load(),
+			BytesIn: e.bytesIn.Load(), BytesOut: e.bytesOut.Load(),
 		})
 	}
 	current := make(map[string]bool, len(b.forwarding.Backends))

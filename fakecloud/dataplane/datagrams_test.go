@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -39,9 +38,9 @@ func TestDatagramsOfEachSize(t *testing.T) {
 	}
 	_, err := c.Write(make([]byte, largest+1))
 	require.ErrorIs(t, err, syscall.EMSGSIZE)
-	await(t, func() bool { return listenerStats(p).Bytes == cloud.Bytes{In: int64(total), Out: int64(total)} })
+	await(t, func() bool { return carriedBytes(listenerStats(p)) == [2]int64{int64(total), int64(total)} })
 	assert.EqualValues(t, 1, listenerStats(p).Connections)
-	assert.Zero(t, listenerStats(p).Failed)
+	assert.Zero(t, listenerStats(p).FailedConnections)
 }
 
 func TestDatagramsKeepTheirOrder(t *testing.T) {
@@ -79,7 +78,7 @@ func TestOptionsEndNoSession(t *testing.T) {
 		}
 	}
 	assert.EqualValues(t, 1, listenerStats(p).Connections)
-	assert.Zero(t, listenerStats(p).Failed+listenerStats(p).Refused)
+	assert.Zero(t, listenerStats(p).FailedConnections+listenerStats(p).RefusedConnections)
 }
 
 func TestOtherTargetsEndNoSession(t *testing.T) {
@@ -121,7 +120,7 @@ func TestUDPListenerChangesPortAndTargetPort(t *testing.T) {
 	_, _ = io.WriteString(c, "nobody is there")
 	_, err := c.Read(make([]byte, 64))
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	await(t, func() bool { return listenerStats(p).Active == 1 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 1 })
 
 	p.Remove("lb-1")
 	tcp := startTarget(t, two, 0, echo)
@@ -144,10 +143,10 @@ func TestOversizedDatagramIsDropped(t *testing.T) {
 	must.Do(c.Write(make([]byte, 65_520)))(t)
 	assert.Equal(t, first, sendAndReadName(t, c, "hello"), "the session goes on")
 	s := listenerStats(p)
-	assert.EqualValues(t, 1, s.Failed)
+	assert.EqualValues(t, 1, s.FailedConnections)
 	assert.EqualValues(t, 1, s.Connections)
-	assert.Zero(t, s.Broken)
+	assert.Zero(t, s.BrokenConnections)
 	for _, target := range p.Stats("lb-1").Targets {
-		assert.Zero(t, target.Failed)
+		assert.Zero(t, target.FailedConnections)
 	}
 }

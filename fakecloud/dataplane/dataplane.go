@@ -184,7 +184,7 @@ func (p *Plane) closeBalancer(b *balancer) {
 }
 
 // Stats implements cloud.DataPlane.
-func (p *Plane) Stats(id string) cloud.LoadBalancerStats {
+func (p *Plane) Stats(id string) api.LoadBalancerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch b := p.balancers[id]; {
@@ -194,18 +194,18 @@ func (p *Plane) Stats(id string) cloud.LoadBalancerStats {
 	default:
 		return b.collectStats()
 	}
-	return cloud.LoadBalancerStats{}
+	return api.LoadBalancerStats{}
 }
 
 // Health implements cloud.DataPlane.
-func (p *Plane) Health(id string) []cloud.TargetHealth {
+func (p *Plane) Health(id string) []api.TargetHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := p.balancers[id]
 	if b == nil {
 		return nil
 	}
-	out := make([]cloud.TargetHealth, len(b.forwarding.Backends))
+	out := make([]api.TargetHealth, len(b.forwarding.Backends))
 	for i, backend := range b.forwarding.Backends {
 		out[i] = b.healthOf(backend)
 	}

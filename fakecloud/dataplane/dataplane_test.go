@@ -25,7 +25,7 @@ func TestRoundRobinSkipsTargetsThatDoNotAnswer(t *testing.T) {
 	}
 	assert.GreaterOrEqual(t, seen["two"], 3)
 	assert.GreaterOrEqual(t, seen["three"], 3)
-	assert.Zero(t, listenerStats(p).Failed)
+	assert.Zero(t, listenerStats(p).FailedConnections)
 }
 
 func TestNoTargetMeansReset(t *testing.T) {
@@ -35,7 +35,7 @@ func TestNoTargetMeansReset(t *testing.T) {
 	awaitNoConnections(t, p)
 	s := listenerStats(p)
 	assert.EqualValues(t, 1, s.Connections)
-	assert.EqualValues(t, 1, s.Failed)
+	assert.EqualValues(t, 1, s.FailedConnections)
 }
 
 func TestReconfigurationKeepsConnections(t *testing.T) {
@@ -97,15 +97,15 @@ func TestCountersOutliveTheirListener(t *testing.T) {
 	require.NoError(t, p.Apply(both))
 	again := dial(t, b)
 	requireEcho(t, again, "y")
-	stats := func() cloud.ListenerStats {
+	stats := func() api.ListenerStats {
 		all := p.Stats("lb-1").Listeners
-		return all[slices.IndexFunc(all, func(s cloud.ListenerStats) bool { return s.Listener.Port == b })]
+		return all[slices.IndexFunc(all, func(s api.ListenerStats) bool { return s.Port == b })]
 	}
 	assert.EqualValues(t, 2, stats().Connections)
-	assert.EqualValues(t, 2, stats().Active)
+	assert.EqualValues(t, 2, stats().ActiveConnections)
 	require.NoError(t, c.CloseWrite())
 	require.NoError(t, again.CloseWrite())
-	await(t, func() bool { return stats().Active == 0 && stats().Bytes == cloud.Bytes{In: 2, Out: 2} })
+	await(t, func() bool { return stats().ActiveConnections == 0 && carriedBytes(stats()) == [2]int64{2, 2} })
 }
 
 func TestApplyAfterCloseFails(t *testing.T) {
@@ -124,16 +124,16 @@ func TestTargetStats(t *testing.T) {
 		requireEcho(t, dial(t, port), "four")
 	}
 	// While the connections are still open.
-	await(t, func() bool { return listenerStats(p).Bytes == cloud.Bytes{In: 12, Out: 12} })
+	await(t, func() bool { return carriedBytes(listenerStats(p)) == [2]int64{12, 12} })
 	all := p.Stats("lb-1").Targets
-	assert.Equal(t, []cloud.TargetStats{
-		{Target: "i-" + two, Connections: 2, Active: 2, Bytes: cloud.Bytes{In: 8, Out: 8}},
-		{Target: "i-" + three, Connections: 1, Active: 1, Bytes: cloud.Bytes{In: 4, Out: 4}},
+	assert.Equal(t, []api.TargetStats{
+		{InstanceID: "i-" + two, Connections: 2, ActiveConnections: 2, BytesIn: 8, BytesOut: 8},
+		{InstanceID: "i-" + three, Connections: 1, ActiveConnections: 1, BytesIn: 4, BytesOut: 4},
 	}, all)
 
 	f.Backends = f.Backends[1:]
 	require.NoError(t, p.Apply(f))
-	left := []cloud.TargetStats{all[1], all[0]}
+	left := []api.TargetStats{all[1], all[0]}
 	assert.Equal(t, left, p.Stats("lb-1").Targets, "one that is left out goes on with what it has")
 	require.NoError(t, p.Apply(forwarding(target, []string{two, three}, port)))
 	assert.Equal(t, all, p.Stats("lb-1").Targets, "one that comes back counts on")

@@ -73,8 +73,8 @@ func newKillablePair(t *testing.T) (p *dataplane.Plane, port int, a *killableTar
 	f := forwarding(target, []string{two, three}, port)
 	f.HealthCheck = hourlyCheck(target)
 	require.NoError(t, p.Apply(f))
-	awaitHealth(t, p, 0, cloud.Healthy)
-	awaitHealth(t, p, 1, cloud.Healthy)
+	awaitHealth(t, p, 0, api.TargetHealthy)
+	awaitHealth(t, p, 1, api.TargetHealthy)
 	return p, port, a
 }
 
@@ -90,21 +90,21 @@ func TestTargetDeathMidConnectionTriggersCheck(t *testing.T) {
 			a.kill(linger)
 			_, err := c.Read(make([]byte, 1))
 			require.Error(t, err, "its client learns at once")
-			dead := awaitHealth(t, p, 0, cloud.Unhealthy)
+			dead := awaitHealth(t, p, 0, api.TargetUnhealthy)
 			assert.Contains(t, dead.Reason, "connection refused")
-			var states []cloud.Health
+			var states []api.TargetHealthState
 			for _, was := range dead.History {
 				states = append(states, was.Health)
 			}
-			assert.Equal(t, []cloud.Health{cloud.Unhealthy, cloud.Healthy, cloud.Unknown}, states, "the latest first")
+			assert.Equal(t, []api.TargetHealthState{api.TargetUnhealthy, api.TargetHealthy, api.TargetUnknown}, states, "the latest first")
 			assert.Equal(
-				t, cloud.HealthChange{Health: cloud.Unhealthy, Reason: dead.Reason, At: dead.Since}, dead.History[0],
+				t, api.HealthChange{Health: api.TargetUnhealthy, Reason: dead.Reason, At: *dead.Since}, dead.History[0],
 			)
 			if linger == 0 {
-				await(t, func() bool { return listenerStats(p).Broken >= 1 })
+				await(t, func() bool { return listenerStats(p).BrokenConnections >= 1 })
 			}
 			// The listener counts a connection before the target does.
-			await(t, func() bool { return listenerStats(p).Broken == p.Stats("lb-1").Targets[0].Broken })
+			await(t, func() bool { return listenerStats(p).BrokenConnections == p.Stats("lb-1").Targets[0].BrokenConnections })
 			for range 4 {
 				assert.Equal(t, "three", greetingFrom(t, four, port))
 			}
@@ -118,9 +118,9 @@ func TestRefusedConnectionTriggersCheck(t *testing.T) {
 	for range 2 { // One of them is first sent to the dead target, then to the other.
 		assert.Equal(t, "three", greetingFrom(t, four, port))
 	}
-	awaitHealth(t, p, 0, cloud.Unhealthy)
-	assert.EqualValues(t, 1, p.Stats("lb-1").Targets[0].Failed)
-	assert.Zero(t, listenerStats(p).Failed, "no client was turned away")
+	awaitHealth(t, p, 0, api.TargetUnhealthy)
+	assert.EqualValues(t, 1, p.Stats("lb-1").Targets[0].FailedConnections)
+	assert.Zero(t, listenerStats(p).FailedConnections, "no client was turned away")
 }
 
 // A target that serves one port and refuses another keeps its clients on the first.
@@ -155,12 +155,12 @@ func TestClientFailuresDoNotHastenUnhealthy(t *testing.T) {
 	f.HealthCheck = httpCheck(sick.port)
 	f.HealthCheck.IntervalSeconds, f.HealthCheck.TimeoutSeconds, f.HealthCheck.UnhealthyThreshold = seconds(time.Hour), seconds(testTimeout), 1
 	require.NoError(t, p.Apply(f))
-	awaitHealth(t, p, 0, cloud.Healthy)
+	awaitHealth(t, p, 0, api.TargetHealthy)
 	sick.status.Store(http.StatusServiceUnavailable)
 	asked := sick.checks.Load()
 	require.Eventually(t, func() bool {
 		requireReset(t, four, port)
 		return sick.checks.Load() >= asked+2
 	}, testTimeout, time.Millisecond)
-	assert.Equal(t, cloud.Healthy, p.Health("lb-1")[0].Health)
+	assert.Equal(t, api.TargetHealthy, p.Health("lb-1")[0].Health)
 }

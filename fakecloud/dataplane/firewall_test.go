@@ -48,7 +48,7 @@ func TestFirewallsKeepConnectionsFromTargets(t *testing.T) {
 	admit("nothing", toTarget)
 	await(t, func() bool {
 		health := p.Health("lb-1")
-		return health[0].Health == cloud.Unhealthy && health[1].Health == cloud.Healthy &&
+		return health[0].Health == api.TargetUnhealthy && health[1].Health == api.TargetHealthy &&
 			health[0].Reason == "no firewall of the instance lets anything in to tcp port "+strconv.Itoa(target)
 	})
 }

@@ -39,8 +39,8 @@ type checkKey struct {
 type checkedTarget struct {
 	checkKey
 	stop     context.CancelFunc
-	requests chan struct{}      // holds a value when the target is to be checked soon
-	health   cloud.TargetHealth // guarded by Plane.mu
+	requests chan struct{}    // holds a value when the target is to be checked soon
+	health   api.TargetHealth // guarded by Plane.mu
 }
 
 // checksInForce gives the different health checks that decide for f's listeners, in their order.
@@ -62,7 +62,7 @@ func checksInForce(f cloud.Forwarding) []cloud.HealthCheck {
 // A backend that stays, and whose check is unchanged, keeps its health. The caller holds
 // Plane.mu.
 func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
-	history := map[string][]cloud.HealthChange{}
+	history := map[string][]api.HealthChange{}
 	for _, backend := range b.forwarding.Backends {
 		history[backend.Target] = b.healthOf(backend).History
 	}
@@ -92,13 +92,13 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 }
 
 // startCheck starts to check a target, whose health has a history already.
-func (b *balancer) startCheck(key checkKey, history []cloud.HealthChange) *checkedTarget {
+func (b *balancer) startCheck(key checkKey, history []api.HealthChange) *checkedTarget {
 	ctx, stop := context.WithCancel(b.ctx)
 	w := &checkedTarget{
 		checkKey: key, stop: stop, requests: make(chan struct{}, 1),
-		health: cloud.TargetHealth{
-			Target: key.backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now(),
-			History: history,
+		health: api.TargetHealth{
+			InstanceID: key.backend.Target, Health: api.TargetUnknown, Reason: "there is no health check",
+			Since: new(time.Now().UTC()), History: history,
 		},
 	}
 	isChecked := key.check != cloud.HealthCheck{}
@@ -114,7 +114,7 @@ func (b *balancer) startCheck(key checkKey, history []cloud.HealthChange) *check
 
 // healthOf gives a target's health: the worst that the checks in force say, and, if a listener has
 // a check of its own, what each listener's says. The caller holds Plane.mu.
-func (b *balancer) healthOf(backend cloud.Backend) cloud.TargetHealth {
+func (b *balancer) healthOf(backend cloud.Backend) api.TargetHealth {
 	var worst *checkedTarget
 	for _, check := range checksInForce(b.forwarding) {
 		if w := b.checkedTargets[checkKey{backend, check}]; worst == nil || w.severity() > worst.severity() {
@@ -126,7 +126,7 @@ func (b *balancer) healthOf(backend cloud.Backend) cloud.TargetHealth {
 	if slices.ContainsFunc(b.forwarding.Listeners, hasOwnCheck) {
 		for _, l := range b.forwarding.Listeners {
 			of := b.checkedTargets[checkKey{backend, l.CheckInForce(b.forwarding.HealthCheck)}].health
-			health.Listeners = append(health.Listeners, cloud.ListenerHealth{
+			health.Listeners = append(health.Listeners, api.ListenerHealth{
 				Protocol: l.Protocol, Port: l.Port, Health: of.Health, Reason: of.Reason,
 			})
 		}
@@ -139,9 +139,9 @@ func (w *checkedTarget) severity() int {
 	switch {
 	case w.check == cloud.HealthCheck{}:
 		return 0
-	case w.health.Health == cloud.Healthy:
+	case w.health.Health == api.TargetHealthy:
 		return 1
-	case w.health.Health == cloud.Unknown:
+	case w.health.Health == api.TargetUnknown:
 		return 2
 	}
 	return 3
@@ -150,10 +150,10 @@ func (w *checkedTarget) severity() int {
 // appendHistory puts the present health at the head of the history. The caller holds
 // Plane.mu.
 func (w *checkedTarget) appendHistory() {
-	current := cloud.HealthChange{Health: w.health.Health, Reason: w.health.Reason, At: w.health.Since}
+	current := api.HealthChange{Health: w.health.Health, Reason: w.health.Reason, At: *w.health.Since}
 	// A new slice: callers of Plane.Health may still read the old one.
 	w.health.History = append(
-		[]cloud.HealthChange{current}, w.health.History[:min(len(w.health.History), maxHistory-1)]...,
+		[]api.HealthChange{current}, w.health.History[:min(len(w.health.History), maxHistory-1)]...,
 	)
 }
 
@@ -193,16 +193,16 @@ func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget) {
 }
 
 // recordCheck sets a target's health and reason after a check. err is the check's error.
-func (b *balancer) recordCheck(w *checkedTarget, health cloud.Health, err error) {
+func (b *balancer) recordCheck(w *checkedTarget, health api.TargetHealthState, err error) {
 	b.plane.mu.Lock()
 	defer b.plane.mu.Unlock()
 	if b.checkedTargets[w.checkKey] != w {
 		return // The target was taken out, or its check was replaced.
 	}
 	switch {
-	case isShortage(err) && health != cloud.Unknown:
+	case isShortage(err) && health != api.TargetUnknown:
 		b.log.Debug("a target cannot be checked", "target", w.backend.Target, "err", err)
-	case health == cloud.Healthy:
+	case health == api.TargetHealthy:
 		w.health.Reason = ""
 	case err != nil:
 		w.health.Reason = err.Error()
@@ -210,7 +210,7 @@ func (b *balancer) recordCheck(w *checkedTarget, health cloud.Health, err error)
 	if w.health.Health == health {
 		return
 	}
-	w.health.Health, w.health.Since = health, time.Now()
+	w.health.Health, w.health.Since = health, new(time.Now().UTC())
 	w.appendHistory()
 	b.log.Info("a target's health changed", "target", w.backend.Target, "health", health, "reason", w.health.Reason)
 	b.resyncNetwork()
@@ -219,8 +219,8 @@ func (b *balancer) recordCheck(w *checkedTarget, health cloud.Health, err error)
 
 // verdict is a target's health, as its checks so far decide it.
 type verdict struct {
-	health         cloud.Health // empty before the first
-	contradictions int          // checks in a row that contradict health
+	health         api.TargetHealthState // empty before the first
+	contradictions int                   // checks in a row that contradict health
 }
 
 // addCheck takes the result of one more check into account and returns the health. The
@@ -229,19 +229,19 @@ type verdict struct {
 // counts only if the target refuses connections, and then decides alone. Any other
 // result of a requested check is ignored, so that clients can neither hasten a verdict
 // nor put it off. A check that this machine could not make says nothing of the target.
-func (v *verdict) addCheck(err error, requested bool, settings cloud.HealthCheck) cloud.Health {
+func (v *verdict) addCheck(err error, requested bool, settings cloud.HealthCheck) api.TargetHealthState {
 	if isShortage(err) {
-		return cmp.Or(v.health, cloud.Unknown)
+		return cmp.Or(v.health, api.TargetUnknown)
 	}
 	if requested && v.health != "" {
-		if v.health == cloud.Healthy && errors.Is(err, syscall.ECONNREFUSED) {
-			*v = verdict{health: cloud.Unhealthy}
+		if v.health == api.TargetHealthy && errors.Is(err, syscall.ECONNREFUSED) {
+			*v = verdict{health: api.TargetUnhealthy}
 		}
 		return v.health
 	}
-	observed, threshold := cloud.Unhealthy, settings.UnhealthyThreshold
+	observed, threshold := api.TargetUnhealthy, settings.UnhealthyThreshold
 	if err == nil {
-		observed, threshold = cloud.Healthy, settings.HealthyThreshold
+		observed, threshold = api.TargetHealthy, settings.HealthyThreshold
 	}
 	v.contradictions++
 	switch {

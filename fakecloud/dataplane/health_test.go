@@ -55,7 +55,7 @@ func httpCheck(port int) *cloud.HealthCheck {
 }
 
 // awaitHealth waits until target i has the health want.
-func awaitHealth(t *testing.T, p *dataplane.Plane, i int, want cloud.Health) cloud.TargetHealth {
+func awaitHealth(t *testing.T, p *dataplane.Plane, i int, want api.TargetHealthState) api.TargetHealth {
 	t.Helper()
 	await(t, func() bool { return p.Health("lb-1")[i].Health == want })
 	return p.Health("lb-1")[i]
@@ -70,14 +70,14 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: api.ProtocolUDP, Port: port, TargetPort: portOf(udp)})
 	require.NoError(t, p.Apply(f))
 	for _, h := range p.Health("lb-1") {
-		assert.Equal(t, cloud.Unknown, h.Health)
+		assert.Equal(t, api.TargetUnknown, h.Health)
 		assert.Equal(t, "there is no health check", h.Reason)
 	}
 
 	f.HealthCheck, f.Affinity = httpCheck(onTwo.port), time.Hour
 	require.NoError(t, p.Apply(f))
-	awaitHealth(t, p, 0, cloud.Healthy)
-	awaitHealth(t, p, 1, cloud.Healthy)
+	awaitHealth(t, p, 0, api.TargetHealthy)
+	awaitHealth(t, p, 1, api.TargetHealthy)
 	client := udpClient(t, four, port)
 	first := greetingFrom(t, four, port)
 	assert.Equal(t, first, sendAndReadName(t, client, "hello"), "a client's target is the same on all ports")
@@ -91,20 +91,20 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 
 	onTwo.status.Store(http.StatusFound)
 	onThree.status.Store(http.StatusServiceUnavailable)
-	assert.Equal(t, "i-"+two, awaitHealth(t, p, 0, cloud.Unhealthy).Target)
-	awaitHealth(t, p, 1, cloud.Unhealthy)
+	assert.Equal(t, "i-"+two, awaitHealth(t, p, 0, api.TargetUnhealthy).InstanceID)
+	awaitHealth(t, p, 1, api.TargetUnhealthy)
 	require.Eventually(t, func() bool {
 		h := p.Health("lb-1")
 		return h[0].Reason == "HTTP 302 Found from "+net.JoinHostPort(two, strconv.Itoa(onTwo.port)) &&
 			h[1].Reason == "HTTP 503 Service Unavailable from "+net.JoinHostPort(three, strconv.Itoa(onTwo.port))
 	}, testTimeout, time.Millisecond)
-	failed := listenerStats(p).Failed
+	failed := listenerStats(p).FailedConnections
 	requireReset(t, four, port)
-	await(t, func() bool { return listenerStats(p).Failed == failed+1 })
+	await(t, func() bool { return listenerStats(p).FailedConnections == failed+1 })
 
 	f.HealthCheck = nil
 	require.NoError(t, p.Apply(f))
-	assert.Equal(t, cloud.Unknown, p.Health("lb-1")[0].Health)
+	assert.Equal(t, api.TargetUnknown, p.Health("lb-1")[0].Health)
 	greetingFrom(t, four, port)
 	asks := onTwo.checks.Load()
 	p.Remove("lb-1")
@@ -123,14 +123,14 @@ func TestListenersHaveChecksOfTheirOwn(t *testing.T) {
 	f.Listeners[0].HealthCheck = *httpCheck(onTwo.port)
 	f.Listeners[2].HealthCheck = cloud.HealthCheck{Protocol: api.HealthCheckNone}
 	require.NoError(t, p.Apply(f))
-	awaitHealth(t, p, 0, cloud.Healthy)
-	awaitHealth(t, p, 1, cloud.Healthy)
+	awaitHealth(t, p, 0, api.TargetHealthy)
+	awaitHealth(t, p, 1, api.TargetHealthy)
 	onTwo.status.Store(http.StatusServiceUnavailable)
-	sick := awaitHealth(t, p, 0, cloud.Unhealthy)
-	assert.Equal(t, []cloud.ListenerHealth{
-		{Protocol: api.ProtocolTCP, Port: one, Health: cloud.Unhealthy, Reason: sick.Reason},
-		{Protocol: api.ProtocolTCP, Port: other, Health: cloud.Healthy},
-		{Protocol: api.ProtocolTCP, Port: free, Health: cloud.Unknown, Reason: "there is no health check"},
+	sick := awaitHealth(t, p, 0, api.TargetUnhealthy)
+	assert.Equal(t, []api.ListenerHealth{
+		{Protocol: api.ProtocolTCP, Port: one, Health: api.TargetUnhealthy, Reason: sick.Reason},
+		{Protocol: api.ProtocolTCP, Port: other, Health: api.TargetHealthy},
+		{Protocol: api.ProtocolTCP, Port: free, Health: api.TargetUnknown, Reason: "there is no health check"},
 	}, sick.Listeners)
 	assert.Contains(t, sick.Reason, "503", "overall it is what the worst check says")
 	for range 4 {
@@ -140,7 +140,7 @@ func TestListenersHaveChecksOfTheirOwn(t *testing.T) {
 		assert.NotEqual(t, greetingFrom(t, four, port), greetingFrom(t, four, port), "these go on to send to both")
 	}
 	onThree.status.Store(http.StatusServiceUnavailable)
-	awaitHealth(t, p, 1, cloud.Unhealthy)
+	awaitHealth(t, p, 1, api.TargetUnhealthy)
 	requireReset(t, four, one)
 	greetingFrom(t, four, other)
 	reason, known := p.Condition("lb-1")
@@ -161,7 +161,7 @@ func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = hourlyCheck(target)
 	require.NoError(t, p.Apply(f))
-	before := awaitHealth(t, p, 0, cloud.Healthy) // The first check is made at once, and decides.
+	before := awaitHealth(t, p, 0, api.TargetHealthy) // The first check is made at once, and decides.
 	assert.Empty(t, before.Reason)
 
 	again := *f.HealthCheck
@@ -171,15 +171,15 @@ func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	assert.Equal(t, before, p.Health("lb-1")[0])
 	assert.Equal(
 		t, "connection refused by "+net.JoinHostPort(four, strconv.Itoa(target)),
-		awaitHealth(t, p, 1, cloud.Unhealthy).Reason,
+		awaitHealth(t, p, 1, api.TargetUnhealthy).Reason,
 	)
 
 	other := again
 	other.Port = freePort(t)
 	f.HealthCheck = &other
 	require.NoError(t, p.Apply(f))
-	after := awaitHealth(t, p, 0, cloud.Unhealthy)
-	assert.True(t, after.Since.After(before.Since))
+	after := awaitHealth(t, p, 0, api.TargetUnhealthy)
+	assert.True(t, after.Since.After(*before.Since))
 	assert.Contains(t, after.Reason, "connection refused")
 }
 
@@ -191,7 +191,7 @@ func TestSilentTargetIsUnhealthy(t *testing.T) {
 	f := forwarding(1, []string{two}, freePort(t))
 	f.HealthCheck = httpCheck(l.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, p.Apply(f))
-	assert.Equal(t, "no answer from "+l.Addr().String()+" within 300ms", awaitHealth(t, p, 0, cloud.Unhealthy).Reason)
+	assert.Equal(t, "no answer from "+l.Addr().String()+" within 300ms", awaitHealth(t, p, 0, api.TargetUnhealthy).Reason)
 }
 
 func TestHealthCheckOddSettings(t *testing.T) {
@@ -203,7 +203,7 @@ func TestHealthCheckOddSettings(t *testing.T) {
 		f := forwarding(1, []string{two}, freePort(t))
 		f.HealthCheck = &odd
 		require.NoError(t, p.Apply(f))
-		assert.NotEmpty(t, awaitHealth(t, p, 0, cloud.Unhealthy).Reason)
+		assert.NotEmpty(t, awaitHealth(t, p, 0, api.TargetUnhealthy).Reason)
 	}
 }
 
@@ -214,12 +214,12 @@ func TestHealthCheckExpectedStatusCodes(t *testing.T) {
 	f.HealthCheck = httpCheck(well.port)
 	f.HealthCheck.ExpectedCodes = "204,300-399"
 	require.NoError(t, p.Apply(f))
-	awaitHealth(t, p, 0, cloud.Unhealthy)
+	awaitHealth(t, p, 0, api.TargetUnhealthy)
 	await(t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") })
 	well.status.Store(http.StatusFound) // A redirect is not followed.
-	awaitHealth(t, p, 0, cloud.Healthy)
+	awaitHealth(t, p, 0, api.TargetHealthy)
 	well.status.Store(http.StatusServiceUnavailable)
-	awaitHealth(t, p, 0, cloud.Unhealthy)
+	awaitHealth(t, p, 0, api.TargetUnhealthy)
 	well.status.Store(http.StatusNoContent)
-	awaitHealth(t, p, 0, cloud.Healthy)
+	awaitHealth(t, p, 0, api.TargetHealthy)
 }

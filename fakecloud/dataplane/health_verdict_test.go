@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -43,8 +44,8 @@ func TestHealthVerdictThresholds(t *testing.T) {
 				'!': &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)},
 			}
 			requested := c == 'P' || c == 'F' || c == 'R'
-			got += map[cloud.Health]string{
-				cloud.Healthy: "+", cloud.Unhealthy: "-", cloud.Unknown: "?",
+			got += map[api.TargetHealthState]string{
+				api.TargetHealthy: "+", api.TargetUnhealthy: "-", api.TargetUnknown: "?",
 			}[v.addCheck(errs[c], requested, how)]
 		}
 		assert.Equal(t, want, got, checks)

@@ -190,12 +190,15 @@ func requireReset(t *testing.T, host string, port int) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-func listenerStats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-1").Listeners[0] }
+func listenerStats(p *dataplane.Plane) api.ListenerStats { return p.Stats("lb-1").Listeners[0] }
+
+// carriedBytes are those from clients, and those to them.
+func carriedBytes(s api.ListenerStats) [2]int64 { return [2]int64{s.BytesIn, s.BytesOut} }
 
 // awaitNoConnections waits until the balancer has no active connection.
 func awaitNoConnections(t *testing.T, p *dataplane.Plane) {
 	t.Helper()
-	await(t, func() bool { return listenerStats(p).Active == 0 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 0 })
 }
 
 // await waits until a condition holds.

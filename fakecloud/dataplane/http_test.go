@@ -97,7 +97,7 @@ func TestRequestsOfOneConnectionGoToAllTargets(t *testing.T) {
 	assert.Contains(t, body, "192.0.2.1, "+four, "what the client says stays before what is known")
 	stats := listenerStats(p)
 	assert.EqualValues(t, 1, stats.Connections)
-	assert.EqualValues(t, 1, stats.Active)
+	assert.EqualValues(t, 1, stats.ActiveConnections)
 
 	f.Backends = f.Backends[1:]
 	require.NoError(t, p.Apply(f))
@@ -119,7 +119,7 @@ func awaitNoActive(t *testing.T, p *dataplane.Plane) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		for _, target := range p.Stats("lb-1").Targets {
-			if target.Active != 0 {
+			if target.ActiveConnections != 0 {
 				return false
 			}
 		}
@@ -185,7 +185,7 @@ func TestRequestsThatLast(t *testing.T) {
 	echoed := make([]byte, len("hello"))
 	must.Do(io.ReadFull(c.answer, echoed))(t)
 	assert.Equal(t, "hello", string(echoed))
-	assert.Positive(t, listenerStats(p).Active)
+	assert.Positive(t, listenerStats(p).ActiveConnections)
 	p.Remove("lb-1")
 	_, err = c.answer.ReadByte()
 	require.Error(t, err, "it ends with the balancer")
@@ -223,7 +223,7 @@ func TestRequestsDrain(t *testing.T) {
 			require.NoError(t, p.Apply(f))
 			requireBroken(t, c.conn)
 			awaitNoActive(t, p)
-			assert.EqualValues(t, 1, p.Stats("lb-1").Targets[1].Broken)
+			assert.EqualValues(t, 1, p.Stats("lb-1").Targets[1].BrokenConnections)
 		})
 	}
 }
@@ -251,7 +251,7 @@ func TestClientsOfHTTPThatStallEnd(t *testing.T) {
 		require.NoError(t, err)
 		must.Do(io.WriteString(c, stalls))(t)
 	}
-	await(t, func() bool { return listenerStats(p).Active == 2 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 2 })
 	status, _, _ := newRequester(t, f.Listeners[1].Port).get()
 	assert.Equal(t, http.StatusGatewayTimeout, status, "a target that is silent")
 	awaitNoConnections(t, p)

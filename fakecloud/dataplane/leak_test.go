@@ -46,7 +46,7 @@ func TestCloseLeavesNoOpenFiles(t *testing.T) {
 		f.HealthCheck = httpCheck(well.port)
 		f.HealthCheck.IntervalSeconds, f.HealthCheck.TimeoutSeconds = seconds(time.Minute), seconds(time.Minute) // Long enough for a slow machine.
 		require.NoError(t, p.Apply(f))
-		awaitHealth(t, p, 0, cloud.Healthy)
+		awaitHealth(t, p, 0, api.TargetHealthy)
 		for i := range rounds {
 			f.IdleTimeout = time.Duration(i%2) * time.Hour
 			require.NoError(t, p.Apply(f))

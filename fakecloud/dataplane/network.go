@@ -331,7 +331,7 @@ func (p *Plane) packetCounts() map[element]packetCount {
 
 // networkStats are the counters of a network balancer: what came to its addresses. Answers do not
 // pass the balancer. The caller holds Plane.mu.
-func (b *balancer) networkStats() (out cloud.LoadBalancerStats) {
+func (b *balancer) networkStats() (out api.LoadBalancerStats) {
 	counts := b.plane.packetCounts()
 	sum := func(of func(address netip.Addr) element) (n packetCount) {
 		for _, address := range b.forwarding.Addresses {
@@ -345,9 +345,10 @@ func (b *balancer) networkStats() (out cloud.LoadBalancerStats) {
 			return sum(func(a netip.Addr) element { return listenerElement(a, port{l.Protocol, l.Port}, what) })
 		}
 		all := of(countPackets)
-		out.Listeners = append(out.Listeners, cloud.ListenerStats{
-			Listener: l, Connections: of(countOpened).packets, Failed: of(countFailed).packets,
-			Refused: of(countRefused).packets, Packets: all.packets, Bytes: cloud.Bytes{In: all.bytes},
+		out.Listeners = append(out.Listeners, api.ListenerStats{
+			Protocol: l.Protocol, Port: l.Port,
+			Connections: of(countOpened).packets, FailedConnections: of(countFailed).packets,
+			RefusedConnections: of(countRefused).packets, PacketsIn: all.packets, BytesIn: all.bytes,
 		})
 	}
 	for _, backend := range b.forwarding.Backends {
@@ -355,9 +356,8 @@ func (b *balancer) networkStats() (out cloud.LoadBalancerStats) {
 			return sum(func(a netip.Addr) element { return targetElement(a, backend.Address, what) })
 		}
 		all := of(countPackets)
-		out.Targets = append(out.Targets, cloud.TargetStats{
-			Target: backend.Target, Connections: of(countOpened).packets, Packets: all.packets,
-			Bytes: cloud.Bytes{In: all.bytes},
+		out.Targets = append(out.Targets, api.TargetStats{
+			InstanceID: backend.Target, Connections: of(countOpened).packets, PacketsIn: all.packets, BytesIn: all.bytes,
 		})
 	}
 	return out

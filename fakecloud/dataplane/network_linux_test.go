@@ -225,9 +225,9 @@ func (f *networkFixture) apply() { require.NoError(f.network.t, f.plane.Apply(f.
 // setHealthy changes a target's health and waits until the balancer knows.
 func (f *networkFixture) setHealthy(index int, healthy bool) {
 	f.targets[index].setHealthy(healthy)
-	want := cloud.Unhealthy
+	want := api.TargetUnhealthy
 	if healthy {
-		want = cloud.Healthy
+		want = api.TargetHealthy
 	}
 	require.Eventually(f.network.t, func() bool {
 		return f.plane.Health("lb-1")[index].Health == want
@@ -246,15 +246,15 @@ func TestNetworkBalancerPassesPackets(t *testing.T) {
 	stats := f.plane.Stats("lb-1")
 	require.Len(t, stats.Listeners, 2)
 	assert.EqualValues(t, 60, stats.Listeners[0].Connections)
-	assert.Greater(t, stats.Listeners[0].Packets, int64(3*60))
-	assert.Greater(t, stats.Listeners[0].In, 40*stats.Listeners[0].Packets)
-	assert.EqualValues(t, 60, stats.Listeners[1].Packets)
+	assert.Greater(t, stats.Listeners[0].PacketsIn, int64(3*60))
+	assert.Greater(t, stats.Listeners[0].BytesIn, 40*stats.Listeners[0].PacketsIn)
+	assert.EqualValues(t, 60, stats.Listeners[1].PacketsIn)
 	var connections, packets int64
 	for _, target := range stats.Targets {
-		connections, packets = connections+target.Connections, packets+target.Packets
+		connections, packets = connections+target.Connections, packets+target.PacketsIn
 	}
 	assert.EqualValues(t, 60, connections)
-	assert.Equal(t, stats.Listeners[0].Packets+stats.Listeners[1].Packets, packets)
+	assert.Equal(t, stats.Listeners[0].PacketsIn+stats.Listeners[1].PacketsIn, packets)
 
 	f.forwarding.Affinity = time.Hour
 	f.apply()
@@ -323,7 +323,7 @@ func TestNetworkBalancerSourceRanges(t *testing.T) {
 	other.answering(t, "tcp4", 1)
 	_, _, _, err := f.client.ask("tcp4")
 	require.ErrorContains(t, err, "timeout", "packets from elsewhere are dropped")
-	require.Eventually(t, func() bool { return f.plane.Stats("lb-1").Listeners[0].Refused > 0 }, testTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.plane.Stats("lb-1").Listeners[0].RefusedConnections > 0 }, testTimeout, 10*time.Millisecond)
 	f.forwarding.SourceRanges = nil
 	f.apply()
 	f.client.answering(t, "tcp4", 1)

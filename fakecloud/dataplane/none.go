@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -40,16 +41,16 @@ func (n *None) Remove(id string) {
 }
 
 // Stats implements cloud.DataPlane: nothing is carried.
-func (*None) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
+func (*None) Stats(string) api.LoadBalancerStats { return api.LoadBalancerStats{} }
 
 // Health implements cloud.DataPlane.
-func (n *None) Health(id string) []cloud.TargetHealth {
+func (n *None) Health(id string) []api.TargetHealth {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var out []cloud.TargetHealth
+	var out []api.TargetHealth
 	for _, backend := range n.forwardings[id].Backends {
-		out = append(out, cloud.TargetHealth{
-			Target: backend.Target, Health: cloud.Unknown,
+		out = append(out, api.TargetHealth{
+			InstanceID: backend.Target, Health: api.TargetUnknown,
 			Reason: "nothing is checked: fakecloud runs with --load-balancer-mode none",
 		})
 	}

@@ -54,7 +54,7 @@ func TestOurShortageOfFilesIsNoTargetsFault(t *testing.T) {
 			HealthyThreshold: 1, UnhealthyThreshold: 5,
 		}
 		require.NoError(t, p.Apply(f))
-		isHealthy := func() bool { return p.Health(f.ID)[0].Health == cloud.Healthy }
+		isHealthy := func() bool { return p.Health(f.ID)[0].Health == api.TargetHealthy }
 		require.Eventually(t, isHealthy, testTimeout, time.Millisecond)
 		restore := limitFiles(t, 0)
 		for range 10 {
@@ -89,7 +89,7 @@ func TestClientsLeaveFilesForTheAPI(t *testing.T) {
 		}
 	}
 	stats := listenerStats(p)
-	assert.EqualValues(t, 1, stats.Refused+stats.Failed)
+	assert.EqualValues(t, 1, stats.RefusedConnections+stats.FailedConnections)
 	assert.Greater(t, len(conns), 5)
 	assert.Less(t, uint64(len(conns)), limit/4)
 
@@ -105,6 +105,6 @@ func TestClientsLeaveFilesForTheAPI(t *testing.T) {
 	for _, c := range conns {
 		require.NoError(t, c.Close())
 	}
-	await(t, func() bool { return listenerStats(p).Active == 0 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 0 })
 	_, _ = dialAndReadName(t, four, port)
 }

@@ -36,9 +36,9 @@ func TestSourceRangesRefuseOthers(t *testing.T) {
 
 	assert.Len(t, dialled, 2, "who is refused costs the targets nothing")
 	s := listenerStats(p)
-	assert.EqualValues(t, 2, s.Refused)
+	assert.EqualValues(t, 2, s.RefusedConnections)
 	assert.EqualValues(t, 2, s.Connections)
-	assert.Zero(t, s.Failed)
+	assert.Zero(t, s.FailedConnections)
 }
 
 func TestAffinityOverChangingTargets(t *testing.T) {

@@ -172,9 +172,9 @@ func TestLargeTransfersBothWaysAtOnce(t *testing.T) {
 		assert.Equal(t, up.digest(), upThere)
 		assert.Equal(t, down.digest(), downThere)
 		awaitNoConnections(t, p)
-		assert.EqualValues(t, length, listenerStats(p).In, "a PROXY header is not counted: the client did not send it")
-		assert.EqualValues(t, length, listenerStats(p).Out)
-		assert.Zero(t, listenerStats(p).Failed)
+		assert.EqualValues(t, length, listenerStats(p).BytesIn, "a PROXY header is not counted: the client did not send it")
+		assert.EqualValues(t, length, listenerStats(p).BytesOut)
+		assert.Zero(t, listenerStats(p).FailedConnections)
 	})
 }
 
@@ -197,7 +197,7 @@ func TestHalfCloseLeavesTheOtherDirection(t *testing.T) {
 			})
 			require.NoError(t, long.write(last, length))
 			<-heard
-			require.EqualValues(t, 1, listenerStats(p).Active)
+			require.EqualValues(t, 1, listenerStats(p).ActiveConnections)
 			require.NoError(t, long.write(last, length))
 			require.NoError(t, last.CloseWrite())
 			require.NoError(t, all.Wait())
@@ -278,7 +278,8 @@ func TestDrainedAndRemovedConnectionsAreReset(t *testing.T) {
 	inAllCopyModes(t, func(t *testing.T, w copyMode) {
 		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 			requireCut(t, from, to, func() {
-				left := []cloud.Listener{listenerStats(p).Listener}
+				s := listenerStats(p)
+				left := []cloud.Listener{{Protocol: s.Protocol, Port: s.Port, TargetPort: 1}}
 				drained := cloud.Forwarding{ID: "lb-1", Addresses: []netip.Addr{front}, Listeners: left, Drain: time.Millisecond}
 				require.NoError(t, p.Apply(drained))
 			})
@@ -296,7 +297,7 @@ func TestIdleConnectionsAreReset(t *testing.T) {
 		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 			requireCut(t, from, to, func() {})
 			awaitNoConnections(t, p)
-			assert.Zero(t, listenerStats(p).Failed)
+			assert.Zero(t, listenerStats(p).FailedConnections)
 		})
 	}
 }
@@ -315,7 +316,7 @@ func TestConnectionsWithoutData(t *testing.T) {
 		awaitNoConnections(t, p)
 		s := listenerStats(p)
 		assert.EqualValues(t, many, s.Connections)
-		assert.Zero(t, s.In+s.Out+s.Failed)
+		assert.Zero(t, s.BytesIn+s.BytesOut+s.FailedConnections)
 
 		client, target := dial()
 		must.Do(io.WriteString(target, "220 the target speaks first"))(t)

@@ -29,12 +29,12 @@ func TestUDPSessionKeepsTarget(t *testing.T) {
 	}
 	assert.Equal(t, map[string]int{"two": 2, "three": 2}, seen)
 	in := int64(4 * len("firstagainagainagain"))
-	bytes := cloud.Bytes{In: in, Out: in + int64(8*len("two three "))}
-	await(t, func() bool { return listenerStats(p).Bytes == bytes })
+	bytes := [2]int64{in, in + int64(8*len("two three "))}
+	await(t, func() bool { return carriedBytes(listenerStats(p)) == bytes })
 	s := listenerStats(p)
 	assert.EqualValues(t, 4, s.Connections)
-	assert.EqualValues(t, 4, s.Active)
-	assert.Zero(t, s.Failed)
+	assert.EqualValues(t, 4, s.ActiveConnections)
+	assert.Zero(t, s.FailedConnections)
 
 	listeners := f.Listeners
 	f.Backends, f.Listeners = f.Backends[:1], nil
@@ -74,7 +74,7 @@ func TestUDPSessionLeavesDeadTarget(t *testing.T) {
 	f.Backends = nil
 	require.NoError(t, p.Apply(f))
 	sendText(t, c, "dropped")
-	await(t, func() bool { return listenerStats(p).Failed == 1 })
+	await(t, func() bool { return listenerStats(p).FailedConnections == 1 })
 }
 
 func TestUDPSessionsEnd(t *testing.T) {
@@ -88,7 +88,7 @@ func TestUDPSessionsEnd(t *testing.T) {
 	sendAndReadName(t, b, "2")
 	sendAndReadName(t, a, "3")
 	sendAndReadName(t, c, "4 makes room by ending what was silent longest: b")
-	await(t, func() bool { return listenerStats(p).Active == 2 })
+	await(t, func() bool { return listenerStats(p).ActiveConnections == 2 })
 	sendAndReadName(t, a, "5")
 	assert.EqualValues(t, 3, listenerStats(p).Connections, "a goes on")
 	sendAndReadName(t, b, "6")
@@ -115,7 +115,7 @@ func TestSourceRangesDropDatagrams(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	for i, c := range []*net.UDPConn{outside, late, late} {
 		sendText(t, c, "dropped")
-		await(t, func() bool { return listenerStats(p).Refused == int64(i+1) })
+		await(t, func() bool { return listenerStats(p).RefusedConnections == int64(i+1) })
 	}
 	sendAndReadName(t, inside, "hello")
 	f.SourceRanges = nil
@@ -137,7 +137,7 @@ func TestOnePortOfEachProtocol(t *testing.T) {
 	all := p.Stats("lb-1").Listeners
 	require.Len(t, all, 2)
 	for i, protocol := range []cloud.Protocol{api.ProtocolTCP, api.ProtocolUDP} {
-		assert.Equal(t, protocol, all[i].Listener.Protocol)
+		assert.Equal(t, protocol, all[i].Protocol)
 		assert.EqualValues(t, 1, all[i].Connections)
 	}
 	f.Listeners = f.Listeners[1:]

@@ -46,7 +46,7 @@ func TestTargetsThatNeverAcceptAreSkipped(t *testing.T) {
 		assert.Equal(t, "three", greetingFrom(t, four, port))
 	}
 	awaitNoConnections(t, p)
-	assert.Zero(t, listenerStats(p).Failed)
+	assert.Zero(t, listenerStats(p).FailedConnections)
 	assert.EqualValues(t, 4, listenerStats(p).Connections)
 }
 

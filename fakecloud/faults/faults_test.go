@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
@@ -52,8 +53,8 @@ type fakePlane struct{}
 func (fakePlane) Apply(cloud.Forwarding) error            { return nil }
 func (fakePlane) CanForward(cloud.LoadBalancerKind) error { return nil }
 func (fakePlane) Remove(string)                           {}
-func (fakePlane) Stats(string) cloud.LoadBalancerStats    { return cloud.LoadBalancerStats{} }
-func (fakePlane) Health(string) []cloud.TargetHealth      { return nil }
+func (fakePlane) Stats(string) api.LoadBalancerStats      { return api.LoadBalancerStats{} }
+func (fakePlane) Health(string) []api.TargetHealth        { return nil }
 func (fakePlane) Condition(string) (string, bool)         { return "", true }
 func (fakePlane) Notify(func(string))                     {}
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
@@ -25,31 +24,31 @@ import (
 type countingPlane struct {
 	dataplane.None
 	mu     sync.Mutex
-	stats  map[string]cloud.LoadBalancerStats
-	health map[string][]cloud.TargetHealth
+	stats  map[string]api.LoadBalancerStats
+	health map[string][]api.TargetHealth
 	asked  map[string]int // how often for stats
 }
 
 func newCountingPlane() *countingPlane {
 	return &countingPlane{
-		stats: map[string]cloud.LoadBalancerStats{}, health: map[string][]cloud.TargetHealth{}, asked: map[string]int{},
+		stats: map[string]api.LoadBalancerStats{}, health: map[string][]api.TargetHealth{}, asked: map[string]int{},
 	}
 }
 
-func (p *countingPlane) Stats(id string) cloud.LoadBalancerStats {
+func (p *countingPlane) Stats(id string) api.LoadBalancerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked[id]++
 	return p.stats[id]
 }
 
-func (p *countingPlane) Health(id string) []cloud.TargetHealth {
+func (p *countingPlane) Health(id string) []api.TargetHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.health[id]
 }
 
-func (p *countingPlane) set(id string, stats cloud.LoadBalancerStats, health ...cloud.TargetHealth) {
+func (p *countingPlane) set(id string, stats api.LoadBalancerStats, health ...api.TargetHealth) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats[id], p.health[id] = stats, health
@@ -68,26 +67,26 @@ func newCountedBalancer(t *testing.T, r *rig, p *countingPlane) (lb api.LoadBala
 	made := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Targets: given, Listeners: []api.Listener{
 		{Protocol: "tcp", Port: 8080, TargetPort: 80}, {Protocol: "udp", Port: 53, TargetPort: 53},
 	}})
-	p.set(made.ID, cloud.LoadBalancerStats{
-		Listeners: []cloud.ListenerStats{
+	p.set(made.ID, api.LoadBalancerStats{
+		Listeners: []api.ListenerStats{
 			{
-				Listener: cloud.Listener{Protocol: api.ProtocolUDP, Port: 53}, Connections: 9,
-				Bytes: cloud.Bytes{In: 90, Out: 900},
+				Protocol: api.ProtocolUDP, Port: 53, Connections: 9,
+				BytesIn: 90, BytesOut: 900,
 			},
 			{
-				Listener: cloud.Listener{Protocol: api.ProtocolTCP, Port: 8080}, Connections: 1, Active: 2, Failed: 3,
-				Broken: 4, Refused: 5, Bytes: cloud.Bytes{In: 6, Out: 7},
+				Protocol: api.ProtocolTCP, Port: 8080, Connections: 1, ActiveConnections: 2, FailedConnections: 3,
+				BrokenConnections: 4, RefusedConnections: 5, BytesIn: 6, BytesOut: 7,
 			},
 		},
-		Targets: []cloud.TargetStats{{
-			Target: targets[1], Connections: 11, Active: 12, Failed: 13, Broken: 14,
-			Bytes: cloud.Bytes{In: 15, Out: 16},
+		Targets: []api.TargetStats{{
+			InstanceID: targets[1], Connections: 11, ActiveConnections: 12, FailedConnections: 13, BrokenConnections: 14,
+			BytesIn: 15, BytesOut: 16,
 		}},
 	},
-		cloud.TargetHealth{Target: targets[0], Health: cloud.Healthy, Since: at(1), History: []cloud.HealthChange{
-			{Health: cloud.Healthy, At: at(1)}, {Health: cloud.Unknown, Reason: "not checked yet", At: at(0)},
+		api.TargetHealth{InstanceID: targets[0], Health: api.TargetHealthy, Since: new(at(1)), History: []api.HealthChange{
+			{Health: api.TargetHealthy, At: at(1)}, {Health: api.TargetUnknown, Reason: "not checked yet", At: at(0)},
 		}},
-		cloud.TargetHealth{Target: targets[1], Health: cloud.Unknown, Reason: "not checked yet", Since: at(0)})
+		api.TargetHealth{InstanceID: targets[1], Health: api.TargetUnknown, Reason: "not checked yet", Since: new(at(0))})
 	return r.awaitBalancer(t, made.ID, api.LoadBalancerActive), targets
 }
 
@@ -125,14 +124,14 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 	assert.Equal(t, []api.TargetHealth{
 		{InstanceID: targets[0], Health: api.TargetHealthy, Since: new(at(1)), History: []api.HealthChange{
 			{Health: api.TargetHealthy, At: at(1)},
-			{Health: api.TargetUnknown, Reason: new("not checked yet"), At: at(0)},
+			{Health: api.TargetUnknown, Reason: "not checked yet", At: at(0)},
 		}},
 		{
-			InstanceID: targets[1], Health: api.TargetUnknown, Reason: new("not checked yet"), Since: new(at(0)),
+			InstanceID: targets[1], Health: api.TargetUnknown, Reason: "not checked yet", Since: new(at(0)),
 			History: []api.HealthChange{},
 		},
 		{
-			InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: new("instance is stopped"),
+			InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: "instance is stopped",
 			History: []api.HealthChange{},
 		},
 	}, health.Targets)
@@ -250,7 +249,7 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 	assert.Equal(t, 0, seen("targets", later[0].ID), "nor is their health asked for")
 	assert.Equal(t, 3, seen("targets", later[1].ID), "what fits after what does not is shown")
 
-	p.set(first.ID, cloud.LoadBalancerStats{})
+	p.set(first.ID, api.LoadBalancerStats{})
 	name := fmt.Sprintf(
 		"fakecloud_load_balancer_connections_total{load_balancer=%s,port=8080,project=%s,protocol=tcp}", first.ID,
 		first.Project,

@@ -11,7 +11,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -48,16 +47,16 @@ func TestHealthIsToldByListener(t *testing.T) {
 	})
 	assert.EqualValues(t, 2, lb.Listeners[0].HealthCheck.TimeoutSeconds, "with defaults")
 	assert.Zero(t, lb.Listeners[1].HealthCheck)
-	p.set(lb.ID, cloud.LoadBalancerStats{}, cloud.TargetHealth{
-		Target: in.ID, Health: cloud.Unhealthy, Listeners: []cloud.ListenerHealth{
-			{Protocol: api.ProtocolTCP, Port: 80, Health: cloud.Unhealthy, Reason: "refused"},
-			{Protocol: api.ProtocolTCP, Port: 81, Health: cloud.Healthy},
+	p.set(lb.ID, api.LoadBalancerStats{}, api.TargetHealth{
+		InstanceID: in.ID, Health: api.TargetUnhealthy, Listeners: []api.ListenerHealth{
+			{Protocol: api.ProtocolTCP, Port: 80, Health: api.TargetUnhealthy, Reason: "refused"},
+			{Protocol: api.ProtocolTCP, Port: 81, Health: api.TargetHealthy},
 		},
 	})
 	health := must.Do(r.LoadBalancerHealth(t.Context(), lb.ID))(t)
 	require.Len(t, health.Targets, 1)
-	assert.Equal(t, &[]api.ListenerHealth{
-		{Protocol: api.ProtocolTCP, Port: 80, Health: api.TargetUnhealthy, Reason: new("refused")},
+	assert.Equal(t, []api.ListenerHealth{
+		{Protocol: api.ProtocolTCP, Port: 80, Health: api.TargetUnhealthy, Reason: "refused"},
 		{Protocol: api.ProtocolTCP, Port: 81, Health: api.TargetHealthy},
 	}, health.Targets[0].Listeners)
 	r.refused(t, "PATCH", "/v1/load-balancers/"+lb.ID, `{"listeners":[{"protocol":"tcp","port":1,"targetPort":1,`+

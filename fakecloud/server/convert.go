@@ -46,53 +46,6 @@ func toAPIInstance(in cloud.Instance) api.Instance {
 	}
 }
 
-func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
-	out := api.TargetHealth{
-		InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: textOrNil(h.Reason),
-		History: mapSlice(h.History, toAPIHealthChange),
-	}
-	if h.Listeners != nil {
-		out.Listeners = new(mapSlice(h.Listeners, toAPIListenerHealth))
-	}
-	if !h.Since.IsZero() {
-		out.Since = new(h.Since.UTC())
-	}
-	return out
-}
-
-func toAPIListenerHealth(h cloud.ListenerHealth) api.ListenerHealth {
-	return api.ListenerHealth{
-		Protocol: h.Protocol, Port: h.Port, Health: api.TargetHealthState(h.Health),
-		Reason: textOrNil(h.Reason),
-	}
-}
-
-func toAPIHealthChange(c cloud.HealthChange) api.HealthChange {
-	return api.HealthChange{Health: api.TargetHealthState(c.Health), Reason: textOrNil(c.Reason), At: c.At.UTC()}
-}
-
-func toAPIStats(s cloud.LoadBalancerStats) api.LoadBalancerStats {
-	return api.LoadBalancerStats{
-		Listeners: mapSlice(s.Listeners, toAPIListenerStats), Targets: mapSlice(s.Targets, toAPITargetStats),
-	}
-}
-
-func toAPITargetStats(s cloud.TargetStats) api.TargetStats {
-	return api.TargetStats{
-		InstanceID: s.Target, Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
-		BrokenConnections: s.Broken, BytesIn: s.In, BytesOut: s.Out, PacketsIn: s.Packets,
-	}
-}
-
-func toAPIListenerStats(s cloud.ListenerStats) api.ListenerStats {
-	return api.ListenerStats{
-		Protocol: s.Listener.Protocol, Port: s.Listener.Port,
-		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
-		BrokenConnections: s.Broken, RefusedConnections: s.Refused,
-		BytesIn: s.In, BytesOut: s.Out, PacketsIn: s.Packets,
-	}
-}
-
 func toAPIEvent(e cloud.Event) api.Event {
 	return api.Event{
 		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),

@@ -228,10 +228,10 @@ func (s *Server) updateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 
 func (s *Server) getLoadBalancerStats(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	stats, err := s.cloud.LoadBalancerStats(r.Context(), callerProject(r), id)
-	s.answerResult(w, r, http.StatusOK, toAPIStats(stats), err)
+	s.answerResult(w, r, http.StatusOK, stats, err)
 }
 
 func (s *Server) getLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	targets, err := s.cloud.LoadBalancerHealth(r.Context(), callerProject(r), id)
-	s.answerResult(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: mapSlice(targets, toAPITargetHealth)}, err)
+	s.answerResult(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: targets}, err)
 }

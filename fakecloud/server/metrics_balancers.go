@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 // defaultMaxCounted is how many listeners, and how many targets, have series. Reading
@@ -144,19 +143,19 @@ func (c *balancerCollector) countBalancers() []prometheus.Metric {
 		stats := lb.Stats()
 		if withListeners {
 			for _, l := range stats.Listeners {
-				of := s.withLabels(string(l.Listener.Protocol), strconv.Itoa(l.Listener.Port))
+				of := s.withLabels(string(l.Protocol), strconv.Itoa(l.Port))
 				of.addListener(l)
 				if lb.Kind == api.KindNetwork {
-					of.addCounter(listenerPacketsDesc, l.Packets)
+					of.addCounter(listenerPacketsDesc, l.PacketsIn)
 				}
 			}
 		}
 		if withTargets {
 			for _, t := range stats.Targets {
-				of := s.withLabels(t.Target)
+				of := s.withLabels(t.InstanceID)
 				of.addTarget(t)
 				if lb.Kind == api.KindNetwork {
-					of.addCounter(targetPacketsDesc, t.Packets)
+					of.addCounter(targetPacketsDesc, t.PacketsIn)
 				}
 			}
 			for health, n := range lb.Health() {
@@ -169,23 +168,23 @@ func (c *balancerCollector) countBalancers() []prometheus.Metric {
 	return all
 }
 
-func (s metricSeries) addListener(l cloud.ListenerStats) {
+func (s metricSeries) addListener(l api.ListenerStats) {
 	s.addCounter(listenerConnectionsDesc, l.Connections)
-	s.addGauge(listenerActiveDesc, l.Active)
-	s.addCounter(listenerFailedDesc, l.Failed)
-	s.addCounter(listenerBrokenDesc, l.Broken)
-	s.addCounter(listenerRefusedDesc, l.Refused)
-	s.addCounter(listenerBytesDesc, l.In, "in")
-	s.addCounter(listenerBytesDesc, l.Out, "out")
+	s.addGauge(listenerActiveDesc, l.ActiveConnections)
+	s.addCounter(listenerFailedDesc, l.FailedConnections)
+	s.addCounter(listenerBrokenDesc, l.BrokenConnections)
+	s.addCounter(listenerRefusedDesc, l.RefusedConnections)
+	s.addCounter(listenerBytesDesc, l.BytesIn, "in")
+	s.addCounter(listenerBytesDesc, l.BytesOut, "out")
 }
 
-func (s metricSeries) addTarget(t cloud.TargetStats) {
+func (s metricSeries) addTarget(t api.TargetStats) {
 	s.addCounter(targetConnectionsDesc, t.Connections)
-	s.addGauge(targetActiveDesc, t.Active)
-	s.addCounter(targetFailedDesc, t.Failed)
-	s.addCounter(targetBrokenDesc, t.Broken)
-	s.addCounter(targetBytesDesc, t.In, "in")
-	s.addCounter(targetBytesDesc, t.Out, "out")
+	s.addGauge(targetActiveDesc, t.ActiveConnections)
+	s.addCounter(targetFailedDesc, t.FailedConnections)
+	s.addCounter(targetBrokenDesc, t.BrokenConnections)
+	s.addCounter(targetBytesDesc, t.BytesIn, "in")
+	s.addCounter(targetBytesDesc, t.BytesOut, "out")
 }
 
 // seriesBudget is how many more series there may be. leftOut counts those beyond it.

@@ -133,7 +133,7 @@ func unscheduled(f *ServiceFacts, said string) {
 func (f *ServiceFacts) health(states ...api.TargetHealthState) {
 	f.Balancer.HealthCheck = &api.HealthCheck{Protocol: "http"}
 	for i, s := range states {
-		f.Health.Targets[i].Health, f.Health.Targets[i].Reason = s, new("connection refused")
+		f.Health.Targets[i].Health, f.Health.Targets[i].Reason = s, "connection refused"
 	}
 }
 

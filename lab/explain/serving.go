@@ -287,7 +287,7 @@ func (f ServiceFacts) findUnhealthyTargets() *finding {
 	sick := newFinding(Degraded, "")
 	for _, t := range ptr.Deref(f.Health, api.LoadBalancerHealth{}).Targets {
 		name := f.targetName(t.InstanceID)
-		what := fmt.Sprintf("target %s (%s) is unhealthy%s", name, t.InstanceID, reasonSuffix(ptr.Deref(t.Reason, "")))
+		what := fmt.Sprintf("target %s (%s) is unhealthy%s", name, t.InstanceID, reasonSuffix(t.Reason))
 		if t.Health == api.TargetUnhealthy {
 			unhealthy++
 			if f.hasLocalTrafficPolicy() && !s.readyOn[name] { // As it should be: clients go to the others.

@@ -163,7 +163,7 @@ func (t *Object) SetTargets(
 		l.Level, l.State, l.Connections, l.BytesPerSecond = "", "", 0, 0
 		for _, h := range health {
 			if CloudKey(h.InstanceID) == l.To {
-				l.State = cmp.Or(api.ValueOf(h.Reason), string(h.Health))
+				l.State = cmp.Or(h.Reason, string(h.Health))
 				l.Level = map[api.TargetHealthState]Level{
 					api.TargetHealthy: LevelOK, api.TargetUnhealthy: LevelBad,
 				}[h.Health]

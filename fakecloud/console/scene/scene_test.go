@@ -19,7 +19,7 @@ func TestTargets(t *testing.T) {
 	lb := OfBalancer(api.LoadBalancer{Metadata: api.Metadata{Name: "lb"}, Targets: []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}}})
 	health := []api.TargetHealth{
 		{InstanceID: "i-1", Health: api.TargetHealthy},
-		{InstanceID: "i-2", Health: api.TargetUnhealthy, Reason: new("instance is stopped")},
+		{InstanceID: "i-2", Health: api.TargetUnhealthy, Reason: "instance is stopped"},
 	}
 	stats := []api.TargetStats{{InstanceID: "i-1", ActiveConnections: 3, BytesIn: 100, BytesOut: 900}}
 	earlier := lb

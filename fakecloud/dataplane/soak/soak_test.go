@@ -180,7 +180,7 @@ func (s *soak) apply(using []*target, turn int64) error {
 // active counts the connections or sessions that a balancer has open.
 func (s *soak) active(id string) (n int64) {
 	for _, l := range s.plane.Stats(id).Listeners {
-		n += l.Active
+		n += l.ActiveConnections
 	}
 	return n
 }

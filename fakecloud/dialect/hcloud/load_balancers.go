@@ -189,20 +189,20 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 
 // healthByInstance reads the health of a balancer's targets from the domain: Hetzner's answers
 // have it always.
-func healthByInstance(ctx context.Context, r *dialect.Request, id string) (map[string]cloud.TargetHealth, error) {
+func healthByInstance(ctx context.Context, r *dialect.Request, id string) (map[string]api.TargetHealth, error) {
 	targets, err := r.Cloud.LoadBalancerHealth(ctx, r.Project, id)
 	var refused *cloud.Error
 	if errors.As(err, &refused) && refused.Code == cloud.NotFound {
 		err = nil // It went meanwhile.
 	}
-	health := map[string]cloud.TargetHealth{}
+	health := map[string]api.TargetHealth{}
 	for _, t := range targets {
-		health[t.Target] = t
+		health[t.InstanceID] = t
 	}
 	return health, err
 }
 
-func (b *balancer) toTarget(in cloud.Instance, health cloud.TargetHealth) schema.LoadBalancerTarget {
+func (b *balancer) toTarget(in cloud.Instance, health api.TargetHealth) schema.LoadBalancerTarget {
 	t := schema.LoadBalancerTarget{
 		Type: "server", Server: &schema.LoadBalancerTargetServer{ID: in.Serial},
 		UsePrivateIP: slices.Contains(b.record.PrivateTargets, in.Serial),
@@ -216,7 +216,7 @@ func (b *balancer) toTarget(in cloud.Instance, health cloud.TargetHealth) schema
 			}
 		}
 		t.HealthStatus = append(t.HealthStatus, schema.LoadBalancerTargetHealthStatus{
-			ListenPort: l.Port, Status: string(cmp.Or(status, cloud.Unknown)),
+			ListenPort: l.Port, Status: string(cmp.Or(status, api.TargetUnknown)),
 		})
 	}
 	return t
