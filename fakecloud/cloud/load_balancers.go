@@ -1,14 +1,12 @@
 package cloud
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 
@@ -437,10 +435,6 @@ func sameBalancer(a, b LoadBalancer) bool {
 	same := sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) && sameSet(a.SourceRanges, b.SourceRanges)
 	b.Targets, b.Listeners, b.SourceRanges = a.Targets, a.Listeners, a.SourceRanges
 	return same && toJSON(a) == toJSON(b)
-}
-
-func sameRecords(a, b map[string]json.RawMessage) bool {
-	return maps.EqualFunc(a, b, func(x, y json.RawMessage) bool { return bytes.Equal(x, y) })
 }
 
 // maxRecords bounds the bytes of a balancer's records: every event of it has them.

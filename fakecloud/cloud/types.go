@@ -86,7 +86,7 @@ type Instance struct {
 	External    []netip.Addr  `json:"external,omitempty"`  // the reserved addresses it holds
 }
 
-// What balancers consist of, as in the API.
+// These are as in the API: what balancers consist of.
 type (
 	Protocol            = api.Protocol
 	Listener            = api.Listener

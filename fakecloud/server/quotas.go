@@ -71,7 +71,7 @@ func (s *Server) listZones(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) listInstanceTypes(w http.ResponseWriter, r *http.Request) {
 	items := mapSlice(cloud.InstanceSizes, func(i cloud.InstanceSize) api.InstanceSize {
-		return api.InstanceSize{Name: api.InstanceType(i.Type), Vcpus: i.VCPUs, MemoryMiB: i.MemoryMiB}
+		return api.InstanceSize{Name: i.Type, Vcpus: i.VCPUs, MemoryMiB: i.MemoryMiB}
 	})
 	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: items})
 }
@@ -79,7 +79,7 @@ func (s *Server) listInstanceTypes(w http.ResponseWriter, r *http.Request) {
 func (s *Server) listLoadBalancerTypes(w http.ResponseWriter, r *http.Request) {
 	items := mapSlice(cloud.LoadBalancerSizes, func(size cloud.LoadBalancerSize) api.LoadBalancerSize {
 		return api.LoadBalancerSize{
-			Name: api.LoadBalancerType(size.Type), MaxListeners: size.Listeners, MaxTargets: size.Targets,
+			Name: size.Type, MaxListeners: size.Listeners, MaxTargets: size.Targets,
 			MaxConnections: size.Connections,
 		}
 	})

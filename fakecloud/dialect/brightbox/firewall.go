@@ -136,7 +136,7 @@ func (f *firewall) saveChange(ctx context.Context, r *dialect.Request) error {
 	if err != nil {
 		return err
 	}
-	f.firewallRecord.Version = recordVersion
+	f.Version = recordVersion
 	_, err = r.UpdateFirewall(ctx, f.ID, api.FirewallUpdate{
 		InstanceIDs: &servers, Rules: &rules, Records: dialect.WithRecord(name, f.Records, f.firewallRecord),
 	})

@@ -138,7 +138,7 @@ func referToServers(r *dialect.Request, instances map[string]cloud.Instance, ids
 	refs := []serverReference{}
 	for _, id := range ids {
 		if in, ok := instances[id]; ok {
-			refs = append(refs, referToServer(r, in.Serial, in.Name, api.InstanceState(in.State)))
+			refs = append(refs, referToServer(r, in.Serial, in.Name, in.State))
 		}
 	}
 	return refs

@@ -171,7 +171,7 @@ func (f *firewall) save(ctx context.Context, r *dialect.Request) error {
 	if err := f.checkEtag(r); err != nil {
 		return err
 	}
-	f.firewallRecord.Version = recordVersion
+	f.Version = recordVersion
 	records := dialect.WithRecord(name, f.Records, f.firewallRecord)
 	var saved *api.Firewall
 	var err error
