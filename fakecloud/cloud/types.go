@@ -86,7 +86,7 @@ type Instance struct {
 	External    []netip.Addr  `json:"external,omitempty"`  // the reserved addresses it holds
 }
 
-// These are as in the API: what balancers consist of.
+// Protocol and the following types are the API's: balancers consist of them.
 type (
 	Protocol            = api.Protocol
 	Listener            = api.Listener

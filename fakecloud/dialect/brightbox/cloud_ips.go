@@ -46,12 +46,12 @@ func showCloudIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress
 	case api.HolderLoadBalancer:
 		lb, err := r.Cloud.GetLoadBalancer(ctx, r.Project, a.Holder.ID)
 		mapped := loadBalancerKind.newResource(r, lb.Serial, dialect.NameOf(lb.Name, lb.Tags))
-		mapped.CreatedAt, mapped.Status = &lb.CreatedAt, balancerStatuses[api.LoadBalancerState(lb.State)]
+		mapped.CreatedAt, mapped.Status = &lb.CreatedAt, balancerStatuses[lb.State]
 		out.LoadBalancer = &mapped
 		return out, err
 	case api.HolderInstance:
 		in, err := r.Cloud.GetInstance(ctx, r.Project, a.Holder.ID)
-		out.Server = new(referToServer(r, in.Serial, in.Name, api.InstanceState(in.State)))
+		out.Server = new(referToServer(r, in.Serial, in.Name, in.State))
 		return out, err
 	}
 	return out, nil

@@ -98,7 +98,7 @@ func (t balancerType) show() schema.LoadBalancerType {
 func findType(of schema.IDOrName) (api.LoadBalancerType, error) {
 	for _, t := range allBalancerTypes {
 		if of.ID == t.id || of.ID == 0 && of.Name == t.name {
-			return api.LoadBalancerType(t.native), nil
+			return t.native, nil
 		}
 	}
 	return "", dialect.Invalid("load_balancer_type", "is none that there is")
@@ -107,7 +107,7 @@ func findType(of schema.IDOrName) (api.LoadBalancerType, error) {
 // typeOf is the balancer's type; the largest for one without limits, which was made otherwise.
 func (b *balancer) typeOf() schema.LoadBalancerType {
 	for _, t := range allBalancerTypes {
-		if t.native == cloud.LoadBalancerType(b.Type) {
+		if t.native == b.Type {
 			return t.show()
 		}
 	}
