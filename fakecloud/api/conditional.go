@@ -1,6 +1,9 @@
 package api
 
-import "slices"
+import (
+	"reflect"
+	"slices"
+)
 
 // MissingField names the optional field that lb must have by its others, and lacks; "" if it lacks none.
 func (lb *LoadBalancer) MissingField() string {
@@ -18,24 +21,31 @@ func (a *ReservedAddress) MissingField() string {
 	return ""
 }
 
+// Payload names the field of e that has the resource that e is about, and points to it; it is nil if no field does.
+func (e *Event) Payload() (name string, field any) {
+	switch e.Resource {
+	case ResourceInstance:
+		return "instance", &e.Instance
+	case ResourceLoadBalancer:
+		return "loadBalancer", &e.LoadBalancer
+	case ResourceAddress:
+		return "address", &e.Address
+	case ResourceRoute:
+		return "route", &e.Route
+	case ResourceNetwork:
+		return "network", &e.Network
+	case ResourceFirewall:
+		return "firewall", &e.Firewall
+	case ResourceCertificate:
+		return "certificate", &e.Certificate
+	}
+	return "", nil
+}
+
 // MissingField names the field of the resource that e is about if e lacks it; "" if e is whole.
 func (e *Event) MissingField() string {
-	for _, payload := range []struct {
-		kind  ResourceKind
-		field string
-		has   bool
-	}{
-		{ResourceInstance, "instance", e.Instance != nil},
-		{ResourceLoadBalancer, "loadBalancer", e.LoadBalancer != nil},
-		{ResourceAddress, "address", e.Address != nil},
-		{ResourceRoute, "route", e.Route != nil},
-		{ResourceNetwork, "network", e.Network != nil},
-		{ResourceCertificate, "certificate", e.Certificate != nil},
-		{ResourceFirewall, "firewall", e.Firewall != nil},
-	} {
-		if e.Resource == payload.kind && !payload.has {
-			return payload.field
-		}
+	if name, field := e.Payload(); field != nil && reflect.ValueOf(field).Elem().IsNil() {
+		return name
 	}
 	return ""
 }

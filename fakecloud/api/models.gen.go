@@ -650,7 +650,7 @@ type AuditEntry struct {
 	// Code The problem's.
 	//
 	// Example: not-found
-	Code *string `json:"code,omitempty"`
+	Code string `json:"code,omitempty"`
 
 	// DurationMilliseconds Example: 0.8
 	DurationMilliseconds float64 `json:"durationMilliseconds"`
@@ -658,7 +658,7 @@ type AuditEntry struct {
 	// Fault The ID of the fault rule that was applied.
 	//
 	// Example: f-01jd3n9y5c7r
-	Fault *string `json:"fault,omitempty"`
+	Fault string `json:"fault,omitempty"`
 
 	// Operation The operationId, or the dialect, method and path of a call that none of this API's operations served.
 	//
@@ -673,7 +673,7 @@ type AuditEntry struct {
 	// Resource The ID in the path, or that of what was created; the name of a token or snapshot.
 	//
 	// Example: i-01jd3n6f0c5w3y
-	Resource *string `json:"resource,omitempty"`
+	Resource string `json:"resource,omitempty"`
 
 	// Status 0 if the call was broken off.
 	//
@@ -696,7 +696,7 @@ type AuditEntry struct {
 	// Wire The call of a dialect that made this one: dialect, method and path. Absent otherwise.
 	//
 	// Example: hcloud GET /v1/servers
-	Wire *string `json:"wire,omitempty"`
+	Wire string `json:"wire,omitempty"`
 }
 
 // AuditGroup defines model for AuditGroup.
@@ -899,8 +899,8 @@ type Event struct {
 	Firewall *Firewall `json:"firewall,omitempty"`
 
 	// From The state before, of a quota the limit; absent on created, and for a network or firewall, which have none.
-	From *string `json:"from,omitempty"`
-	ID   string  `json:"id"`
+	From string `json:"from,omitempty"`
+	ID   string `json:"id"`
 
 	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
@@ -913,7 +913,7 @@ type Event struct {
 	//
 	// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","serial":1,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Network  *Network     `json:"network,omitempty"`
-	Reason   *string      `json:"reason,omitempty"`
+	Reason   string       `json:"reason,omitempty"`
 	Resource ResourceKind `json:"resource"`
 
 	// Route Packets to the destination go to the instance.
@@ -924,7 +924,7 @@ type Event struct {
 	Time  time.Time `json:"time"`
 
 	// To The state after, of a quota the limit; absent on deleted, and for a network or firewall.
-	To   *string   `json:"to,omitempty"`
+	To   string    `json:"to,omitempty"`
 	Type EventType `json:"type"`
 }
 
@@ -1932,7 +1932,7 @@ type Operation struct {
 	// Error Why it failed or what superseded it.
 	//
 	// Example: listener tcp 80 cannot be bound
-	Error *string `json:"error,omitempty"`
+	Error string `json:"error,omitempty"`
 
 	// ID Example: op-01jd3n9z6d8s
 	ID      string `json:"id"`
@@ -1960,7 +1960,7 @@ type Operation struct {
 	// Token The name of the token that asked.
 	//
 	// Example: operator
-	Token *string `json:"token,omitempty"`
+	Token string `json:"token,omitempty"`
 
 	// Type The operationId of the change.
 	//

@@ -59,7 +59,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 			for _, e := range items {
 				rows = append(rows, []string{
 					e.Time.Local().Format("15:04:05.000"), e.Token, e.UserAgent, e.Operation,
-					orDash(api.ValueOf(e.Resource)),
+					orDash(e.Resource),
 					outcomeText(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn),
 					fmt.Sprint(e.BytesOut),
 				})
@@ -89,11 +89,11 @@ func outcomeText(e api.AuditEntry) string {
 	if e.Status == 0 {
 		text = "broken-off"
 	}
-	if e.Code != nil {
-		text += " " + *e.Code
+	if e.Code != "" {
+		text += " " + e.Code
 	}
-	if e.Fault != nil {
-		text += " " + *e.Fault
+	if e.Fault != "" {
+		text += " " + e.Fault
 	}
 	return text
 }

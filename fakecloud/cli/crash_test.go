@@ -211,12 +211,12 @@ func requireEventsMatchStates(t *testing.T, c *client.Client) {
 	t.Helper()
 	last := map[string]string{}
 	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
-		if e.From != nil && last[e.ID] != *e.From || e.From == nil && last[e.ID] != "" {
+		if e.From != "" && last[e.ID] != e.From || e.From == "" && last[e.ID] != "" {
 			return fmt.Errorf("event %d: %s went from %v, but was %q", e.Seq, e.ID, e.From, last[e.ID])
 		}
 		last[e.ID] = ""
-		if e.To != nil {
-			last[e.ID] = *e.To
+		if e.To != "" {
+			last[e.ID] = e.To
 		}
 		return nil
 	}))

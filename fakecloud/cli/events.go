@@ -81,9 +81,9 @@ func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 		return func(ev api.Event) error { return clikit.PrintRecord(out, a.output, ev) }
 	}
 	return func(ev api.Event) error {
-		change := fmt.Sprintf("%s -> %s", orDash(api.ValueOf(ev.From)), orDash(api.ValueOf(ev.To)))
-		if ev.Reason != nil {
-			change += ": " + *ev.Reason
+		change := fmt.Sprintf("%s -> %s", orDash(ev.From), orDash(ev.To))
+		if ev.Reason != "" {
+			change += ": " + ev.Reason
 		}
 		_, err := fmt.Fprintf(out, "%-13d %s  %-7s  %-13s  %-20s  %s\n", ev.Seq, ev.Time.Local().
 			Format("15:04:05.000"), ev.Type, ev.Resource, ev.Name, change)

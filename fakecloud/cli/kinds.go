@@ -186,10 +186,9 @@ func (k resourceKind[T]) listCommandOf(
 
 // resourceInEvent is the resource in an event, if it is one of kind T that is wanted.
 func resourceInEvent[T any](ev api.Event, wanted func(T) bool) []T {
-	for _, one := range []any{ev.Address, ev.Certificate, ev.Firewall, ev.Instance, ev.LoadBalancer, ev.Network, ev.Route} {
-		if one, ok := one.(*T); ok && one != nil && wanted(*one) {
-			return []T{*one}
-		}
+	_, field := ev.Payload()
+	if one, ok := field.(**T); ok && *one != nil && wanted(**one) {
+		return []T{**one}
 	}
 	return nil
 }

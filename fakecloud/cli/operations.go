@@ -105,7 +105,7 @@ func (a *app) operationsWait() *cobra.Command {
 				case ctx.Err() != nil:
 					return nil, fmt.Errorf("operation %s: %w", id, context.Cause(ctx))
 				case err == nil && op.State != api.OperationDone:
-					bad = append(bad, fmt.Errorf("operation %s %s: %s", id, op.State, orDash(api.ValueOf(op.Error))))
+					bad = append(bad, fmt.Errorf("operation %s %s: %s", id, op.State, orDash(op.Error)))
 				}
 				return op, err
 			})

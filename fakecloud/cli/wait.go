@@ -133,7 +133,7 @@ func (w *waiter) awaitOne(ctx context.Context, cmd *cobra.Command, c *client.Cli
 		case op.State == api.OperationDone:
 			return nil
 		default:
-			return fmt.Errorf("%s %s: %s", op.Type, op.State, *cmp.Or(op.Error, new(string)))
+			return fmt.Errorf("%s %s: %s", op.Type, op.State, op.Error)
 		}
 	}
 }

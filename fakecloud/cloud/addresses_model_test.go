@@ -146,16 +146,18 @@ func (e *estate) rename(t *rapid.T) {
 	}
 }
 
-func (e *estate) attach(t *rapid.T) { e.attachTo(t, InstanceResource, e.instances, UnknownInstance) }
+func (e *estate) attach(t *rapid.T) {
+	e.attachTo(t, api.ResourceInstance, e.instances, UnknownInstance)
+}
 
 func (e *estate) attachToBalancer(t *rapid.T) {
-	e.attachTo(t, LoadBalancerResource, e.balancers, InvalidRequest)
+	e.attachTo(t, api.ResourceLoadBalancer, e.balancers, InvalidRequest)
 }
 
 func (e *estate) attachTo(t *rapid.T, kind Resource, holders map[string]*modelHolder, ended Code) {
 	id, holder := drawKey(t, e.addresses), drawKey(t, holders)
 	to := api.AddressAttach{InstanceID: holder}
-	if kind == LoadBalancerResource {
+	if kind == api.ResourceLoadBalancer {
 		to = api.AddressAttach{LoadBalancerID: holder}
 	}
 	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, to)
@@ -163,7 +165,7 @@ func (e *estate) attachTo(t *rapid.T, kind Resource, holders map[string]*modelHo
 	switch {
 	case e.ended(h):
 		requireCode(t, ended, err)
-	case m.holder == holder && (h.end.IsZero() || kind == LoadBalancerResource):
+	case m.holder == holder && (h.end.IsZero() || kind == api.ResourceLoadBalancer):
 		require.NoError(t, err)
 	case !h.end.IsZero():
 		requireCode(t, WrongState, err)
@@ -347,7 +349,7 @@ func (e *estate) checkEvents() {
 			break
 		}
 		for _, ev := range events {
-			if ev.Resource != AddressResource {
+			if ev.Resource != api.ResourceAddress {
 				continue
 			}
 			seen[ev.ID]++

@@ -67,17 +67,17 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	c, p := newCloud(t, nil)
 	in := newInstance(t, c, p, api.InstanceCreate{})
-	want := map[Transition]int64{{Resource: InstanceResource, To: "pending"}: 1}
+	want := map[Transition]int64{{Resource: api.ResourceInstance, To: "pending"}: 1}
 	assert.Equal(t, want, c.Transitions())
 	undone := errors.New("undone")
 	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
-		require.NoError(t, appendEvent(ctx, tx, Updated, string(InstancePending), describeFully(in)))
+		require.NoError(t, appendEvent(ctx, tx, api.EventUpdated, string(InstancePending), describeFully(in)))
 		return undone
 	})
 	require.ErrorIs(t, err, undone)
 	assert.Equal(t, want, c.Transitions())
 	counts := must.Do(c.CountResources(t.Context()))(t)
 	assert.ElementsMatch(t, []ResourceCount{
-		{Resource: InstanceResource, State: "pending", Count: 1}, {Resource: NetworkResource, Count: 1},
+		{Resource: api.ResourceInstance, State: "pending", Count: 1}, {Resource: api.ResourceNetwork, Count: 1},
 	}, counts)
 }

@@ -46,7 +46,7 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	events := must.First(c.Events(t.Context(), p, Oldest))(t)
 	last := events[len(events)-1]
 	assert.Equal(
-		t, []any{Updated, lb.ID, "active", "active", "all are sick"},
+		t, []any{api.EventUpdated, lb.ID, "active", "active", "all are sick"},
 		[]any{last.Type, last.ID, last.From, last.To, last.Reason},
 	)
 	version := lb.Version

@@ -24,7 +24,7 @@ const maxCertificates = 500
 type Certificate struct{ api.Certificate }
 
 func (c Certificate) describe() description {
-	return description{rowOf(CertificateResource, c.Metadata), ""}
+	return description{rowOf(api.ResourceCertificate, c.Metadata), ""}
 }
 
 func (c *Cloud) certificates() Kind[Certificate, api.CertificateCreate, api.ResourceUpdate] {

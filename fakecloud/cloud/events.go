@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -48,12 +49,12 @@ func (c *Cloud) MoreEvents() <-chan struct{} { return c.store.Committed() }
 // from before. It ends the operations that the new state decides. The event of a
 // deletion says no state after it, though its body shows the resource as it last
 // was.
-func appendEvent(ctx context.Context, tx *changeTx, t EventType, from string, d description) error {
+func appendEvent(ctx context.Context, tx *changeTx, t api.EventType, from string, d description) error {
 	to := d.row.State
-	if t == Deleted {
+	if t == api.EventDeleted {
 		to = ""
 	}
-	if t != Created && to != from && hasOperations(d.kind()) {
+	if t != api.EventCreated && to != from && hasOperations(d.kind()) {
 		if err := endDecidedOperations(ctx, tx, d.row.ID, to, d.reason); err != nil {
 			return err
 		}
@@ -67,34 +68,23 @@ func appendEvent(ctx context.Context, tx *changeTx, t EventType, from string, d 
 }
 
 func eventFrom(row db.Event) (Event, error) {
-	e := Event{
-		Seq: row.Seq, Project: row.ProjectID, Time: fromMillis(row.Time), Type: EventType(row.Type),
-		Resource: Resource(row.Resource),
-		ID:       row.ResourceID, Name: row.Name, From: row.FromState, To: row.ToState, Reason: row.Reason,
-	}
-	err := json.Unmarshal([]byte(row.Body), &struct {
-		Tags *map[string]string `json:"tags"`
+	e := Event{Project: row.ProjectID, Event: api.Event{
+		Seq: row.Seq, Time: fromMillis(row.Time), Type: api.EventType(row.Type), Resource: Resource(row.Resource),
+		ID: row.ResourceID, Name: row.Name, From: row.FromState, To: row.ToState, Reason: row.Reason,
+	}}
+	body, in := []byte(row.Body), Instance{}
+	_, at := e.Payload()
+	err := json.Unmarshal(body, &struct {
+		Tags *api.Tags `json:"tags"`
 	}{&e.Tags})
-	if err != nil {
-		return Event{}, fmt.Errorf("stored event %d (%s): %w", row.Seq, row.Resource, err)
-	}
-	switch e.Resource {
-	case InstanceResource:
-		err = json.Unmarshal([]byte(row.Body), &e.Instance)
-	case LoadBalancerResource:
-		err = json.Unmarshal([]byte(row.Body), &e.LoadBalancer)
-	case AddressResource:
-		err = json.Unmarshal([]byte(row.Body), &e.Address)
-	case RouteResource:
-		err = json.Unmarshal([]byte(row.Body), &e.Route)
-	case NetworkResource:
-		err = json.Unmarshal([]byte(row.Body), &e.Network)
-	case CertificateResource:
-		err = json.Unmarshal([]byte(row.Body), &e.Certificate)
-	case FirewallResource:
-		err = json.Unmarshal([]byte(row.Body), &e.Firewall)
-	case QuotaResource: // All of it is in the columns.
-	default:
+	switch {
+	case err != nil:
+	case e.Resource == api.ResourceInstance:
+		err = json.Unmarshal(body, &in)
+		e.Instance = new(in.ToAPI())
+	case at != nil:
+		err = json.Unmarshal(body, at)
+	case e.Resource != api.ResourceQuota: // Of a quota, all is in the columns.
 		err = errors.New("unknown kind of resource")
 	}
 	if err != nil {

@@ -3,13 +3,14 @@ package cloud
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/jonboulle/clockwork"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -310,11 +311,11 @@ func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, instances []
 }
 
 func instanceSubject(in Instance) Subject {
-	return Subject{Project: in.Project, Kind: InstanceResource, ID: in.ID, Tags: in.Tags}
+	return Subject{Project: in.Project, Kind: api.ResourceInstance, ID: in.ID, Tags: in.Tags}
 }
 
 func balancerSubject(lb LoadBalancer) Subject {
-	return Subject{Project: lb.Project, Kind: LoadBalancerResource, ID: lb.ID, Tags: lb.Tags}
+	return Subject{Project: lb.Project, Kind: api.ResourceLoadBalancer, ID: lb.ID, Tags: lb.Tags}
 }
 
 // endInstanceState ends the state that an instance is in, in the way that faults decide.
@@ -428,24 +429,19 @@ func (c *Cloud) HasProject(ctx context.Context, id string) (bool, error) {
 
 // ResourceTags gives the tags of a resource of a kind; none if the project has no
 // such resource.
-func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id string) (map[string]string, error) {
-	readTags, ok := map[Resource]func(context.Context, *Cloud, Project, string) (map[string]string, error){
-		InstanceResource: tagsOf[Instance], LoadBalancerResource: tagsOf[LoadBalancer],
-		AddressResource: tagsOf[ReservedAddress], RouteResource: tagsOf[Route], NetworkResource: tagsOf[Network],
-		FirewallResource: tagsOf[Firewall], CertificateResource: tagsOf[Certificate],
-	}[kind]
-	if !ok {
-		return nil, fmt.Errorf("resources of kind %q have no tags", kind)
-	}
-	tags, err := readTags(ctx, c, p, id)
-	var refused *Error
-	if errors.As(err, &refused) && refused.Code == NotFound {
+func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id string) (api.Tags, error) {
+	row, err := readOne(ctx, c, func(tx *store.Tx) (db.GetResourceRow, error) {
+		return tx.GetResource(ctx, db.GetResourceParams{ID: id, Kind: string(kind)})
+	})
+	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
-	return tags, err
-}
-
-func tagsOf[T resource](ctx context.Context, c *Cloud, p Project, id string) (map[string]string, error) {
-	r, err := getResource[T](ctx, c, p, id)
-	return any(&r).(changeable).Meta().Tags, err
+	var r api.Metadata
+	if err == nil {
+		err = json.Unmarshal([]byte(row.Document), &r)
+	}
+	if err != nil || r.Project != p.ID {
+		return nil, err
+	}
+	return r.Tags, nil
 }

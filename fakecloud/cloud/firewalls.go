@@ -24,7 +24,9 @@ const (
 // Some of its instances may be gone.
 type Firewall struct{ api.Firewall }
 
-func (f Firewall) describe() description { return description{rowOf(FirewallResource, f.Metadata), ""} }
+func (f Firewall) describe() description {
+	return description{rowOf(api.ResourceFirewall, f.Metadata), ""}
+}
 
 func (c *Cloud) firewalls() Kind[Firewall, api.FirewallCreate, api.FirewallUpdate] {
 	return Kind[Firewall, api.FirewallCreate, api.FirewallUpdate]{

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -51,6 +52,23 @@ func checkInstanceName(name string) error {
 	).withField("name", "must be a DNS subdomain of at most %d characters", maxName)
 }
 
+// ToAPI gives the instance as the API shows it.
+func (in Instance) ToAPI() api.Instance {
+	addresses := []api.Address{}
+	for _, ip := range in.Internal() {
+		addresses = append(addresses, api.Address{Type: api.AddressInternal, IP: ip.String()})
+	}
+	for _, ip := range in.External {
+		addresses = append(addresses, api.Address{Type: api.AddressExternal, IP: ip.String()})
+	}
+	return api.Instance{
+		ID: in.ID, Serial: in.Serial, Identities: identity.Of(in.Serial), Project: in.Project, Name: in.Name,
+		Region: in.Region, Zone: in.Zone, Type: in.Type, NetworkID: in.Network,
+		State: in.State, StateReason: in.StateReason, Addresses: addresses,
+		Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
+	}
+}
+
 // CreateInstance gives the new instance in state pending.
 func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec api.InstanceCreate) (Instance, Outcome, error) {
 	if err := c.checkInstanceSpec(spec); err != nil {
@@ -65,7 +83,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec a
 	if err := c.withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
 		return Instance{}, err
 	}
-	name, err := c.unusedName(ctx, tx.Tx, InstanceResource, p, spec.Name, "instance-")
+	name, err := c.unusedName(ctx, tx.Tx, api.ResourceInstance, p, spec.Name, "instance-")
 	if err != nil {
 		return Instance{}, err
 	}
@@ -269,7 +287,7 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 		if err := c.moveInstance(ctx, tx, &in, rule); err != nil {
 			return err
 		}
-		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, InstanceResource, in.ID, on)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, api.ResourceInstance, in.ID, on)
 		return err
 	})
 	if err != nil {

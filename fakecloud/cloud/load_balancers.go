@@ -248,7 +248,7 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return checkUnused(ctx, tx, LoadBalancerResource, p, self, name)
+	return checkUnused(ctx, tx, api.ResourceLoadBalancer, p, self, name)
 }
 
 // checkTargets refuses targets that are not instances of the project, are terminated, have an
@@ -292,7 +292,7 @@ func (c *Cloud) GetLoadBalancer(ctx context.Context, p Project, id string) (Load
 func (c *Cloud) GetDeletedLoadBalancer(ctx context.Context, p Project, serial int64) (LoadBalancer, error) {
 	return readOne(ctx, c, func(tx *store.Tx) (lb LoadBalancer, err error) {
 		body, err := tx.DeletedResource(ctx, db.DeletedResourceParams{
-			ProjectID: p.ID, Resource: string(LoadBalancerResource), Serial: serial,
+			ProjectID: p.ID, Resource: string(api.ResourceLoadBalancer), Serial: serial,
 		})
 		if errors.Is(err, sql.ErrNoRows) {
 			return lb, refuse(NotFound, "no load balancer of number %d was deleted in project %q lately", serial, p.Name)
@@ -354,7 +354,7 @@ func (c *Cloud) UpdateLoadBalancer(
 		if err := c.saveToRebuild(ctx, tx, &lb, rule); err != nil {
 			return err
 		}
-		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, api.ResourceLoadBalancer, lb.ID, Update)
 		return err
 	})
 	return lb, outcome, err
@@ -496,7 +496,7 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		if err := saveResource(ctx, tx, from, &lb); err != nil {
 			return err
 		}
-		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, api.ResourceLoadBalancer, lb.ID, Delete)
 		return err
 	})
 	if err != nil {

@@ -23,7 +23,9 @@ const (
 // share one CIDR, Config.InstanceCIDR, since the addresses are this machine's own.
 type Network struct{ api.Network }
 
-func (n Network) describe() description { return description{rowOf(NetworkResource, n.Metadata), ""} }
+func (n Network) describe() description {
+	return description{rowOf(api.ResourceNetwork, n.Metadata), ""}
+}
 
 // prefix is the network's CIDR, which was checked at the create.
 func (n Network) prefix() netip.Prefix {

@@ -42,7 +42,7 @@ func TestOperationsOfAnInstance(t *testing.T) {
 	create := operation(t, c, p, outcome.Operation)
 	assert.Equal(t, Operation{
 		ID: create.ID, Serial: in.Serial + 1, Project: p.ID, Type: "createInstance",
-		Resource: InstanceResource, ResourceID: in.ID, State: OperationRunning, Token: "operator", CreatedAt: epoch,
+		Resource: api.ResourceInstance, ResourceID: in.ID, State: OperationRunning, Token: "operator", CreatedAt: epoch,
 	}, create)
 	assert.Empty(t, act(c.StartInstance), "it is pending: nothing changes")
 	advance(t, c, 300*time.Millisecond)
@@ -190,7 +190,7 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 			if n == 0 {
 				project = other.ID
 			}
-			if _, err := c.beginOperation(ctx, tx, project, InstanceResource, id, Stop); err != nil {
+			if _, err := c.beginOperation(ctx, tx, project, api.ResourceInstance, id, Stop); err != nil {
 				return err
 			}
 			if err := endDecidedOperations(ctx, tx, id, string(InstanceStopped), ""); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -120,7 +121,7 @@ func setQuota(ctx context.Context, tx *changeTx, project string, before QuotaUse
 		return err
 	}
 	return tx.AppendEvent(ctx, db.InsertEventParams{
-		ProjectID: project, Time: tx.now.UnixMilli(), Type: string(Updated), Resource: string(QuotaResource),
+		ProjectID: project, Time: tx.now.UnixMilli(), Type: string(api.EventUpdated), Resource: string(api.ResourceQuota),
 		ResourceID: quota, Name: quota, FromState: strconv.FormatInt(before.Limit, 10),
 		ToState: strconv.FormatInt(limit, 10), Body: "{}",
 	})

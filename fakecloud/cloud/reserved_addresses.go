@@ -21,7 +21,7 @@ const maxAttached = 32
 type ReservedAddress struct{ api.ReservedAddress }
 
 func (a ReservedAddress) describe() description {
-	row := rowOf(AddressResource, a.Metadata)
+	row := rowOf(api.ResourceAddress, a.Metadata)
 	row.State, row.Address, row.RefersTo = string(a.State), textOrNull(a.IP), textOrNull(a.holder().ID)
 	return description{row, ""}
 }

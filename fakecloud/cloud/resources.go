@@ -44,13 +44,13 @@ func rowOf(kind Resource, m api.Metadata) db.InsertResourceParams {
 }
 
 func (in Instance) describe() description {
-	row := in.row(InstanceResource)
+	row := in.row(api.ResourceInstance)
 	row.State, row.Zone, row.Address, row.NetworkID = string(in.State), in.Zone, addressOrNull(in.Address), &in.Network
 	return description{row, in.StateReason}
 }
 
 func (lb LoadBalancer) describe() description {
-	row := rowOf(LoadBalancerResource, lb.Metadata)
+	row := rowOf(api.ResourceLoadBalancer, lb.Metadata)
 	row.State, row.NetworkID, row.DueAt = string(lb.State), textOrNull(lb.NetworkID), millisOrNull(lb.due)
 	row.Address, row.Address6 = textOrNull(lb.Address), textOrNull(lb.IPv6Address)
 	row.PrivateAddress = textOrNull(lb.PrivateAddress)
@@ -129,7 +129,7 @@ func insertResource(ctx context.Context, tx *changeTx, r resource) error {
 	if err := tx.InsertResource(ctx, d.row); err != nil {
 		return err
 	}
-	return appendEvent(ctx, tx, Created, "", d)
+	return appendEvent(ctx, tx, api.EventCreated, "", d)
 }
 
 // saveResource writes a resource, which was in state from before, as its next version, and
@@ -144,7 +144,7 @@ func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r change
 	if err != nil {
 		return err
 	}
-	return appendEvent(ctx, tx, Updated, string(from), d)
+	return appendEvent(ctx, tx, api.EventUpdated, string(from), d)
 }
 
 // deleteResource removes a resource. The event shows it as it last was, as a version after
@@ -154,7 +154,7 @@ func deleteResource(ctx context.Context, tx *changeTx, r changeable) error {
 	if err := tx.DeleteResource(ctx, d.row.ID); err != nil {
 		return err
 	}
-	return appendEvent(ctx, tx, Deleted, d.row.State, d)
+	return appendEvent(ctx, tx, api.EventDeleted, d.row.State, d)
 }
 
 // storedResource is a row of any query for whole resources.
@@ -196,7 +196,7 @@ func kindOf[T resource]() Resource {
 
 // kindInWords is how messages call a resource of the kind.
 func kindInWords(kind Resource) string {
-	if kind == AddressResource {
+	if kind == api.ResourceAddress {
 		return "reserved address"
 	}
 	return strings.ReplaceAll(string(kind), "-", " ")
@@ -352,7 +352,7 @@ func readPage[R, T any](
 }
 
 // waysToFree are what frees the name of a resource, where that is not to delete it.
-var waysToFree = map[Resource]string{InstanceResource: "terminate", AddressResource: "release"}
+var waysToFree = map[Resource]string{api.ResourceInstance: "terminate", api.ResourceAddress: "release"}
 
 // checkUnused refuses a name that another resource of the kind than self has.
 func checkUnused(ctx context.Context, tx *store.Tx, kind Resource, p Project, self, name string) error {

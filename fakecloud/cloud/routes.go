@@ -15,7 +15,7 @@ import (
 type Route struct{ api.Route }
 
 func (r Route) describe() description {
-	row := rowOf(RouteResource, r.Metadata)
+	row := rowOf(api.ResourceRoute, r.Metadata)
 	first, _ := addressRange(r.prefix())
 	row.State, row.NetworkID, row.RefersTo = string(r.State), &r.NetworkID, textOrNull(r.InstanceID)
 	row.FirstAddress = new(int64(first))

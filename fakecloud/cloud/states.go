@@ -170,37 +170,37 @@ type OperationRule struct {
 // created does not supersede the creation: both end when the balancer is active.
 var OperationRules = []OperationRule{
 	{
-		Type: "createInstance", Resource: InstanceResource, On: Create, While: stateNames(InstancePending),
+		Type: "createInstance", Resource: api.ResourceInstance, On: Create, While: stateNames(InstancePending),
 		Done: string(InstanceRunning), Failed: string(InstanceError),
 	},
 	{
-		Type: "startInstance", Resource: InstanceResource, On: Start, While: stateNames(InstancePending),
+		Type: "startInstance", Resource: api.ResourceInstance, On: Start, While: stateNames(InstancePending),
 		Done: string(InstanceRunning), Failed: string(InstanceError),
 	},
 	{
-		Type: "rebootInstance", Resource: InstanceResource, On: "reboot", While: stateNames(InstancePending),
+		Type: "rebootInstance", Resource: api.ResourceInstance, On: "reboot", While: stateNames(InstancePending),
 		Done: string(InstanceRunning), Failed: string(InstanceError),
 	},
 	{
-		Type: "stopInstance", Resource: InstanceResource, On: Stop, While: stateNames(InstanceStopping),
+		Type: "stopInstance", Resource: api.ResourceInstance, On: Stop, While: stateNames(InstanceStopping),
 		Done: string(InstanceStopped), Failed: string(InstanceError),
 	},
 	{
-		Type: "terminateInstance", Resource: InstanceResource, On: Terminate, While: stateNames(InstanceTerminating),
+		Type: "terminateInstance", Resource: api.ResourceInstance, On: Terminate, While: stateNames(InstanceTerminating),
 		Done: string(InstanceTerminated), Failed: string(InstanceError),
 	},
 	{
-		Type: "createLoadBalancer", Resource: LoadBalancerResource, On: Create,
+		Type: "createLoadBalancer", Resource: api.ResourceLoadBalancer, On: Create,
 		While: stateNames(LoadBalancerProvisioning), Done: string(LoadBalancerActive),
 		Failed: string(LoadBalancerError),
 	},
 	{
-		Type: "updateLoadBalancer", Resource: LoadBalancerResource, On: Update,
+		Type: "updateLoadBalancer", Resource: api.ResourceLoadBalancer, On: Update,
 		While: stateNames(LoadBalancerProvisioning, LoadBalancerUpdating), Done: string(LoadBalancerActive),
 		Failed: string(LoadBalancerError),
 	},
 	{
-		Type: "deleteLoadBalancer", Resource: LoadBalancerResource, On: Delete, While: stateNames(LoadBalancerDeleting),
+		Type: "deleteLoadBalancer", Resource: api.ResourceLoadBalancer, On: Delete, While: stateNames(LoadBalancerDeleting),
 		Done: string(loadBalancerNone), Failed: string(LoadBalancerError),
 	},
 }

@@ -143,50 +143,12 @@ func (t TagFilter) Matches(tags map[string]string) bool {
 	return ok && (t.Value == nil || has == *t.Value)
 }
 
-// EventType is what happened to a resource.
-type EventType string
-
-// The kinds of events.
-const (
-	Created EventType = "created"
-	Updated EventType = "updated"
-	Deleted EventType = "deleted"
-)
-
 // Resource is a kind of resource that events are about.
-type Resource string
-
-// The kinds of resources.
-const (
-	InstanceResource     Resource = "instance"
-	LoadBalancerResource Resource = "load-balancer"
-	AddressResource      Resource = "address"
-	RouteResource        Resource = "route"
-	NetworkResource      Resource = "network"
-	FirewallResource     Resource = "firewall"
-	CertificateResource  Resource = "certificate"
-	QuotaResource        Resource = "quota" // of events alone
-)
+type Resource = api.ResourceKind
 
 // Event is one change. Events are numbered in the order of the changes.
 type Event struct {
-	Seq      int64
-	Project  string // the project's ID
-	Time     time.Time
-	Type     EventType
-	Resource Resource
-	ID, Name string
-	// From and To are states; From is empty on created, To on deleted.
-	From, To string
-	Reason   string
-	// Tags are the resource's.
-	Tags map[string]string
-	// Exactly one of these is set: the resource after the change.
-	Instance     *Instance
-	LoadBalancer *api.LoadBalancer
-	Address      *api.ReservedAddress
-	Route        *api.Route
-	Network      *api.Network
-	Firewall     *api.Firewall
-	Certificate  *api.Certificate
+	api.Event
+	Project string   // the project's ID
+	Tags    api.Tags // the resource's
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -124,10 +125,10 @@ func (c *Cloud) runDueTransitions(ctx context.Context) (next time.Time, err erro
 	}
 	err = errors.Join(
 		c.refreshStaleBalancers(ctx),
-		forEachChunkUntil(ending, due[InstanceResource], func(ids []string) error {
+		forEachChunkUntil(ending, due[api.ResourceInstance], func(ids []string) error {
 			return c.elapseInstances(ctx, ids)
 		}),
-		forEachChunkUntil(ending, due[LoadBalancerResource], func(ids []string) error {
+		forEachChunkUntil(ending, due[api.ResourceLoadBalancer], func(ids []string) error {
 			return c.advanceBalancers(ctx, ids, false)
 		}),
 		c.reportConditions(ctx),

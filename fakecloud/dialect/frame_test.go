@@ -64,7 +64,7 @@ func TestChange(t *testing.T) {
 }
 
 func TestCodeKind(t *testing.T) {
-	k := CodeKind("server", cloud.InstanceResource, "srv-")
+	k := CodeKind("server", api.ResourceInstance, "srv-")
 	serial, err := k.Serial(k.Write(7))
 	require.NoError(t, err)
 	assert.Equal(t, int64(7), serial)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -152,7 +153,7 @@ func (r *Rules) checkLifeCycle(s Spec, p *problems) {
 	if len(m.Operations) > 0 {
 		p.add("match.operations", "is about calls, and the effect is on life cycles")
 	}
-	kinds := []cloud.Resource{cloud.InstanceResource, cloud.LoadBalancerResource}
+	kinds := []cloud.Resource{api.ResourceInstance, api.ResourceLoadBalancer}
 	switch {
 	case e.Crash || e.ZoneOutage != "":
 		kinds = kinds[:1]
@@ -187,7 +188,7 @@ func (r *Rules) checkLifeCycle(s Spec, p *problems) {
 }
 
 // idPrefixes of the IDs of what has a life cycle.
-var idPrefixes = map[cloud.Resource]string{cloud.InstanceResource: "i-", cloud.LoadBalancerResource: "lb-"}
+var idPrefixes = map[cloud.Resource]string{api.ResourceInstance: "i-", api.ResourceLoadBalancer: "lb-"}
 
 func joinKinds(kinds []cloud.Resource) string {
 	var names []string

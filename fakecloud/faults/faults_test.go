@@ -214,7 +214,7 @@ func TestWhatMakesNoSense(t *testing.T) {
 	garbage := ""
 	past, soon, later := epoch.Add(-time.Second), epoch.Add(time.Second), epoch.Add(time.Minute)
 	crash := effect{Crash: true}
-	instances, balancers := []cloud.Resource{cloud.InstanceResource}, []cloud.Resource{cloud.LoadBalancerResource}
+	instances, balancers := []cloud.Resource{api.ResourceInstance}, []cloud.Resource{api.ResourceLoadBalancer}
 	get, list := callsOf("getThing"), callsOf("listThings")
 	drop := effect{Drop: true}
 	for _, tc := range []struct {
@@ -569,7 +569,7 @@ func TestRulesSurviveARestart(t *testing.T) {
 		},
 		{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1.5, Burst: 3}, Jitter: time.Second}},
 		{Effect: faults.Effect{OmitFields: []string{"colour"}, PartialList: 3}},
-		{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.InstanceResource}}},
+		{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{api.ResourceInstance}}},
 	} {
 		w.make(t, s)
 	}

@@ -127,7 +127,7 @@ func TestStuckUntilLifted(t *testing.T) {
 	w.state(t, lb, "active", "")
 
 	f = w.make(t, faults.Spec{
-		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}},
+		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{api.ResourceLoadBalancer}},
 		When: faults.When{For: time.Minute},
 	})
 	must.First(w.cloud.StopInstance(t.Context(), w.proj(), in))(t)

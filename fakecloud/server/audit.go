@@ -84,8 +84,8 @@ func (s *Server) sumAudit(w http.ResponseWriter, r *http.Request, params api.Sum
 func toAPIAuditEntry(e cloud.AuditEntry) api.AuditEntry {
 	return api.AuditEntry{
 		Time: e.Time, RequestID: e.RequestID, Token: e.Token, UserAgent: e.UserAgent, Operation: e.Operation,
-		Wire: textOrNil(e.Wire), Resource: textOrNil(e.Resource), Status: e.Status, Code: textOrNil(e.Code),
-		Fault:                textOrNil(e.Fault),
+		Wire: e.Wire, Resource: e.Resource, Status: e.Status, Code: e.Code,
+		Fault:                e.Fault,
 		DurationMilliseconds: toMilliseconds(e.Duration), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
 	}
 }

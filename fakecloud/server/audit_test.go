@@ -118,9 +118,9 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 		entry(got, "operator", strings.Repeat("é", 128), "getInstance", 0),
 		entry(made, "operator", "tool/1", "createInstance", len(body)),
 	}
-	want[0].Code, want[0].Fault = new("unavailable"), &f.ID
-	want[1].Code, want[1].Resource = new(string(p.Code)), new("i-none")
-	want[2].Resource, want[3].Resource, want[4].Resource = &id, &id, &id
+	want[0].Code, want[0].Fault = "unavailable", f.ID
+	want[1].Code, want[1].Resource = string(p.Code), "i-none"
+	want[2].Resource, want[3].Resource, want[4].Resource = id, id, id
 	assert.Equal(t, want, all)
 
 	for name, tc := range map[string]struct {
@@ -263,7 +263,7 @@ func TestTheAuditNamesWhatACallIsAbout(t *testing.T) {
 	got := map[string]string{}
 	for _, e := range all {
 		require.NotNil(t, e.Resource, e.Operation)
-		got[e.Operation] = *e.Resource
+		got[e.Operation] = e.Resource
 	}
 	assert.Equal(t, map[string]string{
 		"createToken": "ci", "getToken": "ci", "rotateToken": "ci", "deleteToken": "ci", "listTokens": r.project.ID,

@@ -42,7 +42,7 @@ type eventMessage struct {
 }
 
 func toEventMessage(e cloud.Event) (eventMessage, error) {
-	body, err := json.Marshal(toAPIEvent(e))
+	body, err := json.Marshal(e.Event)
 	if err != nil {
 		return eventMessage{}, fmt.Errorf("event %d: %w", e.Seq, err)
 	}

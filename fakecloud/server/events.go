@@ -23,8 +23,7 @@ const (
 	maxUntoldEvents = 1000
 )
 
-// streamEvents sends what is stored straight from the
-// log. Once a reader has reached what the hub's tail holds, it is sent the rest from
+// streamEvents sends what is stored straight from the log. Once a reader has reached what the hub's tail holds, it is sent the rest from
 // there. The events' numbers say where one ends and the other begins.
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams) {
 	f, err := toEventFilter(recordOf(r).principal, params)
@@ -91,11 +90,8 @@ func (s *Server) startPosition(r *http.Request, params api.StreamEventsParams) (
 // follow.
 func toEventFilter(who *cloud.Principal, params api.StreamEventsParams) (eventFilter, error) {
 	f := eventFilter{
-		project: who.Project.ID,
-		resources: mapSlice(api.ValueOf(params.Resource), func(k api.ResourceKind) cloud.Resource {
-			return cloud.Resource(k)
-		}),
-		ids:  api.ValueOf(params.ID),
+		project:   who.Project.ID,
+		resources: api.ValueOf(params.Resource), ids: api.ValueOf(params.ID),
 		tags: mapSlice(api.ValueOf(params.Tag), cloud.ParseTagFilter),
 	}
 	if params.Project == nil || *params.Project == f.project {

@@ -49,7 +49,7 @@ func (s *Server) listInstances(w http.ResponseWriter, r *http.Request, params ap
 		f.Serial, err = serialOf(*params.Identity)
 	}
 	f.States = mapSlice(api.ValueOf(params.State), func(v api.InstanceState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), toAPIInstance)
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), cloud.Instance.ToAPI)
 }
 
 // filterOf reads the query parameters that all lists of resources have.
@@ -144,12 +144,12 @@ func (s *Server) createInstance(w http.ResponseWriter, r *http.Request) {
 	}
 	in, outcome, err := s.cloud.CreateInstance(r.Context(), callerProject(r), body)
 	in, err = awaitOperation(s, w, r, in, outcome, err, in.ID, s.cloud.GetInstance)
-	s.answerCreated(w, r, "/v1/instances/"+in.ID, in.Version, toAPIInstance(in), outcome, err)
+	s.answerCreated(w, r, "/v1/instances/"+in.ID, in.Version, in.ToAPI(), outcome, err)
 }
 
 func (s *Server) getInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	in, err := s.cloud.GetInstance(r.Context(), callerProject(r), id)
-	s.answerResource(w, r, http.StatusOK, in.Version, toAPIInstance(in), err)
+	s.answerResource(w, r, http.StatusOK, in.Version, in.ToAPI(), err)
 }
 
 func (s *Server) updateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
@@ -158,7 +158,7 @@ func (s *Server) updateInstance(w http.ResponseWriter, r *http.Request, id api.I
 		return
 	}
 	in, err := s.cloud.UpdateInstance(r.Context(), callerProject(r), id, u)
-	s.answerResource(w, r, http.StatusOK, in.Version, toAPIInstance(in), err)
+	s.answerResource(w, r, http.StatusOK, in.Version, in.ToAPI(), err)
 }
 
 func (s *Server) startInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
@@ -186,7 +186,7 @@ func (s *Server) actOnInstance(
 ) {
 	in, outcome, err := act(r.Context(), callerProject(r), id)
 	in, err = awaitOperation(s, w, r, in, outcome, err, id, s.cloud.GetInstance)
-	s.answerResource(w, r, http.StatusAccepted, in.Version, toAPIInstance(in), err)
+	s.answerResource(w, r, http.StatusAccepted, in.Version, in.ToAPI(), err)
 }
 
 func (s *Server) listLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
@@ -234,4 +234,12 @@ func (s *Server) getLoadBalancerStats(w http.ResponseWriter, r *http.Request, id
 func (s *Server) getLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	targets, err := s.cloud.LoadBalancerHealth(r.Context(), callerProject(r), id)
 	s.answerResult(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: targets}, err)
+}
+
+func mapSlice[A, B any](in []A, fn func(A) B) []B {
+	out := make([]B, len(in))
+	for i, a := range in {
+		out[i] = fn(a)
+	}
+	return out
 }

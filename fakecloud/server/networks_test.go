@@ -158,7 +158,7 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 func (r *rig) toldOfUpdates(t *testing.T, id, want string, times int) {
 	t.Helper()
 	require.NoError(t, r.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
-		if e.ID == id && e.Type == api.EventUpdated && *e.From+" -> "+*e.To+" "+e.Name == want {
+		if e.ID == id && e.Type == api.EventUpdated && e.From+" -> "+e.To+" "+e.Name == want {
 			times--
 		}
 		return nil

@@ -98,7 +98,7 @@ func toAPIOperation(op cloud.Operation) api.Operation {
 		ID: op.ID, Serial: op.Serial, Project: op.Project, Type: string(op.Type),
 		Resource:   api.OperationResource(op.Resource),
 		ResourceID: op.ResourceID,
-		State:      api.OperationState(op.State), Error: textOrNil(op.Error), Token: textOrNil(op.Token),
+		State:      api.OperationState(op.State), Error: op.Error, Token: op.Token,
 		CreatedAt: op.CreatedAt,
 	}
 	if !op.EndedAt.IsZero() {

@@ -38,7 +38,7 @@ func TestChangesNameTheirOperation(t *testing.T) {
 	running := r.awaitInstance(t, in.ID, api.InstanceRunning)
 	assert.Equal(t, &api.Operation{
 		ID: op, Serial: ended.Serial, Project: r.project.ID, Type: "createInstance",
-		Resource: api.OperationOnInstance, ResourceID: in.ID, State: api.OperationDone, Token: new("operator"),
+		Resource: api.OperationOnInstance, ResourceID: in.ID, State: api.OperationDone, Token: "operator",
 		CreatedAt: in.CreatedAt, EndedAt: &running.UpdatedAt, // In one transaction.
 	}, ended)
 
@@ -101,7 +101,7 @@ func TestOperationsOfBalancers(t *testing.T) {
 	failed := must.Do(r.AwaitOperation(ctx, op))(t)
 	assert.Equal(t, api.OperationFailed, failed.State)
 	now := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
-	assert.Equal(t, &now.StateReason, failed.Error)
+	assert.Equal(t, now.StateReason, failed.Error)
 	assert.Contains(t, now.StateReason, "another server holds port")
 	assert.Equal(t, api.ReasonCannotListen, now.StateReasonCode)
 

@@ -90,13 +90,13 @@ var pathResources = map[string]struct {
 	idPrefix string
 	kind     cloud.Resource
 }{
-	"networks":       {"n-", cloud.NetworkResource},
-	"certificates":   {"cert-", cloud.CertificateResource},
-	"firewalls":      {"f-", cloud.FirewallResource},
-	"instances":      {"i-", cloud.InstanceResource},
-	"load-balancers": {"lb-", cloud.LoadBalancerResource},
-	"addresses":      {"a-", cloud.AddressResource},
-	"routes":         {"r-", cloud.RouteResource},
+	"networks":       {"n-", api.ResourceNetwork},
+	"firewalls":      {"f-", api.ResourceFirewall},
+	"instances":      {"i-", api.ResourceInstance},
+	"load-balancers": {"lb-", api.ResourceLoadBalancer},
+	"addresses":      {"a-", api.ResourceAddress},
+	"routes":         {"r-", api.ResourceRoute},
+	"certificates":   {"cert-", api.ResourceCertificate},
 	"operations":     {"op-", ""},
 }
 

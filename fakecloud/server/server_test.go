@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -489,9 +490,9 @@ func TestEventsTellOfChanges(t *testing.T) {
 	first, second := events[0], events[1]
 	assert.Equal(t, api.Event{
 		Seq: first.Seq, Time: in.CreatedAt, Type: api.EventCreated, Resource: api.ResourceInstance, ID: in.ID,
-		Name: "node-1", To: new("pending"), Instance: in,
+		Name: "node-1", To: "pending", Instance: in,
 	}, first)
-	assert.Equal(t, "pending running", *second.From+" "+*second.To)
+	assert.Equal(t, "pending running", second.From+" "+second.To)
 	assert.Greater(t, second.Seq, first.Seq)
 	assert.Equal(t, []int64{second.Seq}, r.log(t, first.Seq))
 	err := r.Watch(ctx, 1000, false, func(api.Event) error { return nil })
@@ -626,13 +627,13 @@ func requireRouteEvents(t *testing.T, r *rig, id string) {
 		if e.ID == id {
 			assert.Equal(t, api.ResourceRoute, e.Resource)
 			require.NotNil(t, e.Route)
-			assert.Equal(t, *e.To, string(e.Route.State))
+			assert.Equal(t, e.To, string(e.Route.State))
 			if e.Type == api.EventUpdated {
 				assert.Equal(t, e.Route.InstanceID, before.ID)
 				assert.Equal(t, e.Time, before.Time)
-				assert.Equal(t, "instance is "+*before.To, valueOrZero(e.Reason, "instance is running"))
+				assert.Equal(t, "instance is "+before.To, cmp.Or(e.Reason, "instance is running"))
 			}
-			seen = append(seen, valueOrZero(e.From, "-")+" "+*e.To)
+			seen = append(seen, cmp.Or(e.From, "-")+" "+e.To)
 		}
 		before = e
 		return nil

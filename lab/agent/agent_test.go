@@ -364,7 +364,7 @@ func TestRecorderDoesNotRepeatItself(t *testing.T) {
 		i := newInstance("i-1", fmt.Sprint("n", seq), 1, api.InstanceRunning)
 		from, to := "pending", "running"
 		return api.Event{Seq: seq, Time: time.Now().
-			Add(-time.Minute), Type: api.EventUpdated, Name: i.Name, ID: i.ID, Instance: &i, From: &from, To: &to}
+			Add(-time.Minute), Type: api.EventUpdated, Name: i.Name, ID: i.ID, Instance: &i, From: from, To: to}
 	}
 	first, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -364,7 +363,7 @@ func (a LabFacts) newestFailedCalls(of callScope) (all []api.AuditEntry) {
 		seen[c.Operation] = true
 		denied := c.Status == 0 || c.Status == http.StatusUnauthorized || c.Status == http.StatusForbidden ||
 			c.Status == http.StatusTooManyRequests || c.Status >= 500
-		quota := ptr.Deref(c.Code, "") == string(api.QuotaExceeded) // Not about who calls, but about what is asked for.
+		quota := c.Code == string(api.QuotaExceeded) // Not about who calls, but about what is asked for.
 		if denied && !quota && a.Now.Sub(c.Time) < failedCallMaxAge {
 			all = append(all, c)
 		}
@@ -375,7 +374,7 @@ func (a LabFacts) newestFailedCalls(of callScope) (all []api.AuditEntry) {
 // addFailedCalls adds the CCM's failed calls in scope.
 func (a LabFacts) addFailedCalls(f *finding, of callScope) {
 	for _, c := range a.newestFailedCalls(of) {
-		answer := strconv.Itoa(c.Status) + " " + ptr.Deref(c.Code, "")
+		answer := strconv.Itoa(c.Status) + " " + c.Code
 		if c.Status == 0 {
 			answer = "no answer: it was broken off"
 		}

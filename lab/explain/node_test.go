@@ -155,7 +155,7 @@ func fault(status int, match api.FaultMatch) api.Fault {
 }
 
 func call(operation string, status int, code string, before time.Duration) api.AuditEntry {
-	return api.AuditEntry{Operation: operation, Status: status, Code: &code, Time: now.Add(-before), Token: "ccm"}
+	return api.AuditEntry{Operation: operation, Status: status, Code: code, Time: now.Add(-before), Token: "ccm"}
 }
 
 var update = flag.Bool("update", false, "write testdata anew")

@@ -100,7 +100,7 @@ func TestCloudEvents(t *testing.T) {
 		"updating": {"active", "updating"},
 		"updated":  {"updating", "active"}, "error": {"provisioning", "error"}, "deleting": {"active", "deleting"},
 	} {
-		ev := api.Event{LoadBalancer: lb, From: &states[0], To: &states[1], Type: api.EventUpdated}
+		ev := api.Event{LoadBalancer: lb, From: states[0], To: states[1], Type: api.EventUpdated}
 		assert.Equal(t, []string{want}, whats(timeline.Cloud(ev, "tag")))
 	}
 	gone := api.Event{ID: "lb-1", LoadBalancer: lb, Type: api.EventDeleted}
@@ -118,10 +118,10 @@ func TestRouteEvents(t *testing.T) {
 	tell := func(typ api.EventType, from, to string) []timeline.Change {
 		ev := api.Event{Name: "node-1", Type: typ, Route: &api.Route{Destination: "10.244.1.0/24", InstanceID: "i-1"}}
 		if from != "" {
-			ev.From = &from
+			ev.From = from
 		}
 		if to != "" {
-			ev.To = &to
+			ev.To = to
 		}
 		if to == blackhole {
 			ev.Route.StateReason = reason

@@ -166,7 +166,7 @@ func TestCall(t *testing.T) {
 	id, code, fault := "lb-1", "unavailable", "f-1"
 	log := timeline.Log{Start: zero}
 	made := log.Call(api.AuditEntry{
-		Time: at(5), Token: "ccm", Operation: "createLoadBalancer", Resource: &id, Status: 202,
+		Time: at(5), Token: "ccm", Operation: "createLoadBalancer", Resource: id, Status: 202,
 		DurationMilliseconds: 10, RequestID: "r", UserAgent: "ccm/v1",
 	})
 	assert.Equal(t, timeline.Entry{Time: at(4.99), Seconds: 4.99, Change: timeline.Change{
@@ -178,7 +178,7 @@ func TestCall(t *testing.T) {
 	}}, made, "before what it did")
 
 	read := log.Call(api.AuditEntry{
-		Time: at(5), Operation: "getInstance", Resource: &id, Status: 503, Code: &code, Fault: &fault,
+		Time: at(5), Operation: "getInstance", Resource: id, Status: 503, Code: code, Fault: fault,
 		DurationMilliseconds: 10,
 	})
 	assert.Equal(t, "GET /v1/instances/lb-1 → 503 unavailable by fault f-1", read.Detail)

@@ -41,9 +41,9 @@ var requests = sync.OnceValue(func() map[string]request {
 // OfCall tells a call, and when it is to be told.
 func OfCall(a api.AuditEntry) (time.Time, Change) {
 	req := requests()[a.Operation]
-	id := api.ValueOf(a.Resource)
+	id := a.Resource
 	call := &Call{
-		Method: req.method, Path: req.path, Status: a.Status, Code: api.ValueOf(a.Code), Fault: api.ValueOf(a.Fault),
+		Method: req.method, Path: req.path, Status: a.Status, Code: a.Code, Fault: a.Fault,
 		Milliseconds: a.DurationMilliseconds, RequestID: a.RequestID, UserAgent: a.UserAgent,
 	}
 	if begin, end := strings.Index(req.path, "{"), strings.Index(req.path, "}"); begin >= 0 && end > begin && id != "" {

@@ -88,14 +88,14 @@ func OfEvent(ev api.Event, owner func(api.Tags) string) (c Change, ok bool) {
 			string(api.LoadBalancerUpdating):     "updating",
 			string(api.LoadBalancerDeleting):     "deleting",
 			string(api.LoadBalancerError):        "error",
-		}[api.ValueOf(ev.To)]
+		}[ev.To]
 		if ev.Type == api.EventDeleted {
 			what = "gone"
 		}
-		if what == "" || (ev.Type != api.EventDeleted && api.ValueOf(ev.From) == api.ValueOf(ev.To)) {
+		if what == "" || (ev.Type != api.EventDeleted && ev.From == ev.To) {
 			return c, false
 		}
-		if what == "provisioned" && api.ValueOf(ev.From) == string(api.LoadBalancerUpdating) {
+		if what == "provisioned" && ev.From == string(api.LoadBalancerUpdating) {
 			what = "updated"
 		}
 		detail := ev.ID + " at " + ev.LoadBalancer.Address
@@ -109,12 +109,12 @@ func OfEvent(ev api.Event, owner func(api.Tags) string) (c Change, ok bool) {
 			detail += ": " + r
 		}
 		return tell("balancer", what, detail, what == "error")
-	case ev.Instance != nil && api.ValueOf(ev.From) != api.ValueOf(ev.To):
+	case ev.Instance != nil && ev.From != ev.To:
 		detail := ev.ID + " in " + ev.Instance.Zone
 		if ev.Instance.State == api.InstanceError {
 			detail += ": " + ev.Instance.StateReason
 		}
-		return tell("instance", api.ValueOf(ev.To), detail, ev.Instance.State == api.InstanceError)
+		return tell("instance", ev.To, detail, ev.Instance.State == api.InstanceError)
 	case ev.Route != nil:
 		if what, detail := routeChange(ev); what != "" {
 			return tell("route", what, detail, what == string(api.RouteBlackhole))
@@ -130,10 +130,10 @@ func routeChange(ev api.Event) (what, detail string) {
 	if r := ev.Route.StateReason; r != "" {
 		detail += ": " + r
 	}
-	switch what = api.ValueOf(ev.To); {
+	switch what = ev.To; {
 	case ev.Type == api.EventCreated, ev.Type == api.EventDeleted:
 		what = string(ev.Type)
-	case what == api.ValueOf(ev.From):
+	case what == ev.From:
 		what = ""
 	}
 	return what, detail

@@ -126,11 +126,11 @@ type kind struct {
 }
 
 var (
-	serverKind       = kind{dialect.CodeKind("server", cloud.InstanceResource, "srv-"), "servers"}
-	loadBalancerKind = kind{dialect.CodeKind("load_balancer", cloud.LoadBalancerResource, "lba-"), "load_balancers"}
-	cloudIPKind      = kind{dialect.CodeKind("cloud_ip", cloud.AddressResource, "cip-"), "cloud_ips"}
-	groupKind        = kind{dialect.CodeKind("server_group", cloud.FirewallResource, "grp-"), "server_groups"}
-	policyKind       = kind{dialect.CodeKind("firewall_policy", cloud.FirewallResource, "fwp-"), "firewall_policies"}
+	serverKind       = kind{dialect.CodeKind("server", api.ResourceInstance, "srv-"), "servers"}
+	loadBalancerKind = kind{dialect.CodeKind("load_balancer", api.ResourceLoadBalancer, "lba-"), "load_balancers"}
+	cloudIPKind      = kind{dialect.CodeKind("cloud_ip", api.ResourceAddress, "cip-"), "cloud_ips"}
+	groupKind        = kind{dialect.CodeKind("server_group", api.ResourceFirewall, "grp-"), "server_groups"}
+	policyKind       = kind{dialect.CodeKind("firewall_policy", api.ResourceFirewall, "fwp-"), "firewall_policies"}
 	ruleKind         = kind{dialect.CodeKind("firewall_rule", "", "fwr-"), "firewall_rules"} // within its policy
 	accountKind      = kind{dialect.CodeKind("account", "", "acc-"), "accounts"}
 )

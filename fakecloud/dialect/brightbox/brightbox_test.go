@@ -309,5 +309,5 @@ func TestRefusals(t *testing.T) {
 	must.Do(sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name}))(t)
 	audit := must.Do(c.ListAudit(ctx, client.AuditFilter{Operation: "reserveAddress"}, 1))(t)
 	require.Len(t, audit, 1)
-	assert.Equal(t, "brightbox POST /1.0/cloud_ips", *audit[0].Wire)
+	assert.Equal(t, "brightbox POST /1.0/cloud_ips", audit[0].Wire)
 }

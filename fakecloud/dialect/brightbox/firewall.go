@@ -114,7 +114,7 @@ func changeFirewall(
 	serial int64,
 	change func(f *firewall) error,
 ) (*firewall, error) {
-	id, err := r.ResourceID(ctx, cloud.FirewallResource, serial)
+	id, err := r.ResourceID(ctx, api.ResourceFirewall, serial)
 	if err != nil {
 		return nil, err
 	}

@@ -100,7 +100,7 @@ func toAction(
 }
 
 func actionFromOperation(op api.Operation) schema.Action {
-	return toAction(op.Serial, op.Type, op.State, api.ValueOf(op.Error), op.CreatedAt, api.ValueOf(op.EndedAt))
+	return toAction(op.Serial, op.Type, op.State, op.Error, op.CreatedAt, api.ValueOf(op.EndedAt))
 }
 
 // commandOf makes the name of a command of that of an operation: create_load_balancer of

@@ -29,7 +29,7 @@ func TestAuditSaysBoth(t *testing.T) {
 	}
 	var seen []call
 	for _, e := range calls {
-		seen = append(seen, call{e.Operation, *e.Wire, e.Status})
+		seen = append(seen, call{e.Operation, e.Wire, e.Status})
 		assert.Contains(t, e.UserAgent, "sdk-test/1")
 	}
 	assert.Equal(t, []call{

@@ -268,7 +268,7 @@ func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q target
 		return dialect.Invalid("server", "must be given, with type server")
 	}
 	// A server that is gone may still be a target.
-	id, err := r.ResourceID(ctx, cloud.InstanceResource, q.Server.ID)
+	id, err := r.ResourceID(ctx, api.ResourceInstance, q.Server.ID)
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ type detachRequest struct {
 }
 
 func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q detachRequest) error {
-	network, err := r.ResourceID(ctx, cloud.NetworkResource, q.Network)
+	network, err := r.ResourceID(ctx, api.ResourceNetwork, q.Network)
 	switch {
 	case err != nil:
 		return err

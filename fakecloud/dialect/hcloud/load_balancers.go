@@ -115,7 +115,7 @@ func (b *balancer) typeOf() schema.LoadBalancerType {
 }
 
 var balancers = collection[api.LoadBalancer, schema.LoadBalancer]{
-	one: "load_balancer", kind: cloud.LoadBalancerResource, show: toLoadBalancer,
+	one: "load_balancer", kind: api.ResourceLoadBalancer, show: toLoadBalancer,
 	get: (*dialect.Request).GetLoadBalancer, gone: isDeleted,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.LoadBalancer, error) {
 		return r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})

@@ -17,7 +17,7 @@ import (
 )
 
 var networks = collection[api.Network, schema.Network]{
-	one: "network", kind: cloud.NetworkResource, get: (*dialect.Request).GetNetwork, show: toNetwork,
+	one: "network", kind: api.ResourceNetwork, get: (*dialect.Request).GetNetwork, show: toNetwork,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Network, error) {
 		return r.ListNetworks(ctx, client.NetworkFilter{Name: name})
 	},

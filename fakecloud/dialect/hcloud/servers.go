@@ -9,7 +9,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
@@ -46,7 +45,7 @@ func locationNamed(r *dialect.Request, zone string) schema.Location {
 
 // servers are without those that are terminated: Hetzner Cloud keeps no servers that were deleted.
 var servers = collection[api.Instance, schema.Server]{
-	one: "server", kind: cloud.InstanceResource, filters: []string{"status"}, show: toServer,
+	one: "server", kind: api.ResourceInstance, filters: []string{"status"}, show: toServer,
 	get: (*dialect.Request).GetInstance, gone: dialect.IsGone,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Instance, error) {
 		found, err := r.ListInstances(ctx, client.InstanceFilter{Name: name})

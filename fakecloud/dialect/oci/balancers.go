@@ -192,7 +192,7 @@ type protocol struct {
 
 var (
 	lbService = &service{
-		name: "lb", kind: newKind("loadbalancer", "load balancer", cloud.LoadBalancerResource),
+		name: "lb", kind: newKind("loadbalancer", "load balancer", api.ResourceLoadBalancer),
 		requestPrefix: identity.OCID("loadbalancerworkrequest"), accepted: http.StatusNoContent,
 		policies: []string{"ROUND_ROBIN", "LEAST_CONNECTIONS", "IP_HASH"},
 		protocols: map[string]protocol{
@@ -200,7 +200,7 @@ var (
 		},
 	}
 	nlbService = &service{
-		name: "nlb", kind: newKind("networkloadbalancer", "network load balancer", cloud.LoadBalancerResource),
+		name: "nlb", kind: newKind("networkloadbalancer", "network load balancer", api.ResourceLoadBalancer),
 		requestPrefix: identity.OCID("networkloadbalancerworkrequest"), accepted: http.StatusAccepted,
 		policies: []string{"FIVE_TUPLE", "TWO_TUPLE", "THREE_TUPLE"},
 		protocols: map[string]protocol{

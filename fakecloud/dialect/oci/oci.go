@@ -82,13 +82,13 @@ func newKind(ocidType, called string, native cloud.Resource) dialect.Kind {
 }
 
 var (
-	instanceKind     = newKind("instance", "instance", cloud.InstanceResource)
-	vnicKind         = newKind("vnic", "VNIC", cloud.InstanceResource)
-	attachmentKind   = newKind("vnicattachment", "VNIC attachment", cloud.InstanceResource)
-	vcnKind          = newKind("vcn", "VCN", cloud.NetworkResource)
-	subnetKind       = newKind("subnet", "subnet", cloud.NetworkResource)
-	securityListKind = newKind("securitylist", "security list", cloud.NetworkResource)
-	publicIPKind     = newKind("publicip", "public IP", cloud.AddressResource)
+	instanceKind     = newKind("instance", "instance", api.ResourceInstance)
+	vnicKind         = newKind("vnic", "VNIC", api.ResourceInstance)
+	attachmentKind   = newKind("vnicattachment", "VNIC attachment", api.ResourceInstance)
+	vcnKind          = newKind("vcn", "VCN", api.ResourceNetwork)
+	subnetKind       = newKind("subnet", "subnet", api.ResourceNetwork)
+	securityListKind = newKind("securitylist", "security list", api.ResourceNetwork)
+	publicIPKind     = newKind("publicip", "public IP", api.ResourceAddress)
 )
 
 // refusals are OCI's statuses and codes for this cloud's codes. What a caller may not see is not found for it.

@@ -53,7 +53,7 @@ func handleFirewall[B any](method, path string, do dialect.Handler[B, *firewall]
 	return dialect.Handle(method, path, nil, handle)
 }
 
-var securityGroupKind = newKind("networksecuritygroup", "network security group", cloud.FirewallResource)
+var securityGroupKind = newKind("networksecuritygroup", "network security group", api.ResourceFirewall)
 
 // securityRule is a rule of a security list, or of a network security group, whose rules alone have the first four
 // fields.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
@@ -79,7 +78,7 @@ func (s *service) toWorkRequest(r *dialect.Request, op api.Operation, balancer i
 	out := workRequest{
 		ID: s.writeRequestID(balancer, op.Serial), CompartmentID: compartmentOf(r),
 		LoadBalancerID: s.kind.Write(balancer), Type: strings.ToUpper(op.Type[:1]) + op.Type[1:],
-		LifecycleState: requestStates[op.State], Message: cmp.Or(api.ValueOf(op.Error), "OK"),
+		LifecycleState: requestStates[op.State], Message: cmp.Or(op.Error, "OK"),
 		TimeAccepted: op.CreatedAt, TimeFinished: op.EndedAt, ErrorDetails: []workRequestError{},
 	}
 	if op.State == api.OperationFailed {
@@ -119,7 +118,7 @@ func (s *service) readWorkRequest(ctx context.Context, r *dialect.Request, ocid 
 	case !ok || !known || !isOperation && second != identity.Code(0):
 		return w, notFound
 	case !isOperation:
-		if id, err := r.Cloud.ResourceID(ctx, r.Project, cloud.LoadBalancerResource, balancer); err != nil || id == "" {
+		if id, err := r.Cloud.ResourceID(ctx, r.Project, api.ResourceLoadBalancer, balancer); err != nil || id == "" {
 			return w, cmp.Or(err, notFound)
 		}
 		now := r.Now()
@@ -130,7 +129,7 @@ func (s *service) readWorkRequest(ctx context.Context, r *dialect.Request, ocid 
 	if err != nil {
 		return w, err
 	}
-	if len(found) == 0 || string(found[0].Resource) != string(cloud.LoadBalancerResource) {
+	if len(found) == 0 || string(found[0].Resource) != string(api.ResourceLoadBalancer) {
 		return w, notFound
 	}
 	return s.toWorkRequest(r, found[0], balancer), nil

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
@@ -17,7 +16,7 @@ const tagDescription = "description"
 
 // findAddress reads the address in the call's path.
 func findAddress(ctx context.Context, r *dialect.Request, _ struct{}) (*api.ReservedAddress, error) {
-	return findResource(ctx, r, cloud.AddressResource, dialect.InPath(r), r.GetAddress,
+	return findResource(ctx, r, api.ResourceAddress, dialect.InPath(r), r.GetAddress,
 		func(ctx context.Context, name string) ([]api.ReservedAddress, error) {
 			return r.ListAddresses(ctx, client.AddressFilter{Name: name})
 		})

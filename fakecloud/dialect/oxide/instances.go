@@ -28,7 +28,7 @@ var runStates = map[api.InstanceState]oxide.InstanceState{
 // findInstance reads an instance by its UUID or name. One that is terminated is not found: a rack keeps
 // no instances that were deleted.
 func findInstance(ctx context.Context, r *dialect.Request, reference string) (*api.Instance, error) {
-	in, err := findResource(ctx, r, cloud.InstanceResource, reference, r.GetInstance,
+	in, err := findResource(ctx, r, api.ResourceInstance, reference, r.GetInstance,
 		func(ctx context.Context, name string) ([]api.Instance, error) {
 			all, err := r.ListInstances(ctx, client.InstanceFilter{Name: name})
 			return slices.DeleteFunc(all, dialect.IsGone), err

@@ -43,17 +43,17 @@ func callOf(a api.AuditEntry) conformance.Call {
 	if !strings.HasPrefix(a.Operation, "stream") {
 		call.Began = a.Time.Add(-time.Duration(a.DurationMilliseconds * float64(time.Millisecond)))
 	}
-	if a.Resource != nil {
-		call.Resource = *a.Resource
+	if a.Resource != "" {
+		call.Resource = a.Resource
 	}
 	if a.Status == 0 {
 		call.Answer = "broken off"
 	}
-	if a.Code != nil {
-		call.Answer += " " + *a.Code
+	if a.Code != "" {
+		call.Answer += " " + a.Code
 	}
-	if a.Fault != nil {
-		call.Answer += ", by fault " + *a.Fault
+	if a.Fault != "" {
+		call.Answer += ", by fault " + a.Fault
 	}
 	return call
 }

@@ -79,7 +79,7 @@ func TestCallAsTheAuditHasIt(t *testing.T) {
 	}{
 		{
 			api.AuditEntry{
-				RequestID: "a", Operation: "getInstance", Resource: &resource, Status: 200, Time: end,
+				RequestID: "a", Operation: "getInstance", Resource: resource, Status: 200, Time: end,
 				DurationMilliseconds: 1500,
 			},
 			conformance.Call{
@@ -89,7 +89,7 @@ func TestCallAsTheAuditHasIt(t *testing.T) {
 		},
 		{
 			api.AuditEntry{
-				RequestID: "b", Operation: "listInstances", Status: 429, Code: &code, Fault: &fault, Time: end,
+				RequestID: "b", Operation: "listInstances", Status: 429, Code: code, Fault: fault, Time: end,
 			},
 			conformance.Call{
 				ID: "b", Operation: "listInstances", Answer: "429 throttled, by fault f-1", Began: end, Answered: end,
