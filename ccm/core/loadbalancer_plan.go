@@ -134,7 +134,7 @@ func (u *update) compareTargets(have *api.LoadBalancer, want balancerSpec) {
 func (u *update) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
-	if !slices.Equal(listeners, want.Listeners) {
+	if !slices.EqualFunc(listeners, want.Listeners, api.Listener.Equal) {
 		u.request.Listeners = &want.Listeners
 		u.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.Listeners))
 	}

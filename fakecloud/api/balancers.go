@@ -1,10 +1,13 @@
 package api
 
-import "time"
+import (
+	"reflect"
+	"time"
+)
 
 // Transport is the protocol of the listener's socket, tcp or udp: http is over tcp.
 func (l Listener) Transport() Protocol {
-	if l.Protocol == ProtocolHTTP {
+	if l.Protocol.IsHTTP() {
 		return ProtocolTCP
 	}
 	return l.Protocol
@@ -18,6 +21,12 @@ func (lb LoadBalancer) PublicAddresses() []string {
 
 // Seconds is a number of seconds. Requests have whole ones; the data plane takes others too.
 type Seconds float64
+
+// IsHTTP tells whether a listener of the protocol reads requests, over tcp.
+func (p Protocol) IsHTTP() bool { return p != ProtocolTCP && p != ProtocolUDP }
+
+// Equal tells whether two listeners are the same.
+func (l Listener) Equal(other Listener) bool { return reflect.DeepEqual(l, other) }
 
 // Duration is the same as a time.Duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }

@@ -432,9 +432,14 @@ func (c *Cloud) mergeUpdate(
 // sameBalancer compares the fields that an update can change. The order of targets,
 // listeners and source ranges does not matter.
 func sameBalancer(a, b LoadBalancer) bool {
-	same := sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) && sameSet(a.SourceRanges, b.SourceRanges)
+	same := sameSet(a.Targets, b.Targets) && sameListeners(a.Listeners, b.Listeners) && sameSet(a.SourceRanges, b.SourceRanges)
 	b.Targets, b.Listeners, b.SourceRanges = a.Targets, a.Listeners, a.SourceRanges
 	return same && toJSON(a) == toJSON(b)
+}
+
+func sameListeners(a, b []Listener) bool {
+	isNew := func(l Listener) bool { return !slices.ContainsFunc(a, l.Equal) } // No two have the same port.
+	return len(a) == len(b) && !slices.ContainsFunc(b, isNew)
 }
 
 // maxRecords bounds the bytes of a balancer's records: every event of it has them.

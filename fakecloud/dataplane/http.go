@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -31,16 +30,8 @@ const (
 	maxRequestHeader = 64 << 10
 )
 
-// socketProtocol is the protocol of a listener's socket: http is spoken over tcp.
-func socketProtocol(p cloud.Protocol) cloud.Protocol {
-	if p == api.ProtocolHTTP {
-		return api.ProtocolTCP
-	}
-	return p
-}
-
 // portOf is the port of a listener.
-func portOf(l cloud.Listener) port { return port{socketProtocol(l.Protocol), l.Port} }
+func portOf(l cloud.Listener) port { return port{l.Transport(), l.Port} }
 
 // errNoTarget is why a request cannot be sent on.
 var errNoTarget = errors.New("no target of the load balancer answers")

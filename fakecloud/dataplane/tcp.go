@@ -54,7 +54,7 @@ func (l *listener) admitConnection(conn *net.TCPConn) {
 	}
 	l.connections.Add(1)
 	f := &flow{listenAddress: l.address, clientAddress: client, clientConn: conn}
-	if r.listener.Protocol == api.ProtocolHTTP {
+	if r.listener.Protocol.IsHTTP() {
 		l.balancer.goroutines.Go(func() { l.serveRequests(r, f) })
 		return
 	}
