@@ -39,8 +39,8 @@ func TestParse(t *testing.T) {
 		Protocol: "http", Port: 10256, Path: "/live?full=1", ExpectedCodes: "204,300-399",
 		IntervalSeconds: 60, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 10,
 	}, v.HealthCheck)
-	for l, want := range map[api.Listener]int{
-		{Protocol: "tcp", Port: 80}: 1000, {Protocol: "tcp", Port: 53}: 20, {Protocol: "udp", Port: 53}: 50,
+	for want, l := range map[int]api.Listener{
+		1000: {Protocol: "tcp", Port: 80}, 20: {Protocol: "tcp", Port: 53}, 50: {Protocol: "udp", Port: 53},
 	} {
 		assert.Equal(t, want, v.ConnectionLimit.For(l))
 	}

@@ -426,15 +426,17 @@ func (e ProblemCode) Valid() bool {
 
 // Defines values for Protocol.
 const (
-	ProtocolHTTP Protocol = "http"
-	ProtocolTCP  Protocol = "tcp"
-	ProtocolUDP  Protocol = "udp"
+	ProtocolHTTP  Protocol = "http"
+	ProtocolHTTPS Protocol = "https"
+	ProtocolTCP   Protocol = "tcp"
+	ProtocolUDP   Protocol = "udp"
 )
 
 // Valid tells whether e is one of the values above.
 func (e Protocol) Valid() bool {
 	switch e {
 	case ProtocolHTTP,
+		ProtocolHTTPS,
 		ProtocolTCP,
 		ProtocolUDP:
 		return true
@@ -1425,6 +1427,10 @@ type InstanceType string
 
 // Listener defines model for Listener.
 type Listener struct {
+	// CertificateIDs Of https, which needs one: the certificate for the name that a client asks for
+	// (SNI), or else the first.
+	CertificateIDs []string `json:"certificateIds,omitempty"`
+
 	// ConnectionLimit So many connections (of udp, clients) at a time; what is beyond is refused, and counted as such. 0 or left out: no limit.
 	ConnectionLimit int `json:"connectionLimit,omitempty"`
 
@@ -1439,8 +1445,8 @@ type Listener struct {
 	// Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
 	// (http), each to a target of its own, with the client's address at the end of
 	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
-	// through. A request that no target takes is answered with 503. http is for proxies,
-	// on ports of tcp.
+	// through. A request that no target takes is answered with 503. https is the same by
+	// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// ProxyProtocol Of tcp listeners only. When left out, targets see the balancer connect and are told nothing.
@@ -1463,8 +1469,8 @@ type ListenerHealth struct {
 	// Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
 	// (http), each to a target of its own, with the client's address at the end of
 	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
-	// through. A request that no target takes is answered with 503. http is for proxies,
-	// on ports of tcp.
+	// through. A request that no target takes is answered with 503. https is the same by
+	// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// Reason Example: connection refused by 127.30.16.1:30080
@@ -1502,8 +1508,8 @@ type ListenerStats struct {
 	// Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
 	// (http), each to a target of its own, with the client's address at the end of
 	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
-	// through. A request that no target takes is answered with 503. http is for proxies,
-	// on ports of tcp.
+	// through. A request that no target takes is answered with 503. https is the same by
+	// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// RefusedConnections From clients outside of the source ranges or beyond the connection limit, and not among those accepted; of UDP, datagrams.
@@ -2148,8 +2154,8 @@ type ProjectUpdate struct {
 // Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
 // (http), each to a target of its own, with the client's address at the end of
 // `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
-// through. A request that no target takes is answered with 503. http is for proxies,
-// on ports of tcp.
+// through. A request that no target takes is answered with 503. https is the same by
+// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
 type Protocol string
 
 // ProxyProtocol The version of the PROXY protocol by which a target is told who connected.

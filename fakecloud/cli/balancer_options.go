@@ -21,6 +21,7 @@ func (a *app) balancersCreate() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --health-check http:10256/healthz --source-range 10.0.0.0/8
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
   fakecloud load-balancers create web --kind network --listener 80 --target node-1 --target node-2
+  fakecloud load-balancers create shop --listener 443:30080/https --certificate shop
   fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
 	})
 }
@@ -51,7 +52,11 @@ func completeBalancer(_ *cobra.Command, given map[string]any, has *api.LoadBalan
 	}
 	for option, value := range options {
 		for _, l := range given["listeners"].([]any) {
-			if listener := l.(map[string]any); option != "proxyProtocol" || listener["protocol"] != string(api.ProtocolUDP) {
+			listener := l.(map[string]any)
+			switch protocol := listener["protocol"]; {
+			case option == "proxyProtocol" && protocol == string(api.ProtocolUDP):
+			case option == "certificateIds" && protocol != string(api.ProtocolHTTPS):
+			default:
 				listener[option] = value
 			}
 		}

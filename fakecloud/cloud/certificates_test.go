@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"crypto/tls"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/testcerts"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 func certificateFor(t *testing.T, host string) api.CertificateCreate {
@@ -77,4 +79,37 @@ func TestPrivateKeysAreInNoSnapshot(t *testing.T) {
 	defer func() { assert.NoError(t, s.Close()) }()
 	restored, _ := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	assertHasKey(t, restored, p, made)
+}
+
+func TestListenersOfHTTPS(t *testing.T) {
+	c, p, plane := newCloudWithPlane(t)
+	made := must.First(c.Certificates.Create(t.Context(), p, certificateFor(t, "shop.example.com")))(t)
+	create := func(protocol Protocol, ids ...string) error {
+		_, _, err := c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{Name: "web", Listeners: []Listener{
+			{Protocol: protocol, Port: 443, TargetPort: 80, CertificateIDs: ids},
+		}})
+		return err
+	}
+	requireRefusedAt(t, InvalidRequest, "listeners.0.certificateIds")(create(api.ProtocolHTTPS))
+	requireRefusedAt(t, InvalidRequest, "listeners.0.certificateIds")(create(api.ProtocolHTTP, made.ID))
+	requireRefusedAt(t, UnknownCertificate, "listeners.0.certificateIds.1")(create(api.ProtocolHTTPS, made.ID, "cert-none"))
+	require.NoError(t, create(api.ProtocolHTTPS, made.ID))
+	advance(t, c, time.Minute)
+	lb := must.First(c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit}))(t)[0]
+	assert.Equal(t, "shop.example.com", plane.applied[lb.ID].Certificates[made.ID].Leaf.DNSNames[0])
+	requireRefused(t, InUse)(c.Certificates.Delete(t.Context(), p, made.ID))
+
+	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
+		return tx.DeleteCertificateKey(ctx, db.DeleteCertificateKeyParams{
+			ProjectID: p.ID, Fingerprint: made.Fingerprint, Certificate: made.ID,
+		})
+	}))
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Name: new("other")})
+	advance(t, c, time.Minute)
+	lb = must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
+	assert.Equal(t, LoadBalancerError, lb.State)
+	assert.Contains(t, lb.StateReason, "create the certificate anew")
+
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &[]Listener{}})
+	require.NoError(t, c.Certificates.Delete(t.Context(), p, made.ID))
 }

@@ -3,6 +3,7 @@ package cloud
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +23,8 @@ type Forwarding struct {
 	// Addresses are those that it serves on, of either family: each has all Listeners.
 	Addresses []netip.Addr
 	Listeners []Listener
+	// Certificates are those of listeners of https, by ID.
+	Certificates map[string]tls.Certificate
 	// Backends are the targets that run.
 	Backends []Backend
 	// Targets is how many targets there are, including those that do not run.
@@ -135,15 +138,36 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 		if err != nil {
 			return err
 		}
-		f, err = forwardingOf(lb, backends, len(there))
+		if f, err = forwardingOf(lb, backends, len(there)); err != nil {
+			return err
+		}
+		f.Certificates, err = certificatesOf(ctx, tx, lb)
 		return err
 	})
+	if refused := (*Error)(nil); errors.As(err, &refused) {
+		return refused, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	failure = c.cfg.DataPlane.Apply(f)
 	c.queueCondition(lb.ID)
 	return failure, nil
+}
+
+// certificatesOf gives those of the balancer's listeners. It refuses one whose private key is not here.
+func certificatesOf(ctx context.Context, tx *store.Tx, lb LoadBalancer) (map[string]tls.Certificate, error) {
+	all := map[string]tls.Certificate{}
+	for _, l := range lb.Listeners {
+		for _, id := range l.CertificateIDs {
+			pair, err := keyPair(ctx, tx, lb.Project, id)
+			if err != nil {
+				return nil, err
+			}
+			all[id] = pair
+		}
+	}
+	return all, nil
 }
 
 // buildBalancer brings a balancer's configuration into force, or gives the failure that

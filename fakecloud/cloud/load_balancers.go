@@ -83,7 +83,7 @@ func (c *Cloud) newLoadBalancer(
 	address6, address6Err := c.balancerAddress6(tx.Tx, spec)
 	err := joinRefusals(
 		checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err,
-		c.checkTargets(ctx, tx.Tx, p, spec.Targets),
+		c.checkTargets(ctx, tx.Tx, p, spec.Targets), checkCertificates(ctx, tx.Tx, p, spec.Listeners),
 	)
 	if err != nil {
 		return LoadBalancer{}, err
@@ -131,15 +131,42 @@ func checkListeners(listeners []Listener) error {
 }
 
 func checkListener(l Listener, field string) error {
-	if !slices.Contains([]Protocol{api.ProtocolTCP, api.ProtocolUDP, api.ProtocolHTTP}, l.Protocol) || !validPort(l.Port) || !validPort(l.TargetPort) {
-		return refuse(InvalidRequest, "%s: want protocol tcp, udp or http and ports from 1 to 65535", field).
+	if !l.Protocol.Valid() || !validPort(l.Port) || !validPort(l.TargetPort) {
+		return refuse(InvalidRequest, "%s: want protocol tcp, udp, http or https and ports from 1 to 65535", field).
 			withField(field, "is not valid")
 	}
 	_, checkErr := withDefaultsOfCheck(l.HealthCheck)
 	return joinRefusals(
 		checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"),
-		prefixFields(field+".", checkErr),
+		prefixFields(field+".", checkErr), checkHasCertificates(l, field+".certificateIds"),
 	)
+}
+
+func checkHasCertificates(l Listener, field string) error {
+	switch isHTTPS := l.Protocol == api.ProtocolHTTPS; {
+	case isHTTPS && len(l.CertificateIDs) == 0:
+		return refuse(InvalidRequest, "port %d: https needs a certificate", l.Port).withField(field, "is missing")
+	case !isHTTPS && len(l.CertificateIDs) > 0:
+		return refuse(InvalidRequest, "port %d: only https has certificates: leave them out for %s", l.Port, l.Protocol).
+			withField(field, "is for https only")
+	}
+	return nil
+}
+
+// checkCertificates refuses certificates of listeners that are none of the project's.
+func checkCertificates(ctx context.Context, tx *store.Tx, p Project, listeners []Listener) error {
+	var errs []error
+	for i, l := range listeners {
+		for j, id := range l.CertificateIDs {
+			_, err := loadResource[Certificate](ctx, tx, p, id)
+			if refused := (*Error)(nil); errors.As(err, &refused) {
+				err = refuse(UnknownCertificate, "port %d: no certificate %q in project %q", l.Port, id, p.Name).
+					withField(fmt.Sprintf("listeners.%d.certificateIds.%d", i, j), "is not a certificate of the project")
+			}
+			errs = append(errs, err)
+		}
+	}
+	return joinRefusals(errs...)
 }
 
 // withCheckDefaults gives valid listeners with defaults for what their health checks leave zero.
@@ -392,7 +419,7 @@ func (c *Cloud) mergeUpdate(
 		lb.Name = *u.Name
 	}
 	if u.Listeners != nil {
-		errs = append(errs, checkListeners(*u.Listeners))
+		errs = append(errs, checkListeners(*u.Listeners), checkCertificates(ctx, tx, p, *u.Listeners))
 		lb.Listeners = withCheckDefaults(*u.Listeners)
 	}
 	if u.Targets != nil && !sameSet(lb.Targets, *u.Targets) {

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"net"
@@ -97,6 +98,7 @@ type route struct {
 	sourceRanges    []netip.Prefix
 	connectionLimit int           // of all listeners together; 0: none
 	idleTimeout     time.Duration // after which a silent connection ends; 0: the default
+	tls             *tls.Config   // of listeners of https
 }
 
 // target is a target that may get new connections.
@@ -212,7 +214,7 @@ func (b *balancer) updateRoutes() {
 			listener: want, targets: targets[r],
 			algorithm:       b.forwarding.Algorithm,
 			connectionLimit: b.forwarding.ConnectionLimit, sourceRanges: b.forwarding.SourceRanges,
-			idleTimeout: b.forwarding.IdleTimeout,
+			idleTimeout: b.forwarding.IdleTimeout, tls: tlsConfig(want, b.forwarding.Certificates),
 		})
 	}
 	b.updateCondition()

@@ -6,6 +6,7 @@ package dataplane
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +58,23 @@ func (l *listener) serveRequests(r *route, f *flow) {
 		Handler: l.requestProxy(f, idle), ReadHeaderTimeout: min(headerTimeout, idle), IdleTimeout: idle,
 		MaxHeaderBytes: maxRequestHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}
-	_ = server.Serve(&singleConn{conn: conn, closed: closed}) // It ends with the connection.
+	one := &singleConn{conn: conn, closed: closed}
+	if r.tls != nil {
+		one.conn = tls.Server(conn, r.tls)
+	}
+	_ = server.Serve(one) // It ends with the connection.
+}
+
+// tlsConfig is for a listener of https; nil for others. HTTP/1.1 is spoken, as without TLS.
+func tlsConfig(l cloud.Listener, certificates map[string]tls.Certificate) *tls.Config {
+	if len(l.CertificateIDs) == 0 {
+		return nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	for _, id := range l.CertificateIDs {
+		config.Certificates = append(config.Certificates, certificates[id])
+	}
+	return config
 }
 
 // requestProxy sends requests on, each over a connection of its own.
@@ -176,7 +193,7 @@ func (c *countedConn) Close() error {
 
 // singleConn is a net.Listener of one connection. It ends when that is closed.
 type singleConn struct {
-	conn   *countedConn
+	conn   net.Conn
 	closed chan struct{}
 	taken  bool
 }

@@ -2,6 +2,8 @@ package dataplane_test
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/testcerts"
 )
 
 // serveHTTP has a target answer requests.
@@ -256,4 +259,38 @@ func TestClientsOfHTTPThatStallEnd(t *testing.T) {
 	assert.Equal(t, http.StatusGatewayTimeout, status, "a target that is silent")
 	awaitNoConnections(t, p)
 	awaitNoActive(t, p)
+}
+
+// The certificate is the one for the name that the client asks for, or else the first.
+func TestTLSEndsAtTheBalancer(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := serveHTTP(t, two, 0, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, r.Header.Get("X-Forwarded-Proto"), " ", r.Host)
+	})
+	f := forwarding(target, []string{two}, port)
+	f.Listeners[0].Protocol = api.ProtocolHTTPS
+	roots := x509.NewCertPool()
+	f.Certificates = map[string]tls.Certificate{}
+	for _, name := range []string{"shop", "blog"} {
+		certificate, key := testcerts.For(t, name+".example")
+		require.True(t, roots.AppendCertsFromPEM([]byte(certificate)))
+		f.Certificates[name] = must.Do(tls.X509KeyPair([]byte(certificate), []byte(key)))(t)
+		f.Listeners[0].CertificateIDs = append(f.Listeners[0].CertificateIDs, name)
+	}
+	require.NoError(t, p.Apply(f))
+	ask := func(asked string) (certificate, body string) {
+		c := must.Do(dialFrom(t, four, port))(t)
+		conn := tls.Client(c, &tls.Config{RootCAs: roots, ServerName: asked, InsecureSkipVerify: asked == "news.example"})
+		r := &requester{t, conn, bufio.NewReader(conn)}
+		_, body, _ = r.get()
+		return conn.ConnectionState().PeerCertificates[0].DNSNames[0], body
+	}
+	for asked, want := range map[string]string{"shop.example": "shop.example", "blog.example": "blog.example", "news.example": "shop.example"} {
+		certificate, body := ask(asked)
+		assert.Equal(t, want, certificate)
+		assert.Equal(t, "https shop.example", body)
+	}
+	plain := newRequester(t, port)
+	status, _, _ := plain.get()
+	assert.Equal(t, http.StatusBadRequest, status)
 }

@@ -40,6 +40,13 @@ func TestCertificates(t *testing.T) {
 	renamed := must.Do(r.UpdateCertificate(ctx, second.ID, api.ResourceUpdate{Name: new("news")}))(t)
 	assert.Equal(t, other.Certificate, renamed.Certificate)
 	require.NoError(t, r.DeleteCertificate(ctx, second.ID))
+	listen := []api.Listener{{Protocol: api.ProtocolHTTPS, Port: freePort(t), TargetPort: 80, CertificateIDs: []string{"none"}}}
+	requireCode(t, api.UnknownCertificate)(r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listen}))
+	listen[0].CertificateIDs[0] = made.ID
+	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: listen})
+	requireCode(t, api.InUse)(nil, r.DeleteCertificate(ctx, made.ID))
+	listen[0].CertificateIDs[0] = "none"
+	requireCode(t, api.UnknownCertificate)(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Listeners: &listen}))
 	for n := range 500 {
 		other.Name = fmt.Sprint("more-", n)
 		_, err := r.CreateCertificate(ctx, other)
