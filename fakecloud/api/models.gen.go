@@ -786,7 +786,7 @@ type CertificateCreate struct {
 	Name string `json:"name"`
 
 	// PrivateKey PEM: the certificate's private key. It can be read from nowhere.
-	PrivateKey string `json:"privateKey"`
+	PrivateKey string `json:"privateKey,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags `json:"tags,omitempty"`

@@ -158,7 +158,7 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 	slices.SortStableFunc(fields, func(a, b string) int { return -cmp.Compare(named[a], named[b]) })
 	for _, field := range fields {
 		switch {
-		case includesAll(has[field], given[field]):
+		case includesAll(has[field], given[field]), w.kind.isWriteOnly(field):
 			continue
 		case w.kind.isFixed(field):
 			errs = append(errs, fmt.Errorf(

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -26,6 +28,9 @@ func (a *app) certificateKind() resourceKind[api.Certificate] {
 		list: listBy((*client.Client).ListCertificates),
 		get:  (*client.Client).GetCertificate, remove: (*client.Client).DeleteCertificate,
 		removable: "certificates that no listener has",
-		create:    createBy((*client.Client).CreateCertificate), update: updateBy((*client.Client).UpdateCertificate),
+		cells: map[string]func(api.Certificate) string{
+			"DOMAINS": func(c api.Certificate) string { return strings.Join(c.DomainNames, ",") },
+		},
+		create: createBy((*client.Client).CreateCertificate), update: updateBy((*client.Client).UpdateCertificate),
 	}
 }

@@ -42,7 +42,7 @@ type referredKind struct {
 func (a *app) referredKinds() map[string]referredKind {
 	return map[string]referredKind{
 		"instances": referTo(a.instanceKind()), "networks": referTo(a.networkKind()),
-		"addresses": referTo(a.addressKind()), "projects": referTo(a.projectKind()),
+		"addresses": referTo(a.addressKind()), "certificates": referTo(a.certificateKind()), "projects": referTo(a.projectKind()),
 		"zones": {complete: a.completeZones()}, "tokens": {complete: a.tokenKind(new(string)).completeRefs()},
 	}
 }

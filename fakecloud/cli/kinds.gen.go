@@ -5,7 +5,7 @@ package cli
 var requestFlags = map[string][]flagField{
 	"CertificateCreate": {
 		{path: "certificate", name: "certificate", value: "FILE", usage: "PEM file of the certificate and its chain", kind: "file", required: true, omitEmpty: true},
-		{path: "privateKey", name: "private-key", value: "FILE", usage: "PEM file of its private key, which stays in the cloud", kind: "file", required: true, omitEmpty: true},
+		{path: "privateKey", name: "private-key", value: "FILE", usage: "PEM file of its private key, which stays in the cloud", kind: "file", required: true, positive: true},
 		{path: "tags", name: "tag", usage: "KEY=VALUE; repeatable", none: "remove all tags", kind: "stringToString"}},
 	"FaultCreate": {
 		{path: "afterSeconds", name: "after", usage: "begin this long from now", kind: "fraction", positive: true},

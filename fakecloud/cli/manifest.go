@@ -173,6 +173,16 @@ func (k *manifestKind) isFixed(field string) bool {
 	return update == nil || extensionIsSet(update, "x-final")
 }
 
+// isWriteOnly tells whether a field cannot be read, and so not be compared.
+func (k *manifestKind) isWriteOnly(field string) bool {
+	spec, err := loadSpec()
+	if err != nil {
+		return false
+	}
+	given := spec.Components.Schemas[k.create].Value.Properties[field]
+	return given != nil && given.Value.WriteOnly
+}
+
 // extensionIsSet tells whether a field has an extension, beside the schema that it refers to or in its own.
 func extensionIsSet(field *openapi3.SchemaRef, name string) bool {
 	return field.Extensions[name] == true || field.Value.Extensions[name] == true

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"database/sql"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,18 +61,21 @@ func newCertificate(
 
 // parseCertificate refuses what is not PEM, and a key that is not the certificate's.
 func parseCertificate(spec api.CertificateCreate) (*x509.Certificate, error) {
-	pair, err := tls.X509KeyPair([]byte(spec.Certificate), []byte(spec.PrivateKey))
-	if err == nil {
-		return pair.Leaf, nil
+	block, _ := pem.Decode([]byte(spec.Certificate))
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, refuse(InvalidRequest, "want the certificate, and its chain after it, as PEM").
+			withField("certificate", "is not a certificate as PEM")
 	}
-	field := "certificate"
-	if strings.Contains(err.Error(), "key") {
-		field = "privateKey"
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, refuse(InvalidRequest, "the certificate cannot be read: %v", err).withField("certificate", "is not valid")
 	}
-	return nil, refuse(
-		InvalidRequest, "%s: want the certificate and its chain, and its private key, as PEM",
-		strings.TrimPrefix(err.Error(), "tls: "),
-	).withField(field, "is not valid")
+	if _, err := tls.X509KeyPair([]byte(spec.Certificate), []byte(spec.PrivateKey)); err != nil {
+		return nil, refuse(
+			InvalidRequest, "want the private key of the certificate as PEM: %s", strings.TrimPrefix(err.Error(), "tls: "),
+		).withField("privateKey", "is not the certificate's")
+	}
+	return leaf, nil
 }
 
 // forgetCertificate refuses to delete a certificate that a listener has, and removes the private key of any other.

@@ -86,8 +86,9 @@ type Instance struct {
 	External    []netip.Addr  `json:"external,omitempty"`  // the reserved addresses it holds
 }
 
-// Protocol and the following types are the API's: balancers consist of them.
+// Balancers consist of types of the API.
 type (
+	// Protocol is the API's, as are those that follow.
 	Protocol            = api.Protocol
 	Listener            = api.Listener
 	HealthCheck         = api.HealthCheck

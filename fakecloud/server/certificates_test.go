@@ -36,7 +36,7 @@ func TestCertificates(t *testing.T) {
 	second := must.Do(r.CreateCertificate(ctx, other))(t)
 	r.refused(t, "PATCH", "/v1/certificates/"+second.ID, `{"name":"shop"}`, api.NameTaken, "name", "choose another")
 	spec.PrivateKey = other.PrivateKey
-	r.refused(t, "POST", "/v1/certificates", body(spec), api.InvalidRequest, "privateKey", "want the certificate")
+	r.refused(t, "POST", "/v1/certificates", body(spec), api.InvalidRequest, "privateKey", "want the private key")
 	renamed := must.Do(r.UpdateCertificate(ctx, second.ID, api.ResourceUpdate{Name: new("news")}))(t)
 	assert.Equal(t, other.Certificate, renamed.Certificate)
 	require.NoError(t, r.DeleteCertificate(ctx, second.ID))
