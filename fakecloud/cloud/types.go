@@ -86,9 +86,8 @@ type Instance struct {
 	External    []netip.Addr  `json:"external,omitempty"`  // the reserved addresses it holds
 }
 
-// Balancers consist of types of the API.
+//nolint:revive // Balancers consist of types of the API, which says what each is.
 type (
-	// Protocol is the API's, as are those that follow.
 	Protocol            = api.Protocol
 	Listener            = api.Listener
 	HealthCheck         = api.HealthCheck
