@@ -19,20 +19,6 @@ import (
 
 //go:generate go run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./flagtable
 
-// flagField is a flag that sets a field of a request. The table in kinds.gen.go has those of all requests.
-type flagField struct {
-	path, name, value, usage string
-	none                     string // usage of the flag that empties the field; "" if there is none
-	kind                     string
-	reference                string // the kind that the field refers to by ID; "" if it refers to none
-	item                     string // the field of a list's items that has the ID; "" if the items are IDs
-	parse                    string // the schema whose parser reads the text
-	enum                     []string
-	required                 bool
-	omitEmpty                bool // an empty text counts as left out
-	positive                 bool // 0 counts as left out
-}
-
 // referredKind is how the command line refers to resources of a kind. Without find, the API has their names, too.
 type referredKind struct {
 	find     func(ctx context.Context, c *client.Client, ref string) (id string, err error)

@@ -2,6 +2,23 @@
 
 package cli
 
+// flagField is as flagtable has it.
+type flagField struct {
+	path      string
+	name      string
+	value     string
+	usage     string
+	none      string
+	kind      string
+	reference string
+	item      string
+	parse     string
+	enum      []string
+	required  bool
+	omitEmpty bool
+	positive  bool
+}
+
 var requestFlags = map[string][]flagField{
 	"CertificateCreate": {
 		{path: "certificate", name: "certificate", value: "FILE", usage: "PEM file of the certificate and its chain", kind: "file", required: true, omitEmpty: true},

@@ -28,23 +28,20 @@ import (
 )
 
 type serveOptions struct {
-	listen, data, profile, region, project string
-	certFile, keyFile                      string
-	selfSignedTLS                          bool
-	sans, hosts                            []string
-	tokens, zones, dialects                []string
-	dns, dnsUpstream                       string
-	defaultTags                            map[string]string
-	instanceCIDR, loadBalancerCIDR         string
-	loadBalancerMode, loadBalancerCIDR6    string
-	loadBalancerInterface                  string
-	targetRanges                           []string
-	seed                                   int64
-	logFormat, logLevel, clock             string
-	retention, accessTokenLifetime         time.Duration
-	rateLimit, rateBurst                   int
-	instanceQuota                          int64
-	quotaAdvice                            string
+	cloud                               cloud.Config // what is told as it is
+	listen, data, profile, project      string
+	certFile, keyFile                   string
+	selfSignedTLS                       bool
+	sans, hosts                         []string
+	tokens, dialects                    []string
+	dns, dnsUpstream                    string
+	defaultTags                         map[string]string
+	instanceCIDR, loadBalancerCIDR      string
+	loadBalancerMode, loadBalancerCIDR6 string
+	loadBalancerInterface               string
+	targetRanges                        []string
+	logFormat, logLevel, clock          string
+	rateLimit, rateBurst                int
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -99,8 +96,8 @@ being killed at any point; what was under way goes on at the next start.`,
 		"NAME[:ROLE]=FILE of a bearer token that is a viewer, editor (the default) or admin; a missing file is created with a new token; a token given at an earlier start and not now is not valid any more; repeatable",
 	)
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
-	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
-	f.StringSliceVar(&o.zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
+	f.StringVar(&o.cloud.Region, "region", cloud.DefaultRegion, "the region's name")
+	f.StringSliceVar(&o.cloud.Zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
 	f.StringVar(&o.project, "project", "default", "the project's name")
 	f.StringToStringVar(
 		&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable",
@@ -130,15 +127,15 @@ being killed at any point; what was under way goes on at the next start.`,
 		"CIDR of machines that may be instances and targets of load balancers, beside --instance-cidr; 127.0.0.0/16 and 169.254.0.0/16 need a range within them, such as 127.0.0.1/32; repeatable",
 	)
 	f.DurationVar(
-		&o.retention, "retention", cloud.DefaultRetention,
+		&o.cloud.Retention, "retention", cloud.DefaultRetention,
 		"how long a terminated instance stays readable; 0s: not at all",
 	)
 	f.DurationVar(
-		&o.accessTokenLifetime, "access-token-lifetime", cloud.DefaultAccessTokenLifetime,
+		&o.cloud.AccessTokenLifetime, "access-token-lifetime", cloud.DefaultAccessTokenLifetime,
 		"how long an access token is valid, which a dialect's clients get for a token by OAuth 2",
 	)
 	f.Int64Var(
-		&o.seed, "seed", 0,
+		&o.cloud.Seed, "seed", 0,
 		"repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not",
 	)
 	f.StringVar(
@@ -148,11 +145,11 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.IntVar(&o.rateLimit, "rate-limit", api.DefaultRateLimit, "calls a second that each token may make; 0: any number")
 	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.Int64Var(
-		&o.instanceQuota, "instance-quota", cloud.DefaultQuotas[cloud.QuotaInstances],
+		&o.cloud.InstanceQuota, "instance-quota", cloud.DefaultQuotas[cloud.QuotaInstances],
 		"how many instances a project may have, unless \"fakecloud quotas set\" says otherwise",
 	)
 	f.StringVar(
-		&o.quotaAdvice, "quota-advice", "",
+		&o.cloud.QuotaAdvice, "quota-advice", "",
 		"what to do when a quota is used up, for the error, beside removing something; empty: have an admin raise it",
 	)
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -182,8 +179,8 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			o.rateBurst,
 		)
 	}
-	if o.instanceQuota < 1 || o.instanceQuota > cloud.MaxQuota {
-		return clikit.Usagef("--instance-quota %d: give 1 to %d", o.instanceQuota, cloud.MaxQuota)
+	if o.cloud.InstanceQuota < 1 || o.cloud.InstanceQuota > cloud.MaxQuota {
+		return clikit.Usagef("--instance-quota %d: give 1 to %d", o.cloud.InstanceQuota, cloud.MaxQuota)
 	}
 	if err := o.checkBalancerMode(); err != nil {
 		return err
@@ -378,14 +375,12 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	if o.clock != "real" && o.clock != "virtual" {
 		return cloud.Config{}, clikit.Usagef("--clock %q: choose real or virtual", o.clock)
 	}
-	if o.accessTokenLifetime < time.Second { // OAuth 2 counts it in seconds.
-		return cloud.Config{}, clikit.Usagef("--access-token-lifetime %s: give one second or more", o.accessTokenLifetime)
-	}
-	cfg := cloud.Config{
-		Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention,
-		AccessTokenLifetime: o.accessTokenLifetime, InstanceQuota: o.instanceQuota, QuotaAdvice: o.quotaAdvice,
+	if o.cloud.AccessTokenLifetime < time.Second { // OAuth 2 counts it in seconds.
+		return cloud.Config{}, clikit.Usagef("--access-token-lifetime %s: give one second or more", o.cloud.AccessTokenLifetime)
 	}
 	var err error
+	cfg := o.cloud
+	cfg.Logger = log
 	if cfg.Profile, err = cloud.ProfileNamed(o.profile); err != nil {
 		return cfg, clikit.Usagef("--profile: %w", err)
 	}

@@ -38,17 +38,8 @@ page. Each is a test of the conformance suite, played alone and told as it happe
 
 // listedIncident is an incident in `lab incident list -o json`.
 type listedIncident struct {
-	Name       string                 `json:"name"`
-	Title      string                 `json:"title"`
-	Test       string                 `json:"test"`
-	Profile    conformance.Profile    `json:"profile"`
-	Level      conformance.Level      `json:"level"`
-	Capability conformance.Capability `json:"capability,omitempty"`
-	Happened   string                 `json:"happened"`
-	Danger     string                 `json:"danger"`
-	Watch      string                 `json:"watch"`
-	Right      string                 `json:"right"`
-	Known      []string               `json:"known,omitempty"`
+	Name string `json:"name"`
+	suite.IncidentFacts
 }
 
 func newIncidentList() *cobra.Command {
@@ -61,10 +52,7 @@ func newIncidentList() *cobra.Command {
 			var rows [][]string
 			for _, t := range suite.Incidents() {
 				i := t.Incident
-				list = append(list, listedIncident{
-					i.Name, i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right,
-					i.Known,
-				})
+				list = append(list, listedIncident{i.Name, suite.FactsOf(t)})
 				rows = append(rows, []string{i.Name, i.Title, string(t.Profile), string(t.Level)})
 			}
 			return clikit.Print(cmd, list, func(w io.Writer) error {

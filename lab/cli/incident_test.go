@@ -122,9 +122,11 @@ func TestPrintIncidentStoryAndAccount(t *testing.T) {
 	)
 
 	a := &suite.IncidentReport{
-		Incident: "flood", Test: "resilience-flood", CCM: conformance.Identity{Name: "nebula"}, Seconds: 2.44,
-		Requires: "It is dry.", Capability: "pumps",
-		Behaved: true, Right: "It pumps.", Danger: "It is wet.", Known: []string{"https://example.org/1"},
+		Incident: "flood", CCM: conformance.Identity{Name: "nebula"}, Seconds: 2.44, Requires: "It is dry.", Behaved: true,
+		IncidentFacts: suite.IncidentFacts{
+			Test: "resilience-flood", Capability: "pumps", Right: "It pumps.", Danger: "It is wet.",
+			Known: []string{"https://example.org/1"},
+		},
 		Did: suite.CCMActivity{Warnings: 2, Calls: []suite.OperationCalls{
 			{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1},
 		}},

@@ -42,27 +42,40 @@ type IncidentOptions struct {
 
 // IncidentReport is what became of an incident.
 type IncidentReport struct {
-	Incident   string                 `json:"incident"`
+	Incident string `json:"incident"`
+	IncidentFacts
+	CCM      conformance.Identity `json:"ccm"`
+	Cluster  conformance.Identity `json:"cluster"`
+	Requires string               `json:"requires"`
+	Source   string               `json:"source"`
+	Behaved  bool                 `json:"behaved"`
+	Seconds  float64              `json:"seconds"`
+	Reasons  []string             `json:"reasons,omitempty"`
+	Did      CCMActivity          `json:"did"`
+	Timeline []timeline.Entry     `json:"timeline"`
+	Log      []string             `json:"log,omitempty"` // the CCM's last lines, if it did not behave
+}
+
+// IncidentFacts are what is known of an incident before it is played.
+type IncidentFacts struct {
 	Title      string                 `json:"title"`
 	Test       string                 `json:"test"`
 	Profile    conformance.Profile    `json:"profile"`
 	Level      conformance.Level      `json:"level"`
 	Capability conformance.Capability `json:"capability,omitempty"`
-	CCM        conformance.Identity   `json:"ccm"`
-	Cluster    conformance.Identity   `json:"cluster"`
 	Happened   string                 `json:"happened"`
-	Watch      string                 `json:"watch"`
-	Requires   string                 `json:"requires"`
-	Source     string                 `json:"source"`
-	Behaved    bool                   `json:"behaved"`
-	Seconds    float64                `json:"seconds"`
-	Reasons    []string               `json:"reasons,omitempty"`
-	Did        CCMActivity            `json:"did"`
-	Right      string                 `json:"right"`
 	Danger     string                 `json:"danger"`
+	Watch      string                 `json:"watch"`
+	Right      string                 `json:"right"`
 	Known      []string               `json:"known,omitempty"`
-	Timeline   []timeline.Entry       `json:"timeline"`
-	Log        []string               `json:"log,omitempty"` // the CCM's last lines, if it did not behave
+}
+
+// FactsOf gives the facts of a test that is an incident.
+func FactsOf(t conformance.Test) IncidentFacts {
+	i := t.Incident
+	return IncidentFacts{
+		i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right, i.Known,
+	}
 }
 
 // CCMActivity is what the CCM was seen to do.
@@ -224,15 +237,13 @@ func (i *incidentRun) reportOf(test conformance.Test, report *conformance.Report
 	defer i.mu.Unlock()
 	played, result := test.Incident, report.Tests[0]
 	a := &IncidentReport{
-		Incident: played.Name, Title: played.Title, Test: test.ID, Profile: test.Profile, Level: test.Level,
-		Capability: test.Capability,
-		CCM:        report.Implementation, Cluster: report.Cluster, Happened: played.Happened, Watch: played.Watch,
+		Incident: played.Name, IncidentFacts: FactsOf(test), CCM: report.Implementation, Cluster: report.Cluster,
 		Requires: test.Requires, Source: test.Source,
 		// One that ends by itself without a fault does not behave, however it comes out.
 		Behaved: result.Result == conformance.Passed && len(report.Crashes) == 0,
 		Seconds: result.Seconds, Reasons: result.Reasons,
-		Did:   CCMActivity{Calls: []OperationCalls{}, Warnings: i.warnings, Crashes: len(report.Crashes) + report.ExitsUnderFault},
-		Right: played.Right, Danger: played.Danger, Known: played.Known, Timeline: i.shown,
+		Did:      CCMActivity{Calls: []OperationCalls{}, Warnings: i.warnings, Crashes: len(report.Crashes) + report.ExitsUnderFault},
+		Timeline: i.shown,
 	}
 	for _, d := range i.callsByOperation {
 		a.Did.Calls = append(a.Did.Calls, *d)
