@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -461,7 +462,7 @@ func (c *Cloud) mergeUpdate(
 func sameBalancer(a, b LoadBalancer) bool {
 	same := sameSet(a.Targets, b.Targets) && sameListeners(a.Listeners, b.Listeners) && sameSet(a.SourceRanges, b.SourceRanges)
 	b.Targets, b.Listeners, b.SourceRanges = a.Targets, a.Listeners, a.SourceRanges
-	return same && toJSON(a) == toJSON(b)
+	return same && reflect.DeepEqual(a, b)
 }
 
 func sameListeners(a, b []Listener) bool {

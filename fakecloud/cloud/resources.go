@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"reflect"
 	"strings"
 	"time"
 
@@ -405,7 +406,7 @@ func updateResource[T resource](
 		if r, err = loadToChange[T](ctx, tx, p, id); err != nil {
 			return err
 		}
-		before, next, state := toJSON(r), any(&r).(changeable), r.describe().row.State
+		before, next, state := r, any(&r).(changeable), r.describe().row.State
 		m := next.Meta()
 		name, tags := m.Name, m.Tags
 		replaceIfGiven(&name, u.Name)
@@ -420,7 +421,7 @@ func updateResource[T resource](
 			return err
 		}
 		m.Name, m.Tags = name, tags
-		if toJSON(r) == before {
+		if reflect.DeepEqual(r, before) {
 			return nil
 		}
 		return saveResource(ctx, tx, state, next)
