@@ -2,6 +2,7 @@ package api
 
 import (
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -26,7 +27,11 @@ type Seconds float64
 func (p Protocol) IsHTTP() bool { return p != ProtocolTCP && p != ProtocolUDP }
 
 // Equal tells whether two listeners are the same.
-func (l Listener) Equal(other Listener) bool { return reflect.DeepEqual(l, other) }
+func (l Listener) Equal(other Listener) bool {
+	same := slices.Equal(l.CertificateIDs, other.CertificateIDs) // None may be nil or empty.
+	l.CertificateIDs, other.CertificateIDs = nil, nil
+	return same && reflect.DeepEqual(l, other)
+}
 
 // Duration is the same as a time.Duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }

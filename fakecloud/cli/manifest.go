@@ -165,22 +165,23 @@ func (r reference) value(ids map[string]string) (value any, missing string) {
 
 // isFixed tells whether a field cannot be changed once the resource exists.
 func (k *manifestKind) isFixed(field string) bool {
-	spec, err := loadSpec()
-	if err != nil {
-		return false // Then no manifest was read.
-	}
-	update := spec.Components.Schemas[k.update].Value.Properties[field]
+	update := fieldOf(k.update, field)
 	return update == nil || extensionIsSet(update, "x-final")
 }
 
 // isWriteOnly tells whether a field cannot be read, and so not be compared.
 func (k *manifestKind) isWriteOnly(field string) bool {
+	given := fieldOf(k.create, field)
+	return given != nil && given.Value.WriteOnly
+}
+
+// fieldOf is a field of a schema; nil if that has none of the name.
+func fieldOf(schema, field string) *openapi3.SchemaRef {
 	spec, err := loadSpec()
 	if err != nil {
-		return false
+		return nil // Then no manifest was read.
 	}
-	given := spec.Components.Schemas[k.create].Value.Properties[field]
-	return given != nil && given.Value.WriteOnly
+	return spec.Components.Schemas[schema].Value.Properties[field]
 }
 
 // extensionIsSet tells whether a field has an extension, beside the schema that it refers to or in its own.

@@ -32,8 +32,7 @@ func (c *Cloud) certificates() Kind[Certificate, api.CertificateCreate, api.Reso
 	return Kind[Certificate, api.CertificateCreate, api.ResourceUpdate]{
 		cloud: c, idPrefix: "cert", limit: maxCertificates,
 		check: func(spec api.CertificateCreate) (string, *api.Tags, error) {
-			_, err := parseCertificate(spec)
-			return spec.Name, spec.Tags, err
+			return spec.Name, spec.Tags, checkCertificate(spec)
 		},
 		build: newCertificate, beforeDelete: forgetCertificate,
 	}
@@ -46,7 +45,7 @@ func newCertificate(
 	p Project,
 	spec api.CertificateCreate,
 ) (c Certificate, err error) {
-	leaf, err := parseCertificate(spec)
+	leaf, err := parseCertificate(spec.Certificate)
 	if err != nil {
 		return c, err
 	}
@@ -59,9 +58,9 @@ func newCertificate(
 	})
 }
 
-// parseCertificate refuses what is not PEM, and a key that is not the certificate's.
-func parseCertificate(spec api.CertificateCreate) (*x509.Certificate, error) {
-	block, _ := pem.Decode([]byte(spec.Certificate))
+// parseCertificate reads the first of a chain.
+func parseCertificate(chain string) (*x509.Certificate, error) {
+	block, _ := pem.Decode([]byte(chain))
 	if block == nil || block.Type != "CERTIFICATE" {
 		return nil, refuse(InvalidRequest, "want the certificate, and its chain after it, as PEM").
 			withField("certificate", "is not a certificate as PEM")
@@ -70,12 +69,20 @@ func parseCertificate(spec api.CertificateCreate) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, refuse(InvalidRequest, "the certificate cannot be read: %v", err).withField("certificate", "is not valid")
 	}
+	return leaf, nil
+}
+
+// checkCertificate refuses what is no certificate, and a key that is not its own.
+func checkCertificate(spec api.CertificateCreate) error {
+	if _, err := parseCertificate(spec.Certificate); err != nil {
+		return err
+	}
 	if _, err := tls.X509KeyPair([]byte(spec.Certificate), []byte(spec.PrivateKey)); err != nil {
-		return nil, refuse(
+		return refuse(
 			InvalidRequest, "want the private key of the certificate as PEM: %s", strings.TrimPrefix(err.Error(), "tls: "),
 		).withField("privateKey", "is not the certificate's")
 	}
-	return leaf, nil
+	return nil
 }
 
 // forgetCertificate refuses to delete a certificate that a listener has, and removes the private key of any other.

@@ -110,6 +110,9 @@ func TestListenersOfHTTPS(t *testing.T) {
 	assert.Equal(t, LoadBalancerError, lb.State)
 	assert.Contains(t, lb.StateReason, "create the certificate anew")
 
-	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &[]Listener{}})
+	plain := Listener{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80, CertificateIDs: []string{}}
+	lb = updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &[]Listener{plain}})
+	same := updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &[]Listener{plain}})
+	assert.Equal(t, lb.Version, same.Version, "a change of nothing")
 	require.NoError(t, c.Certificates.Delete(t.Context(), p, made.ID))
 }

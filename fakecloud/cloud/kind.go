@@ -81,14 +81,17 @@ func (k Kind[R, C, U]) newResource(
 	if err != nil {
 		return r, err
 	}
-	*any(&r).(changeable).Meta() = metadata.Metadata
+	*any(&r).(changeable).Meta() = metadata
 	return r, insertResource(ctx, tx, r)
 }
 
 func (k Kind[R, C, U]) checkLimit(ctx context.Context, tx *changeTx, p Project) error {
+	if k.limit == 0 {
+		return nil
+	}
 	kind := kindOf[R]()
 	count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(kind)})
-	if err == nil && k.limit > 0 && count >= k.limit {
+	if err == nil && count >= k.limit {
 		err = refuse(QuotaExceeded, "project %q has %d %ss, which is the limit", p.Name, k.limit, kindInWords(kind))
 	}
 	return err

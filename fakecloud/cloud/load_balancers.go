@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"reflect"
 	"slices"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -94,7 +93,7 @@ func (c *Cloud) newLoadBalancer(
 		return LoadBalancer{}, err
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
-	lb.Metadata, lb.Region, lb.State, lb.due = metadata.Metadata, c.cfg.Region, rule.To, c.stateEnd(tx.now, rule.Wait)
+	lb.Metadata, lb.Region, lb.State, lb.due = metadata, c.cfg.Region, rule.To, c.stateEnd(tx.now, rule.Wait)
 	lb.Address, lb.IPv6Address = address, address6
 	if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, &spec.NetworkID, &spec.PrivateAddress); err != nil {
 		return LoadBalancer{}, err
@@ -461,8 +460,10 @@ func (c *Cloud) mergeUpdate(
 // listeners and source ranges does not matter.
 func sameBalancer(a, b LoadBalancer) bool {
 	same := sameSet(a.Targets, b.Targets) && sameListeners(a.Listeners, b.Listeners) && sameSet(a.SourceRanges, b.SourceRanges)
-	b.Targets, b.Listeners, b.SourceRanges = a.Targets, a.Listeners, a.SourceRanges
-	return same && reflect.DeepEqual(a, b)
+	for _, lb := range []*LoadBalancer{&a, &b} {
+		lb.Targets, lb.Listeners, lb.SourceRanges = nil, nil, nil
+	}
+	return same && toJSON(a) == toJSON(b)
 }
 
 func sameListeners(a, b []Listener) bool {

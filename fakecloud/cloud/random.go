@@ -64,12 +64,12 @@ func (c *Cloud) newMetadata(
 	p Project,
 	prefix, name string,
 	tags map[string]string,
-) (Metadata, error) {
+) (api.Metadata, error) {
 	id, serial, err := c.newIdentity(ctx, tx, prefix)
-	return Metadata{Metadata: api.Metadata{
+	return api.Metadata{
 		ID: id, Serial: serial, Project: p.ID, Name: name, Tags: withDefaults(tags, p.DefaultTags), Version: 1,
 		CreatedAt: tx.now, UpdatedAt: tx.now,
-	}}, err
+	}, err
 }
 
 // float draws from [0,1).

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"reflect"
 	"strings"
 	"time"
 
@@ -31,13 +30,7 @@ type description struct {
 
 func (d description) kind() Resource { return Resource(d.row.Kind) }
 
-// row gives the columns that resources of all kinds have.
-func (m *Metadata) row(kind Resource) db.InsertResourceParams {
-	row := rowOf(kind, m.Metadata)
-	row.DueAt = millisOrNull(m.due)
-	return row
-}
-
+// rowOf gives the columns that resources of all kinds have.
 func rowOf(kind Resource, m api.Metadata) db.InsertResourceParams {
 	return db.InsertResourceParams{
 		ID: m.ID, Serial: m.Serial, Kind: string(kind), ProjectID: m.Project, Name: m.Name, Version: m.Version,
@@ -45,8 +38,9 @@ func rowOf(kind Resource, m api.Metadata) db.InsertResourceParams {
 }
 
 func (in Instance) describe() description {
-	row := in.row(api.ResourceInstance)
-	row.State, row.Zone, row.Address, row.NetworkID = string(in.State), in.Zone, addressOrNull(in.Address), &in.Network
+	row := rowOf(api.ResourceInstance, in.Metadata)
+	row.State, row.Zone, row.DueAt = string(in.State), in.Zone, millisOrNull(in.due)
+	row.Address, row.NetworkID = addressOrNull(in.Address), &in.Network
 	return description{row, in.StateReason}
 }
 
@@ -406,7 +400,7 @@ func updateResource[T resource](
 		if r, err = loadToChange[T](ctx, tx, p, id); err != nil {
 			return err
 		}
-		before, next, state := r, any(&r).(changeable), r.describe().row.State
+		before, next, state := toJSON(r), any(&r).(changeable), r.describe().row.State
 		m := next.Meta()
 		name, tags := m.Name, m.Tags
 		replaceIfGiven(&name, u.Name)
@@ -421,7 +415,7 @@ func updateResource[T resource](
 			return err
 		}
 		m.Name, m.Tags = name, tags
-		if reflect.DeepEqual(r, before) {
+		if toJSON(r) == before {
 			return nil
 		}
 		return saveResource(ctx, tx, state, next)

@@ -51,12 +51,7 @@ const (
 	Large  = api.InstanceTypeLarge
 )
 
-// Metadata is what resources of all kinds have.
-type Metadata struct {
-	api.Metadata
-	schedule
-}
-
+// schedule is of resources whose states end by themselves. No document has it.
 type schedule struct {
 	due *time.Time // when a state ends by itself, or is tried again
 }
@@ -66,15 +61,16 @@ func (s *schedule) scheduled() *schedule { return s }
 // PageKey is what Filter.After says of the last item of a page.
 func (p Project) PageKey() string { return p.ID }
 
-// PageKey is as Metadata's.
+// PageKey is as api.Metadata's.
 func (op Operation) PageKey() string { return op.ID }
 
-// PageKey is as Metadata's, and a name: tokens have no ID.
+// PageKey is as api.Metadata's, and a name: tokens have no ID.
 func (t Token) PageKey() string { return t.Name }
 
 // Instance is a machine. Its JSON form is what the event log keeps.
 type Instance struct {
-	Metadata
+	api.Metadata
+	schedule
 	Region      string        `json:"region"`
 	Zone        string        `json:"zone"`
 	Type        InstanceType  `json:"type"`

@@ -192,7 +192,8 @@ func (s *Server) actOnInstance(
 func (s *Server) listLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
 	f, err := filterOf("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(api.ValueOf(params.State), func(v api.LoadBalancerState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(lb cloud.LoadBalancer) api.LoadBalancer { return lb.LoadBalancer })
+	show := func(lb cloud.LoadBalancer) api.LoadBalancer { return lb.LoadBalancer }
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), show)
 }
 
 func (s *Server) createLoadBalancer(w http.ResponseWriter, r *http.Request) {

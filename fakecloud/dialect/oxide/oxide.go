@@ -39,8 +39,12 @@ var Dialect = dialect.Dialect{
 		versionedCall(http.MethodGet, "/v1/instances/{id}/external-ips", inProject, listExternalIPs),
 		versionedCall(http.MethodGet, "/v1/floating-ips/{id}", inProject, dialect.Show(toFloatingIP, findAddress)),
 		versionedCall(http.MethodPost, "/v1/floating-ips", inProject, dialect.Show(toFloatingIP, createFloatingIP)).Answers(http.StatusCreated),
-		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/attach", inProject, dialect.Show(toFloatingIP, attachFloatingIP)).Answers(http.StatusAccepted),
-		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/detach", inProject, dialect.Show(toFloatingIP, detachFloatingIP)).Answers(http.StatusAccepted),
+		versionedCall(
+			http.MethodPost, "/v1/floating-ips/{id}/attach", inProject, dialect.Show(toFloatingIP, attachFloatingIP),
+		).Answers(http.StatusAccepted),
+		versionedCall(
+			http.MethodPost, "/v1/floating-ips/{id}/detach", inProject, dialect.Show(toFloatingIP, detachFloatingIP),
+		).Answers(http.StatusAccepted),
 		versionedCall(http.MethodDelete, "/v1/floating-ips/{id}", inProject, deleteFloatingIP).Answers(http.StatusNoContent),
 		versionedCall(http.MethodGet, "/v1/ip-pools/{id}", nil, viewIPPool),
 	},
