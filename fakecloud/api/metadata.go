@@ -9,6 +9,7 @@ type Metadata struct {
 	Project   string    `json:"project"` // the project's ID
 	Name      string    `json:"name"`
 	Tags      Tags      `json:"tags"`
+	Records   Records   `json:"records,omitempty"`
 	Version   int64     `json:"version"` // grows with every change
 	CreatedAt time.Time `json:"createdAt"`
 	UpdatedAt time.Time `json:"updatedAt"`
@@ -28,5 +29,5 @@ func (u ResourceUpdate) NameAndTags() ResourceUpdate { return u }
 
 // NameAndTags is as ResourceUpdate's.
 func (u FirewallUpdate) NameAndTags() ResourceUpdate {
-	return ResourceUpdate{Name: u.Name, Tags: u.Tags}
+	return ResourceUpdate{Name: u.Name, Tags: u.Tags, Records: u.Records}
 }

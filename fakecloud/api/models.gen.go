@@ -788,6 +788,14 @@ type CertificateCreate struct {
 	// PrivateKey PEM: the certificate's private key. It can be read from nowhere.
 	PrivateKey string `json:"privateKey,omitempty"`
 
+	// Records What dialects of other clouds were told of the resource and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
+
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags `json:"tags,omitempty"`
 }
@@ -1172,13 +1180,6 @@ type Firewall struct {
 	Metadata
 
 	InstanceIDs FirewallInstances `json:"instanceIds"`
-	// Records What dialects of other clouds were told of the balancer and this cloud does not
-	// have, by dialect, so that they can tell it again. An update replaces all of it. At
-	// most 64 KiB.
-	//
-	//
-	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
-	Records Records `json:"records,omitempty"`
 
 	Rules FirewallRules `json:"rules"`
 }
@@ -1192,7 +1193,7 @@ type FirewallCreate struct {
 	// Example: web
 	Name *string `json:"name,omitempty"`
 
-	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// Records What dialects of other clouds were told of the resource and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
 	//
@@ -1240,7 +1241,7 @@ type FirewallUpdate struct {
 	// Name Example: web
 	Name *string `json:"name,omitempty"`
 
-	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// Records What dialects of other clouds were told of the resource and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
 	//
@@ -1337,6 +1338,14 @@ type Instance struct {
 	NetworkID string `json:"networkId"`
 	Project   string `json:"project"`
 
+	// Records What dialects of other clouds were told of the resource and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
+
 	// Region Example: nebula-1
 	Region string `json:"region"`
 
@@ -1382,6 +1391,14 @@ type InstanceCreate struct {
 
 	// NetworkID When left out, the project's default network.
 	NetworkID string `json:"networkId,omitempty"`
+
+	// Records What dialects of other clouds were told of the resource and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
 
 	// SecondaryAddresses Further internal addresses, which follow the first in this order. IPv4 ones are as
 	// `address`. IPv6 ones are global or unique local, and none of the load balancers'.
@@ -1582,13 +1599,6 @@ type LoadBalancer struct {
 	//
 	// Example: 127.30.16.9
 	PrivateAddress string `json:"privateAddress,omitempty"`
-	// Records What dialects of other clouds were told of the balancer and this cloud does not
-	// have, by dialect, so that they can tell it again. An update replaces all of it. At
-	// most 64 KiB.
-	//
-	//
-	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
-	Records Records `json:"records,omitempty"`
 	// Region Example: nebula-1
 	Region string `json:"region"`
 	// Scheme Who a balancer is for. An internal one that is attached to a network serves
@@ -1694,7 +1704,7 @@ type LoadBalancerCreate struct {
 	// Example: 127.30.16.9
 	PrivateAddress string `json:"privateAddress,omitempty"`
 
-	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// Records What dialects of other clouds were told of the resource and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
 	//
@@ -1862,7 +1872,7 @@ type LoadBalancerUpdate struct {
 	// Example: 127.30.16.9
 	PrivateAddress *string `json:"privateAddress,omitempty"`
 
-	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// Records What dialects of other clouds were told of the resource and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
 	//
@@ -1911,10 +1921,21 @@ type NetworkCreate struct {
 	// Example: 10.1.0.0/24
 	Cidr string `json:"cidr"`
 
-	// Name Unique among the project's networks.
+	// Name Unique among the project's networks. Printable ASCII characters, none of them one
+	// of `"#%,/<=>?\`, with no space at either end and no `-` in front. Names of all kinds
+	// but instances are such. Names that differ in case only are the same.
+	//
 	//
 	// Example: backend
 	Name string `json:"name"`
+
+	// Records What dialects of other clouds were told of the resource and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags `json:"tags,omitempty"`
@@ -2202,7 +2223,7 @@ type QuotasUpdate struct {
 	Routes        *QuotaLimit `json:"routes,omitempty"`
 }
 
-// Records What dialects of other clouds were told of the balancer and this cloud does not
+// Records What dialects of other clouds were told of the resource and this cloud does not
 // have, by dialect, so that they can tell it again. An update replaces all of it. At
 // most 64 KiB.
 //
@@ -2249,6 +2270,14 @@ type ReservedAddressCreate struct {
 	// Example: web
 	Name *string `json:"name,omitempty"`
 
+	// Records What dialects of other clouds were told of the resource and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
+
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags `json:"tags,omitempty"`
 }
@@ -2267,14 +2296,22 @@ type ReservedAddressUpdate = ResourceUpdate
 // ResourceKind defines model for ResourceKind.
 type ResourceKind string
 
-// ResourceUpdate What can be changed of an instance, a route or a network.
+// ResourceUpdate What can be changed of an instance, a route, a network or a certificate.
 //
 // Example: {"name":"node-4","tags":{"cluster":"lab"}}
 type ResourceUpdate struct {
-	// Name As at the create. Only an instance's name can have capitals.
+	// Name As at the create.
 	//
 	// Example: node-4
 	Name *string `json:"name,omitempty"`
+
+	// Records What dialects of other clouds were told of the resource and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags `json:"tags,omitempty"`

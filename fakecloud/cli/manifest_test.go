@@ -52,7 +52,7 @@ func TestManifestErrors(t *testing.T) {
 - word
 servers: []
 loadBalancers:
-- name: Web
+- name: We/b
   listeners:
   - {protocol: tcp, port: 70000, targetPort: 1}
   targets: [node-1, node-1, 3]
@@ -74,10 +74,10 @@ firewalls:
 		`m:8: instances[3]: line 8: mapping key "name" already defined at line 8`,
 		`m:9: instances[4] must be a mapping`,
 		`m:10: servers is not known: choose among quotas, networks, addresses, certificates, instances, loadBalancers, firewalls, routes`,
-		`m:12: loadBalancers[0] (Web): name string doesn't match the regular expression "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"`,
-		`m:14: loadBalancers[0] (Web): listeners.0.port number must be at most 65535`,
-		`m:15: loadBalancers[0] (Web): targets.1 is named twice`,
-		`m:15: loadBalancers[0] (Web): targets.2 must be the name of an instance`,
+		`m:12: loadBalancers[0] (We/b): name string doesn't match the regular expression "^[!$&-+.0-;@-\[\]-~]([ !$&-+.0-;@-\[\]-~-]*[!$&-+.0-;@-\[\]-~-])?$"`,
+		`m:14: loadBalancers[0] (We/b): listeners.0.port number must be at most 65535`,
+		`m:15: loadBalancers[0] (We/b): targets.1 is named twice`,
+		`m:15: loadBalancers[0] (We/b): targets.2 must be the name of an instance`,
 		`m:17: routes[0] (r): instance property "instance" is missing`,
 		`m:17: routes[0] (r): instanceId is not known: give the name as instance`,
 		`m:19: firewalls[0] (f): instanceIds is not known: give the names as instances`,

@@ -31,8 +31,8 @@ func (c Certificate) describe() description {
 func (c *Cloud) certificates() Kind[Certificate, api.CertificateCreate, api.ResourceUpdate] {
 	return Kind[Certificate, api.CertificateCreate, api.ResourceUpdate]{
 		cloud: c, idPrefix: "cert", limit: maxCertificates,
-		check: func(spec api.CertificateCreate) (string, *api.Tags, error) {
-			return spec.Name, spec.Tags, checkCertificate(spec)
+		check: func(spec api.CertificateCreate) (api.ResourceUpdate, error) {
+			return api.ResourceUpdate{Name: &spec.Name, Tags: spec.Tags, Records: spec.Records}, checkCertificate(spec)
 		},
 		build: newCertificate, beforeDelete: forgetCertificate,
 	}

@@ -158,11 +158,14 @@ func TestDefaultTagsAreTags(t *testing.T) {
 func TestNamesAreChecked(t *testing.T) {
 	c, p := newCloud(t, nil)
 	listeners := oneListener
-	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "a.b-c.d", Listeners: listeners})
-	for _, name := range []string{"a..b", "-a", "a-", ".a", "A", "a_b", "a\n", strings.Repeat("a", 254)} {
-		if name != "A" {
-			requireRefused(t, InvalidRequest)(c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: name}))
-		}
+	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "A b_c (2).", Listeners: listeners})
+	requireRefused(t, NameTaken)(c.CreateLoadBalancer(
+		t.Context(), p, api.LoadBalancerCreate{Name: "a B_c (2).", Listeners: listeners},
+	))
+	for _, name := range []string{"a..b", "-a", "a-", ".a", "a_b", "a b", "a\n", strings.Repeat("a", 254)} {
+		requireRefused(t, InvalidRequest)(c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: name}))
+	}
+	for _, name := range []string{"a/b", "-a", " a", "a ", "a?", "50%", "a,b", "ä", "a\n", strings.Repeat("a", 254)} {
 		_, _, err := c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{Name: name, Listeners: listeners})
 		requireCode(t, InvalidRequest, err)
 		requireRefused(t, InvalidRequest)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, api.LoadBalancerUpdate{Name: &name}))

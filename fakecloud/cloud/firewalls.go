@@ -31,8 +31,8 @@ func (f Firewall) describe() description {
 func (c *Cloud) firewalls() Kind[Firewall, api.FirewallCreate, api.FirewallUpdate] {
 	return Kind[Firewall, api.FirewallCreate, api.FirewallUpdate]{
 		cloud: c, idPrefix: "f", namePrefix: "firewall-", limit: maxFirewalls,
-		check: func(spec api.FirewallCreate) (string, *api.Tags, error) {
-			return api.ValueOf(spec.Name), spec.Tags, nil
+		check: func(spec api.FirewallCreate) (api.ResourceUpdate, error) {
+			return api.FirewallUpdate(spec).NameAndTags(), nil
 		},
 		build: func(ctx context.Context, tx *changeTx, p Project, spec api.FirewallCreate) (Firewall, error) {
 			f := Firewall{api.Firewall{InstanceIDs: []string{}, Rules: api.FirewallRules{}}}
@@ -47,10 +47,7 @@ func (c *Cloud) firewalls() Kind[Firewall, api.FirewallCreate, api.FirewallUpdat
 
 // changeFirewall sets what is given. It refuses what a firewall cannot be.
 func changeFirewall(ctx context.Context, tx *changeTx, p Project, f *Firewall, u api.FirewallUpdate) error {
-	errs := []error{checkRecords(u.Records)}
-	if u.Records != nil {
-		f.Records = u.Records
-	}
+	var errs []error
 	replaceIfGiven(&f.Rules, u.Rules)
 	before := f.InstanceIDs
 	if u.InstanceIDs != nil && !sameSet(before, *u.InstanceIDs) {

@@ -35,6 +35,19 @@ func checkName(name string) error {
 	return nil
 }
 
+// validResourceName is what openapi.yaml has for names of all kinds of resources but instances.
+var validResourceName = regexp.MustCompile(`^[!$&-+.0-;@-\[\]-~]([ !$&-+.0-;@-\[\]-~-]*[!$&-+.0-;@-\[\]-~-])?$`)
+
+// checkResourceName refuses what cannot be the name of a resource that is no instance.
+func checkResourceName(name string) error {
+	if len(name) <= maxName && validResourceName.MatchString(name) {
+		return nil
+	}
+	const want = "must be 1 to %d printable ASCII characters, without any of \"#%%,/<=>?\\, without a space at " +
+		"either end and a \"-\" in front"
+	return refuse(InvalidRequest, "%q cannot be a name: names "+want, name, maxName).withField("name", want, maxName)
+}
+
 // validInstanceName is a DNS subdomain, which may have capitals.
 var validInstanceName = regexp.MustCompile(
 	`^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$`,
@@ -65,7 +78,7 @@ func (in Instance) ToAPI() api.Instance {
 		ID: in.ID, Serial: in.Serial, Identities: identity.Of(in.Serial), Project: in.Project, Name: in.Name,
 		Region: in.Region, Zone: in.Zone, Type: in.Type, NetworkID: in.Network,
 		State: in.State, StateReason: in.StateReason, Addresses: addresses,
-		Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
+		Tags: in.Tags, Records: in.Records, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
 	}
 }
 
@@ -103,6 +116,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec a
 		return Instance{}, err
 	}
 	metadata, err := c.newMetadata(ctx, tx, p, "i", name, spec.Tags)
+	metadata.Records = spec.Records
 	if err != nil {
 		return Instance{}, err
 	}
@@ -134,7 +148,7 @@ func (c *Cloud) checkInstanceSpec(spec api.InstanceCreate) error {
 			InvalidRequest, "%d secondary addresses: an instance can have %d", len(spec.SecondaryAddresses), maxSecondary,
 		).withField("secondaryAddresses", "are too many")
 	}
-	return checkTags(spec.Tags)
+	return joinRefusals(checkTags(spec.Tags), checkRecords(spec.Records))
 }
 
 func checkTags(tags map[string]string) error {

@@ -17,8 +17,8 @@ type Kind[R resource, C any, U update] struct {
 	namePrefix string
 	quota      Quota // none if empty
 	limit      int64 // of a project, which no quota can change; none if 0
-	// check gives the name and the tags that are asked for. It refuses what is wrong whatever else there is.
-	check func(C) (name string, tags *api.Tags, err error)
+	// check gives the name, the tags and the records that are asked for. It refuses what is wrong whatever else there is.
+	check func(C) (api.ResourceUpdate, error)
 	// build makes a resource, all but its metadata. It refuses what does not go with what there is.
 	build func(context.Context, *changeTx, Project, C) (R, error)
 
@@ -40,15 +40,15 @@ type update interface{ NameAndTags() api.ResourceUpdate }
 // Create gives the new resource.
 func (k Kind[R, C, U]) Create(ctx context.Context, p Project, spec C) (created R, outcome Outcome, err error) {
 	var none R
-	name, tags, err := k.check(spec)
-	if name != "" || k.namePrefix == "" {
-		err = joinRefusals(checkName(name), err)
+	asked, err := k.check(spec)
+	if name := api.ValueOf(asked.Name); name != "" || k.namePrefix == "" {
+		err = joinRefusals(checkResourceName(name), err)
 	}
-	if err = joinRefusals(err, checkTags(api.ValueOf(tags))); err != nil {
+	if err = joinRefusals(err, checkTags(api.ValueOf(asked.Tags)), checkRecords(asked.Records)); err != nil {
 		return none, outcome, err
 	}
 	newResource := func(ctx context.Context, tx *changeTx) (r R, err error) {
-		return k.newResource(ctx, tx, p, spec, name, api.ValueOf(tags))
+		return k.newResource(ctx, tx, p, spec, asked)
 	}
 	if created, outcome, err = createResource(ctx, k.cloud.change, k.cloud, p, newResource); err == nil {
 		k.follow(ctx, none, created)
@@ -61,8 +61,7 @@ func (k Kind[R, C, U]) newResource(
 	tx *changeTx,
 	p Project,
 	spec C,
-	name string,
-	tags api.Tags,
+	asked api.ResourceUpdate,
 ) (r R, err error) {
 	if k.quota != "" {
 		if err := k.cloud.withinQuota(ctx, tx.Tx, p, k.quota); err != nil {
@@ -73,11 +72,12 @@ func (k Kind[R, C, U]) newResource(
 		return r, err
 	}
 	r, err = k.build(ctx, tx, p, spec)
-	name, nameErr := k.cloud.unusedName(ctx, tx.Tx, kindOf[R](), p, name, k.namePrefix)
+	name, nameErr := k.cloud.unusedName(ctx, tx.Tx, kindOf[R](), p, api.ValueOf(asked.Name), k.namePrefix)
 	if err := joinRefusals(nameErr, err); err != nil {
 		return r, err
 	}
-	metadata, err := k.cloud.newMetadata(ctx, tx, p, k.idPrefix, name, tags)
+	metadata, err := k.cloud.newMetadata(ctx, tx, p, k.idPrefix, name, api.ValueOf(asked.Tags))
+	metadata.Records = asked.Records
 	if err != nil {
 		return r, err
 	}
@@ -133,7 +133,7 @@ func (k Kind[R, C, U]) Update(ctx context.Context, p Project, id string, u U) (R
 		if k.change != nil {
 			err = k.change(ctx, tx, p, r, u)
 		}
-		return joinRefusals(checkName(name), err)
+		return joinRefusals(checkResourceName(name), err)
 	}
 	after, err := updateResource(ctx, k.cloud, p, id, u.NameAndTags(), change)
 	if err == nil {

@@ -58,7 +58,7 @@ func balancerOf(spec api.LoadBalancerCreate) (lb LoadBalancer, rangesErr, checkE
 		Scheme: cmp.Or(spec.Scheme, api.SchemePublic), Algorithm: cmp.Or(spec.Algorithm, algorithmsOf(kind)[0]),
 		Listeners: withCheckDefaults(spec.Listeners), Targets: append([]api.Target{}, spec.Targets...),
 		ClientAffinitySeconds: spec.ClientAffinitySeconds, IdleTimeoutSeconds: spec.IdleTimeoutSeconds,
-		DrainSeconds: spec.DrainSeconds, Records: spec.Records, DeletionProtection: api.ValueOf(spec.DeletionProtection),
+		DrainSeconds: spec.DrainSeconds, DeletionProtection: api.ValueOf(spec.DeletionProtection),
 	}
 	if slices.Contains(spec.IPFamilies, api.IPv6) {
 		lb.IPFamilies = []IPFamily{api.IPv4, api.IPv6}
@@ -93,6 +93,7 @@ func (c *Cloud) newLoadBalancer(
 		return LoadBalancer{}, err
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
+	metadata.Records = spec.Records
 	lb.Metadata, lb.Region, lb.State, lb.due = metadata, c.cfg.Region, rule.To, c.stateEnd(tx.now, rule.Wait)
 	lb.Address, lb.IPv6Address = address, address6
 	if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, &spec.NetworkID, &spec.PrivateAddress); err != nil {
@@ -272,7 +273,7 @@ func checkHealthCheck(h HealthCheck) error {
 // checkBalancerName refuses a name that is not valid, or that another balancer than self
 // has.
 func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
-	if err := checkName(name); err != nil {
+	if err := checkResourceName(name); err != nil {
 		return err
 	}
 	return checkUnused(ctx, tx, api.ResourceLoadBalancer, p, self, name)
@@ -471,7 +472,7 @@ func sameListeners(a, b []Listener) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(b, isNew)
 }
 
-// maxRecords bounds the bytes of a balancer's records: every event of it has them.
+// maxRecords bounds the bytes of a resource's records: every event of it has them.
 const maxRecords = 64 << 10
 
 func checkRecords(records map[string]json.RawMessage) error {

@@ -36,14 +36,14 @@ func (n Network) prefix() netip.Prefix {
 func (c *Cloud) networks() Kind[Network, api.NetworkCreate, api.ResourceUpdate] {
 	return Kind[Network, api.NetworkCreate, api.ResourceUpdate]{
 		cloud: c, idPrefix: "n", quota: QuotaNetworks,
-		check: func(spec api.NetworkCreate) (string, *api.Tags, error) {
+		check: func(spec api.NetworkCreate) (api.ResourceUpdate, error) {
 			cidr, err := parseCIDR("cidr", spec.Cidr)
 			if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
 				err = refuse(
 					InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork,
 				).withField("cidr", "is too large or too small")
 			}
-			return spec.Name, spec.Tags, err
+			return api.ResourceUpdate{Name: &spec.Name, Tags: spec.Tags, Records: spec.Records}, err
 		},
 		build: func(ctx context.Context, tx *changeTx, p Project, spec api.NetworkCreate) (Network, error) {
 			n := Network{api.Network{Cidr: spec.Cidr}}

@@ -37,8 +37,8 @@ func (a ReservedAddress) addr() netip.Addr {
 func (c *Cloud) addresses() Kind[ReservedAddress, api.ReservedAddressCreate, api.ResourceUpdate] {
 	return Kind[ReservedAddress, api.ReservedAddressCreate, api.ResourceUpdate]{
 		cloud: c, idPrefix: "a", namePrefix: "address-", quota: QuotaAddresses,
-		check: func(spec api.ReservedAddressCreate) (string, *api.Tags, error) {
-			return api.ValueOf(spec.Name), spec.Tags, nil
+		check: func(spec api.ReservedAddressCreate) (api.ResourceUpdate, error) {
+			return api.ResourceUpdate{Name: spec.Name, Tags: spec.Tags, Records: spec.Records}, nil
 		},
 		build: func(
 			ctx context.Context,

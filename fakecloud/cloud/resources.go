@@ -402,19 +402,22 @@ func updateResource[T resource](
 		}
 		before, next, state := toJSON(r), any(&r).(changeable), r.describe().row.State
 		m := next.Meta()
-		name, tags := m.Name, m.Tags
+		name, tags, records := m.Name, m.Tags, m.Records
 		replaceIfGiven(&name, u.Name)
 		if u.Tags != nil {
 			tags = tagsOrEmpty(*u.Tags)
+		}
+		if u.Records != nil {
+			records = u.Records
 		}
 		err = change(ctx, tx, &r, name)
 		if err == nil && name != m.Name {
 			err = checkUnused(ctx, tx.Tx, kindOf[T](), p, m.ID, name)
 		}
-		if err := joinRefusals(err, checkTags(tags)); err != nil {
+		if err := joinRefusals(err, checkTags(tags), checkRecords(records)); err != nil {
 			return err
 		}
-		m.Name, m.Tags = name, tags
+		m.Name, m.Tags, m.Records = name, tags, records
 		if toJSON(r) == before {
 			return nil
 		}

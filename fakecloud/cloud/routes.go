@@ -31,9 +31,9 @@ func (r Route) prefix() netip.Prefix {
 func (c *Cloud) routes() Kind[Route, api.RouteCreate, api.ResourceUpdate] {
 	return Kind[Route, api.RouteCreate, api.ResourceUpdate]{
 		cloud: c, idPrefix: "r", quota: QuotaRoutes,
-		check: func(spec api.RouteCreate) (string, *api.Tags, error) {
+		check: func(spec api.RouteCreate) (api.ResourceUpdate, error) {
 			_, err := parseCIDR("destination", spec.Destination)
-			return spec.Name, spec.Tags, err
+			return api.ResourceUpdate{Name: &spec.Name, Tags: spec.Tags}, err
 		},
 		build: c.newRoute,
 	}

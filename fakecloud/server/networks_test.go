@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -31,9 +32,11 @@ func TestNetworks(t *testing.T) {
 	assert.True(t, standard.Default)
 	assert.Equal(t, "default 127.51.0.0/29", standard.Name+" "+standard.Cidr)
 
+	records := api.Records{"hcloud": json.RawMessage(`{"a":1}`)}
 	n := must.Do(r.CreateNetwork(
-		ctx, api.NetworkCreate{Name: "backend", Cidr: "10.1.0.0/29", Tags: &api.Tags{"tier": "2"}},
+		ctx, api.NetworkCreate{Name: "backend", Cidr: "10.1.0.0/29", Tags: &api.Tags{"tier": "2"}, Records: records},
 	))(t)
+	assert.Equal(t, records, n.Records)
 	assert.False(t, n.Default)
 	assert.Equal(t, api.Tags{"owner": "lab", "tier": "2"}, n.Tags)
 	assert.Equal(t, n, must.Do(r.GetNetwork(ctx, n.ID))(t))
@@ -48,6 +51,10 @@ func TestNetworks(t *testing.T) {
 	assert.Equal(t, "front", changed.Name)
 	assert.Empty(t, changed.Tags)
 	assert.EqualValues(t, 2, changed.Version)
+	assert.Equal(t, records, changed.Records)
+	records = api.Records{"oci": json.RawMessage(`{"b":2}`)}
+	changed = must.Do(r.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Records: records}))(t)
+	assert.Equal(t, records, changed.Records)
 	requireCode(t, api.NameTaken)(r.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Name: new("once")}))
 	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
 	requireCode(t, api.NotFound)(r.GetNetwork(ctx, n.ID))
@@ -61,7 +68,7 @@ func TestNetworks(t *testing.T) {
 		told = append(told, string(e.Type)+" "+e.Name)
 		return nil
 	}))
-	assert.Equal(t, []string{"created backend", "created once", "updated front", "deleted front"}, told)
+	assert.Equal(t, []string{"created backend", "created once", "updated front", "updated front", "deleted front"}, told)
 }
 
 func TestNetworksThatCannotBe(t *testing.T) {

@@ -99,7 +99,7 @@ func TestProblemsSayWhatWouldFit(t *testing.T) {
 		{"POST", "/v1/instances", `{"name":"Not_DNS"}`, "", "name", "must be one such as node-4 ("},
 		{
 			"POST", "/v1/instances", `{"nom":"a"}`, "", "nom",
-			"is not known: choose among address, name, networkId, secondaryAddresses, tags, type, zone",
+			"is not known: choose among address, name, networkId, records, secondaryAddresses, tags, type, zone",
 		},
 		{"POST", "/v1/instances", ``, "", "body", "is required"},
 		{
