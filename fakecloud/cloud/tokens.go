@@ -21,8 +21,8 @@ const (
 	maxGrace = 7 * 24 * time.Hour
 )
 
-// NewSecret makes up a token's secret.
-func NewSecret() string { return "fc_" + strings.ToLower(rand.Text()+rand.Text()) }
+// NewSecret makes up a token's secret: 64 letters and digits, as programs of other clouds take no other for one.
+func NewSecret() string { return strings.ToLower(rand.Text() + rand.Text() + rand.Text())[:64] }
 
 // Token is all that is known of a token but its secret.
 type Token struct {
