@@ -312,22 +312,6 @@ func (e LoadBalancerType) Valid() bool {
 	return false
 }
 
-// Defines values for OperationResource.
-const (
-	OperationOnInstance     OperationResource = "instance"
-	OperationOnLoadBalancer OperationResource = "load-balancer"
-)
-
-// Valid tells whether e is one of the values above.
-func (e OperationResource) Valid() bool {
-	switch e {
-	case OperationOnInstance,
-		OperationOnLoadBalancer:
-		return true
-	}
-	return false
-}
-
 // Defines values for OperationState.
 const (
 	OperationDone       OperationState = "done"
@@ -1965,8 +1949,14 @@ type Operation struct {
 	ID      string `json:"id"`
 	Project string `json:"project"`
 
-	// Resource The kind of the resource.
-	Resource OperationResource `json:"resource"`
+	// Records What dialects of other clouds were told of the resource and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records  Records      `json:"records,omitempty"`
+	Resource ResourceKind `json:"resource"`
 
 	// ResourceID Example: i-01jd3n6f0c5w3y
 	ResourceID string `json:"resourceId"`
@@ -1989,14 +1979,11 @@ type Operation struct {
 	// Example: operator
 	Token string `json:"token,omitempty"`
 
-	// Type The operationId of the change.
+	// Type The operationId of the change; of one that a dialect was asked for and that took no time, the dialect and its name for it.
 	//
 	// Example: createInstance
 	Type string `json:"type"`
 }
-
-// OperationResource The kind of the resource.
-type OperationResource string
 
 // OperationList Example: {"items":[{"createdAt":"2026-11-21T10:00:00Z","id":"op-01jd3n9z6d8s","project":"p-01jd3n5qk2v8","resource":"instance","resourceId":"i-01jd3n6f0c5w3y","serial":44,"state":"running","type":"createInstance"}]}
 type OperationList struct {

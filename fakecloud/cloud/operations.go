@@ -3,11 +3,13 @@ package cloud
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -29,6 +31,7 @@ type Operation struct {
 	// Error is why it failed or what superseded it.
 	Error     string
 	Token     string // the name of the token that asked, if one did
+	Records   api.Records
 	CreatedAt time.Time
 	EndedAt   time.Time // zero while it runs
 }
@@ -76,20 +79,46 @@ func (c *Cloud) beginOperation(
 			}
 		}
 	}
-	op, serial, err := c.newIdentity(ctx, tx, "op")
-	if err != nil {
+	return c.insertOperation(ctx, tx, db.InsertOperationParams{
+		ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id, State: string(OperationRunning),
+	})
+}
+
+// insertOperation inserts an operation with an identity of its own, and gives its ID.
+func (c *Cloud) insertOperation(ctx context.Context, tx *changeTx, row db.InsertOperationParams) (_ string, err error) {
+	if row.ID, row.Serial, err = c.newIdentity(ctx, tx, "op"); err != nil {
 		return "", err
 	}
-	_, err = tx.InsertOperation(ctx, db.InsertOperationParams{
-		ID: op, ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id,
-		State: string(OperationRunning), Token: requestOf(ctx).Token, CreatedAt: tx.now.UnixMilli(), Serial: serial,
-	})
-	if err != nil {
+	row.Token, row.CreatedAt, row.Records = requestOf(ctx).Token, tx.now.UnixMilli(), "{}"
+	if _, err := tx.InsertOperation(ctx, row); err != nil {
 		return "", err
 	}
-	return op, tx.PruneRows("operations", project, 1, store.Kept{Rows: keepOperations}, func() error {
-		return tx.PruneOperations(ctx, db.PruneOperationsParams{ProjectID: project, Keep: keepOperations})
+	return row.ID, tx.PruneRows("operations", row.ProjectID, 1, store.Kept{Rows: keepOperations}, func() error {
+		return tx.PruneOperations(ctx, db.PruneOperationsParams{ProjectID: row.ProjectID, Keep: keepOperations})
 	})
+}
+
+// RecordOperation puts what a dialect calls a change into the operation of it. If that has no ID, as the change took
+// no time, it inserts one of op's type and resource that has ended.
+func (c *Cloud) RecordOperation(ctx context.Context, p Project, op Operation) (recorded Operation, err error) {
+	err = c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {
+		id := op.ID
+		if id == "" {
+			at := tx.now.UnixMilli()
+			id, err = c.insertOperation(ctx, tx, db.InsertOperationParams{
+				ProjectID: p.ID, Type: string(op.Type), Resource: string(op.Resource), ResourceID: op.ResourceID,
+				State: string(OperationDone), EndedAt: &at,
+			})
+		}
+		if err == nil {
+			err = tx.RecordOperation(ctx, db.RecordOperationParams{Records: toJSON(op.Records), ProjectID: p.ID, ID: id})
+		}
+		if err == nil {
+			recorded, err = readOperation(ctx, tx.Tx, p, id)
+		}
+		return err
+	})
+	return recorded, err
 }
 
 // hasOperations tells whether changes of such resources take time.
@@ -197,16 +226,21 @@ func (w *operationWaiters) notifyEnded(ids []string) {
 
 // GetOperation reads one operation.
 func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operation, error) {
-	return readOne(ctx, c, func(tx *store.Tx) (Operation, error) {
-		row, err := tx.GetOperation(ctx, db.GetOperationParams{ProjectID: p.ID, ID: id})
-		if errors.Is(err, sql.ErrNoRows) {
-			return Operation{}, refuse(
-				NotFound, "no operation %q in project %q: the newest %d are kept, and those that run", id, p.Name,
-				keepOperations,
-			)
-		}
-		return operationFrom(row), err
-	})
+	return readOne(ctx, c, func(tx *store.Tx) (Operation, error) { return readOperation(ctx, tx, p, id) })
+}
+
+func readOperation(ctx context.Context, tx *store.Tx, p Project, id string) (Operation, error) {
+	row, err := tx.GetOperation(ctx, db.GetOperationParams{ProjectID: p.ID, ID: id})
+	if errors.Is(err, sql.ErrNoRows) {
+		return Operation{}, refuse(
+			NotFound, "no operation %q in project %q: the newest %d are kept, and those that run", id, p.Name,
+			keepOperations,
+		)
+	}
+	if err != nil {
+		return Operation{}, err
+	}
+	return operationFrom(row)
 }
 
 // AwaitOperation gives an operation when it has ended, or as it is when until is closed.
@@ -230,8 +264,7 @@ func (c *Cloud) ListOperations(
 	p Project,
 	f OperationFilter,
 ) (page []Operation, more bool, err error) {
-	from := func(row db.Operation) (Operation, error) { return operationFrom(row), nil }
-	return readPage(ctx, c, f.Limit, from, func(tx *store.Tx) ([]db.Operation, error) {
+	return readPage(ctx, c, f.Limit, operationFrom, func(tx *store.Tx) ([]db.Operation, error) {
 		return tx.ListOperations(ctx, db.ListOperationsParams{
 			ProjectID: p.ID, After: f.After, ResourceID: f.Resource, Types: listJSON(f.Types),
 			States: listJSON(f.States), Serials: listJSON(f.Serials), Max: int64(f.Limit) + 1,
@@ -249,7 +282,7 @@ func firstOperation(ctx context.Context, tx *store.Tx, id string, kind Operation
 	return op, err
 }
 
-func operationFrom(row db.Operation) Operation {
+func operationFrom(row db.Operation) (Operation, error) {
 	op := Operation{
 		ID: row.ID, Serial: row.Serial, Project: row.ProjectID, Type: OperationType(row.Type),
 		Resource: Resource(row.Resource), ResourceID: row.ResourceID,
@@ -258,5 +291,5 @@ func operationFrom(row db.Operation) Operation {
 	if row.EndedAt != nil {
 		op.EndedAt = fromMillis(*row.EndedAt)
 	}
-	return op
+	return op, json.Unmarshal([]byte(row.Records), &op.Records)
 }

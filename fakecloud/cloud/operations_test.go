@@ -42,7 +42,8 @@ func TestOperationsOfAnInstance(t *testing.T) {
 	create := operation(t, c, p, outcome.Operation)
 	assert.Equal(t, Operation{
 		ID: create.ID, Serial: in.Serial + 1, Project: p.ID, Type: "createInstance",
-		Resource: api.ResourceInstance, ResourceID: in.ID, State: OperationRunning, Token: "operator", CreatedAt: epoch,
+		Resource: api.ResourceInstance, ResourceID: in.ID, State: OperationRunning, Token: "operator", Records: api.Records{},
+		CreatedAt: epoch,
 	}, create)
 	assert.Empty(t, act(c.StartInstance), "it is pending: nothing changes")
 	advance(t, c, 300*time.Millisecond)

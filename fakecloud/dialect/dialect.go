@@ -261,6 +261,12 @@ func (r *Request) Operation(ctx context.Context, id string) (op cloud.Operation,
 	return op, err
 }
 
+// RecordOperation puts what the dialect calls a change into its operation, as the domain's method does.
+func (r *Request) RecordOperation(ctx context.Context, op cloud.Operation) (cloud.Operation, error) {
+	ctx = cloud.WithRequest(ctx, cloud.Request{Token: server.CallerToken(r.HTTP)})
+	return r.Cloud.RecordOperation(ctx, r.Project, op)
+}
+
 // Served is a dialect that a server speaks.
 type Served struct {
 	Dialect

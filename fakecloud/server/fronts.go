@@ -152,6 +152,9 @@ func (s *Server) AnswerJSON(w http.ResponseWriter, r *http.Request, status int, 
 // CallerProject gives the project of a front's caller.
 func CallerProject(r *http.Request) cloud.Project { return callerProject(r) }
 
+// CallerToken gives the name of the token of a front's caller.
+func CallerToken(r *http.Request) string { return recordOf(r).principal.Token }
+
 // CallerSecret gives the secret that a front's caller has shown.
 func CallerSecret(r *http.Request) string { return recordOf(r).secret }
 

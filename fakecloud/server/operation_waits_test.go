@@ -38,7 +38,7 @@ func TestChangesNameTheirOperation(t *testing.T) {
 	running := r.awaitInstance(t, in.ID, api.InstanceRunning)
 	assert.Equal(t, &api.Operation{
 		ID: op, Serial: ended.Serial, Project: r.project.ID, Type: "createInstance",
-		Resource: api.OperationOnInstance, ResourceID: in.ID, State: api.OperationDone, Token: "operator",
+		Resource: api.ResourceInstance, ResourceID: in.ID, State: api.OperationDone, Token: "operator",
 		CreatedAt: in.CreatedAt, EndedAt: &running.UpdatedAt, // In one transaction.
 	}, ended)
 

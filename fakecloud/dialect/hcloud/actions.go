@@ -7,18 +7,78 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
-var actionCalls = []dialect.Call{
-	dialect.Handle(http.MethodGet, "/v1/actions", []string{"id", "status", "sort", "page", "per_page"}, listActions),
-	dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
+// actionKinds are the kinds of resources whose actions can be listed, natively, by what they are called.
+var actionKinds = map[string]cloud.Resource{
+	"load_balancer": api.ResourceLoadBalancer,
+	"network":       api.ResourceNetwork,
+	"server":        api.ResourceInstance,
+}
+
+var actionQuery = []string{"id", "status", "sort", "page", "per_page"}
+
+// actionCalls come before those of the kinds, as "actions" is no ID.
+var actionCalls = slices.Concat(
+	[]dialect.Call{
+		dialect.Handle(http.MethodGet, "/v1/actions", actionQuery, listActions),
+		dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
+	},
+	actionsOf("load_balancer"), actionsOf("network"), actionsOf("server"),
+)
+
+// actionsOf are the calls that read the actions of a kind of resources, and of one of them.
+func actionsOf(kind string) []dialect.Call {
+	path := "/v1/" + kind + "s"
+	ofKind := func(a schema.Action, serial int64) bool {
+		return slices.ContainsFunc(a.Resources, func(of schema.ActionResourceReference) bool {
+			return of.Type == kind && (serial == 0 || of.ID == serial)
+		})
+	}
+	find := func(ctx context.Context, r *dialect.Request, resource int64, action string) (any, error) {
+		id, err := strconv.ParseInt(action, 10, 64)
+		if err != nil {
+			return nil, dialect.NotFound("nothing has the ID %q", action)
+		}
+		return findAction(ctx, r, id, func(a schema.Action) bool { return ofKind(a, resource) })
+	}
+	return []dialect.Call{
+		dialect.Handle(http.MethodGet, path+"/actions", actionQuery,
+			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+				return answerActions(ctx, r, func(a schema.Action) bool { return ofKind(a, 0) })
+			}),
+		dialect.Handle(http.MethodGet, path+"/actions/{id}", nil,
+			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+				return find(ctx, r, 0, r.Var("id"))
+			}),
+		dialect.Handle(http.MethodGet, path+"/{id}/actions", actionQuery,
+			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+				serial, err := r.Serial()
+				if err == nil {
+					_, err = r.ResourceID(ctx, actionKinds[kind], serial)
+				}
+				if err != nil {
+					return nil, err
+				}
+				return answerActions(ctx, r, func(a schema.Action) bool { return ofKind(a, serial) })
+			}),
+		dialect.Handle(http.MethodGet, path+"/{id}/actions/{action_id}", nil,
+			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+				serial, err := r.Serial()
+				if err != nil {
+					return nil, err
+				}
+				return find(ctx, r, serial, r.Var("action_id"))
+			}),
+	}
 }
 
 // maxActions is how many actions can be asked for in one call.
@@ -27,9 +87,17 @@ const maxActions = 100
 // listActions gives the actions of the IDs that are asked for. Those that are not kept any more
 // are left out.
 func listActions(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	if len(r.HTTP.URL.Query()["id"]) == 0 {
+		return nil, dialect.Invalid("id", "must be given from 1 to %d times", maxActions)
+	}
+	return answerActions(ctx, r, func(schema.Action) bool { return true })
+}
+
+// answerActions gives a page of the actions that a request asks for, of those that are wanted.
+func answerActions(ctx context.Context, r *dialect.Request, wanted func(schema.Action) bool) (any, error) {
 	query := r.HTTP.URL.Query()
 	ids := query["id"]
-	if len(ids) == 0 || len(ids) > maxActions {
+	if len(ids) > maxActions {
 		return nil, dialect.Invalid("id", "must be given from 1 to %d times", maxActions)
 	}
 	for _, id := range ids {
@@ -43,19 +111,48 @@ func listActions(ctx context.Context, r *dialect.Request, _ struct{}) (any, erro
 	}
 	var all []schema.Action
 	for _, op := range operations {
-		a := actionFromOperation(op)
-		if wanted := query["status"]; len(wanted) == 0 || slices.Contains(wanted, a.Status) {
+		a, err := actionFromOperation(op)
+		if err != nil {
+			return nil, err
+		}
+		if states := query["status"]; wanted(a) && (len(states) == 0 || slices.Contains(states, a.Status)) {
 			all = append(all, a)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b schema.Action) int {
-		if slices.Contains(query["sort"], "status") {
-			return cmp.Or(cmp.Compare(a.Status, b.Status), cmp.Compare(a.ID, b.ID))
-		}
-		return cmp.Compare(a.ID, b.ID)
-	})
+	if err := sortActions(all, query["sort"]); err != nil {
+		return nil, err
+	}
 	shown, meta, err := page(r, all)
 	return &list[schema.Action]{"actions", shown, meta}, err
+}
+
+// actionOrders are what actions can be sorted by.
+var actionOrders = map[string]func(a, b schema.Action) int{
+	"id":      func(a, b schema.Action) int { return cmp.Compare(a.ID, b.ID) },
+	"command": func(a, b schema.Action) int { return cmp.Compare(a.Command, b.Command) },
+	"status":  func(a, b schema.Action) int { return cmp.Compare(a.Status, b.Status) },
+	"started": func(a, b schema.Action) int { return a.Started.Compare(b.Started) },
+	"finished": func(a, b schema.Action) int {
+		return api.ValueOf(a.Finished).Compare(api.ValueOf(b.Finished))
+	},
+}
+
+// sortActions sorts actions by fields, each of which may have a direction: id, id:asc, id:desc.
+func sortActions(all []schema.Action, by []string) error {
+	for _, text := range slices.Backward(append(slices.Clone(by), "id")) {
+		field, direction, _ := strings.Cut(text, ":")
+		order := actionOrders[field]
+		if order == nil || !slices.Contains([]string{"", "asc", "desc"}, direction) {
+			return dialect.Invalid("sort", "%q is nothing that actions can be sorted by", text)
+		}
+		slices.SortStableFunc(all, func(a, b schema.Action) int {
+			if direction == "desc" {
+				a, b = b, a
+			}
+			return order(a, b)
+		})
+	}
+	return nil
 }
 
 func getAction(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
@@ -63,44 +160,48 @@ func getAction(ctx context.Context, r *dialect.Request, _ struct{}) (any, error)
 	if err != nil {
 		return nil, err
 	}
+	return findAction(ctx, r, serial, func(schema.Action) bool { return true })
+}
+
+func findAction(ctx context.Context, r *dialect.Request, serial int64, wanted func(schema.Action) bool) (any, error) {
 	found, err := r.ListOperations(ctx, client.OperationFilter{Serials: []string{strconv.FormatInt(serial, 10)}})
 	if err != nil {
 		return nil, err
 	}
-	if len(found) == 0 {
-		return nil, dialect.NotFound("action with ID %d not found", serial)
+	for _, op := range found {
+		if a, err := actionFromOperation(op); err != nil || wanted(a) {
+			return schema.ActionGetResponse{Action: a}, err
+		}
 	}
-	return schema.ActionGetResponse{Action: actionFromOperation(found[0])}, nil
+	return nil, dialect.NotFound("action with ID %d not found", serial)
 }
 
-// toAction makes an action of what an operation says. An update that a later one took the place
-// of has succeeded: what it asked for is in the later one.
-func toAction(
-	serial int64,
-	operation string,
-	state api.OperationState,
-	failure string,
-	began, ended time.Time,
-) schema.Action {
+// actionRecord is what an operation is at Hetzner. Its form is kept, so that fields are only ever added.
+type actionRecord struct {
+	Version   int                              `json:"version"`
+	Command   string                           `json:"command"`
+	Resources []schema.ActionResourceReference `json:"resources"`
+}
+
+// actionFromOperation makes an action of an operation. One that was begun otherwise has the operation's name, and no
+// resources. An update that a later one took the place of has succeeded: what it asked for is in the later one.
+func actionFromOperation(op api.Operation) (schema.Action, error) {
+	kept := actionRecord{Command: commandOf(op.Type), Resources: []schema.ActionResourceReference{}}
+	if err := dialect.ReadRecord(name, op.Records, &kept); err != nil {
+		return schema.Action{}, err
+	}
 	a := schema.Action{
-		ID: serial, Command: commandOf(operation), Started: began, Status: "running",
-		Resources: []schema.ActionResourceReference{},
+		ID: op.Serial, Command: kept.Command, Resources: kept.Resources, Started: op.CreatedAt, Finished: op.EndedAt,
+		Status: "running",
 	}
-	switch state {
+	switch op.State {
 	case api.OperationDone, api.OperationSuperseded:
-		a.Status = "success"
+		a.Status, a.Progress = "success", 100
 	case api.OperationFailed:
-		a.Status = "error"
-		a.Error = &schema.ActionError{Code: "action_failed", Message: failure}
-	default:
-		return a
+		a.Status, a.Progress = "error", 100
+		a.Error = &schema.ActionError{Code: "action_failed", Message: op.Error}
 	}
-	a.Progress, a.Finished = 100, &ended
-	return a
-}
-
-func actionFromOperation(op api.Operation) schema.Action {
-	return toAction(op.Serial, op.Type, op.State, op.Error, op.CreatedAt, api.ValueOf(op.EndedAt))
+	return a, nil
 }
 
 // commandOf makes the name of a command of that of an operation: create_load_balancer of
@@ -117,28 +218,22 @@ func commandOf(operation string) string {
 	return b.String()
 }
 
-// finishedAction is the action of a change that takes no time. It has the serial number of what
-// was changed for its ID, as there is no operation.
-func finishedAction(command string, serial int64, at time.Time) schema.Action {
-	return schema.Action{
-		ID: serial, Command: command, Status: "success", Progress: 100, Started: at, Finished: &at,
-		Resources: []schema.ActionResourceReference{},
-	}
-}
-
-// actionOf makes the action of a change of a resource: of its operation, or a finished one if it took no time.
-func actionOf(
+// recordAction gives the action of a change, which is found from now on. It is the native operation that the change
+// began, or one that has ended if the change took no time and began none. The first of the resources is what was
+// changed; its native ID is id.
+func recordAction(
 	ctx context.Context,
 	r *dialect.Request,
-	command, operation string,
-	changed schema.ActionResourceReference,
+	command, operation, id string,
+	resources ...schema.ActionResourceReference,
 ) (schema.Action, error) {
-	op, err := r.Operation(ctx, operation)
-	if err != nil || op.ID == "" {
-		return finishedAction(command, changed.ID, time.Now().UTC()), err
+	op, err := r.RecordOperation(ctx, cloud.Operation{
+		ID: operation, Type: cloud.OperationType(name + " " + command), Resource: actionKinds[resources[0].Type],
+		ResourceID: id,
+		Records:    dialect.WithRecord(name, nil, actionRecord{Version: recordVersion, Command: command, Resources: resources}),
+	})
+	if err != nil {
+		return schema.Action{}, err
 	}
-	state := api.OperationState(op.State)
-	a := toAction(op.Serial, command, state, op.Error, op.CreatedAt, op.EndedAt)
-	a.Resources = append(a.Resources, changed)
-	return a, nil
+	return actionFromOperation(server.ToAPIOperation(op))
 }

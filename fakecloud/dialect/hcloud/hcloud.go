@@ -38,8 +38,8 @@ var Dialect = dialect.Dialect{
 		"targets by IP and by label selector are refused",
 	},
 	Calls: slices.Concat(
-		locations.calls(), servers.calls(), networks.calls(), networkActions, balancerTypes.calls(), balancers.calls(),
-		balancerCalls, actionCalls,
+		actionCalls, locations.calls(), servers.calls(), networks.calls(), networkActions, balancerTypes.calls(),
+		balancers.calls(), balancerCalls,
 	),
 	Refusals:      refusals,
 	Other:         dialect.Refusal{Status: http.StatusUnprocessableEntity},

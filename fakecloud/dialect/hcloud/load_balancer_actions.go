@@ -46,7 +46,7 @@ func loadBalancerAction[B any](
 		if lb, err = r.UpdateLoadBalancer(client.OperationInto(ctx, &operation), b.ID, b.update); err != nil {
 			return nil, err
 		}
-		action, err := actionOf(ctx, r, name, operation, referTo(lb))
+		action, err := recordAction(ctx, r, name, operation, lb.ID, slices.Insert(b.others, 0, referTo(lb))...)
 		return schema.ActionGetResponse{Action: action}, err
 	}).Answers(http.StatusCreated)
 }
@@ -255,6 +255,7 @@ func addTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetReq
 	case !private && !hasPublic:
 		return &cloud.Error{Code: missingIPv4, Message: "server " + in.Name + " has no public IPv4 address"}
 	}
+	b.others = append(b.others, schema.ActionResourceReference{ID: in.Serial, Type: servers.one})
 	if private {
 		b.record.PrivateTargets = append(b.record.PrivateTargets, in.Serial)
 	}
@@ -272,6 +273,7 @@ func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q target
 	if err != nil {
 		return err
 	}
+	b.others = append(b.others, schema.ActionResourceReference{ID: q.Server.ID, Type: servers.one})
 	target := api.Target{InstanceID: id}
 	if !slices.Contains(b.Targets, target) {
 		return dialect.NotFound("server %d is no target of the load balancer", q.Server.ID)
@@ -340,6 +342,7 @@ func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q att
 	if q.IPRange != nil && *q.IPRange != n.Cidr {
 		return dialect.Invalid("ip_range", "%q is no subnet of the network: it has %s alone", *q.IPRange, n.Cidr)
 	}
+	b.others = append(b.others, referToNetwork(n))
 	b.update.NetworkID, b.update.PrivateAddress = &n.ID, q.IP
 	return nil
 }
@@ -358,6 +361,7 @@ func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q d
 	case len(b.record.PrivateTargets) > 0:
 		return &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}
 	}
+	b.others = append(b.others, schema.ActionResourceReference{ID: q.Network, Type: networks.one})
 	b.update.NetworkID = new("")
 	return nil
 }

@@ -34,7 +34,8 @@ const recordVersion = 1
 type balancer struct {
 	*api.LoadBalancer
 	record record
-	update api.LoadBalancerUpdate // what an action is about to change, beside the record
+	update api.LoadBalancerUpdate           // what an action is about to change, beside the record
+	others []schema.ActionResourceReference // what else the action is about
 }
 
 func toBalancer(lb *api.LoadBalancer) (*balancer, error) {
@@ -277,7 +278,7 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 	if err != nil {
 		return nil, err
 	}
-	action, err := actionOf(ctx, r, "create_load_balancer", operation, referTo(lb))
+	action, err := recordAction(ctx, r, "create_load_balancer", operation, lb.ID, referTo(lb))
 	if err != nil {
 		return nil, err
 	}

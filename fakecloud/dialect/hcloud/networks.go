@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
@@ -99,6 +98,10 @@ func gatewayInName(route api.Route) string {
 	return gateway
 }
 
+func referToNetwork(n *api.Network) schema.ActionResourceReference {
+	return schema.ActionResourceReference{ID: n.Serial, Type: networks.one}
+}
+
 type routeRequest struct {
 	Destination string `json:"destination"`
 	Gateway     string `json:"gateway"`
@@ -138,13 +141,13 @@ func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, err
 	if hop == "" {
 		return nil, dialect.Invalid("gateway", "%s is no address of a server in network %s", q.Gateway, n.Name)
 	}
-	route, err := r.CreateRoute(ctx, api.RouteCreate{
+	if _, err := r.CreateRoute(ctx, api.RouteCreate{
 		Name: routeName(gateway, destination), Destination: destination.String(), InstanceID: hop,
-	})
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
-	return schema.ActionGetResponse{Action: finishedAction("add_route", route.Serial, route.CreatedAt)}, nil
+	action, err := recordAction(ctx, r, "add_route", "", n.ID, referToNetwork(n))
+	return schema.ActionGetResponse{Action: action}, err
 }
 
 func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, error) {
@@ -174,5 +177,6 @@ func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, 
 	if err := r.DeleteRoute(ctx, routes[at].ID); err != nil {
 		return nil, err
 	}
-	return schema.ActionGetResponse{Action: finishedAction("delete_route", routes[at].Serial, time.Now().UTC())}, nil
+	action, err := recordAction(ctx, r, "delete_route", "", n.ID, referToNetwork(n))
+	return schema.ActionGetResponse{Action: action}, err
 }

@@ -88,6 +88,7 @@ type Operation struct {
 	CreatedAt  int64
 	EndedAt    *int64
 	Serial     int64
+	Records    string
 }
 
 type Project struct {

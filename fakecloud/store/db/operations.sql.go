@@ -47,7 +47,7 @@ func (q *Queries) FirstOperation(ctx context.Context, arg FirstOperationParams) 
 }
 
 const getOperation = `-- name: GetOperation :one
-SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial FROM operations WHERE project_id = ? AND id = ?
+SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial, records FROM operations WHERE project_id = ? AND id = ?
 `
 
 type GetOperationParams struct {
@@ -71,13 +71,14 @@ func (q *Queries) GetOperation(ctx context.Context, arg GetOperationParams) (Ope
 		&i.CreatedAt,
 		&i.EndedAt,
 		&i.Serial,
+		&i.Records,
 	)
 	return i, err
 }
 
 const insertOperation = `-- name: InsertOperation :one
-INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at, serial)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial, records)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq
 `
 
@@ -91,7 +92,9 @@ type InsertOperationParams struct {
 	Error      string
 	Token      string
 	CreatedAt  int64
+	EndedAt    *int64
 	Serial     int64
+	Records    string
 }
 
 func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams) (int64, error) {
@@ -105,7 +108,9 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 		arg.Error,
 		arg.Token,
 		arg.CreatedAt,
+		arg.EndedAt,
 		arg.Serial,
+		arg.Records,
 	)
 	var seq int64
 	err := row.Scan(&seq)
@@ -113,7 +118,7 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 }
 
 const listOperations = `-- name: ListOperations :many
-SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial FROM operations
+SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial, records FROM operations
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR resource_id = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '[]' OR type IN (SELECT t.value FROM json_each(CAST(?4 AS TEXT)) AS t))
@@ -162,6 +167,7 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 			&i.CreatedAt,
 			&i.EndedAt,
 			&i.Serial,
+			&i.Records,
 		); err != nil {
 			return nil, err
 		}
@@ -191,8 +197,23 @@ func (q *Queries) PruneOperations(ctx context.Context, arg PruneOperationsParams
 	return err
 }
 
+const recordOperation = `-- name: RecordOperation :exec
+UPDATE operations SET records = ? WHERE project_id = ? AND id = ?
+`
+
+type RecordOperationParams struct {
+	Records   string
+	ProjectID string
+	ID        string
+}
+
+func (q *Queries) RecordOperation(ctx context.Context, arg RecordOperationParams) error {
+	_, err := q.db.ExecContext(ctx, recordOperation, arg.Records, arg.ProjectID, arg.ID)
+	return err
+}
+
 const runningOperations = `-- name: RunningOperations :many
-SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial FROM operations WHERE resource_id = ? AND ended_at IS NULL ORDER BY seq
+SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial, records FROM operations WHERE resource_id = ? AND ended_at IS NULL ORDER BY seq
 `
 
 func (q *Queries) RunningOperations(ctx context.Context, resourceID string) ([]Operation, error) {
@@ -217,6 +238,7 @@ func (q *Queries) RunningOperations(ctx context.Context, resourceID string) ([]O
 			&i.CreatedAt,
 			&i.EndedAt,
 			&i.Serial,
+			&i.Records,
 		); err != nil {
 			return nil, err
 		}

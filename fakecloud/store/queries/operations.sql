@@ -1,6 +1,6 @@
 -- name: InsertOperation :one
-INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at, serial)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial, records)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq;
 
 -- name: GetOperation :one
@@ -14,6 +14,9 @@ SELECT id FROM operations WHERE resource_id = ? AND type = ? ORDER BY seq LIMIT 
 
 -- name: EndOperation :exec
 UPDATE operations SET state = ?, error = ?, ended_at = ? WHERE seq = ?;
+
+-- name: RecordOperation :exec
+UPDATE operations SET records = ? WHERE project_id = ? AND id = ?;
 
 -- name: ListOperations :many
 SELECT * FROM operations
