@@ -930,10 +930,10 @@ type Fault struct {
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Effect Of calls: a delay, and after it at most one way to end, which is `status`,
-	// `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
+	// `dialectCode`, `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
 	// and `omitFields`, which go together. With none of them, the call is
-	// carried out after the delay. `carryOut` goes with `status`, `hang`, `drop`
-	// and `body`.
+	// carried out after the delay. `carryOut` goes with `status`, `dialectCode`,
+	// `hang`, `drop` and `body`.
 	//
 	// Of life cycles: one of `stuck`, `fail`, `crash` and `zoneOutage`, and
 	// nothing else.
@@ -989,10 +989,10 @@ type FaultCreate struct {
 	AfterSeconds float64 `json:"afterSeconds,omitempty"`
 
 	// Effect Of calls: a delay, and after it at most one way to end, which is `status`,
-	// `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
+	// `dialectCode`, `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
 	// and `omitFields`, which go together. With none of them, the call is
-	// carried out after the delay. `carryOut` goes with `status`, `hang`, `drop`
-	// and `body`.
+	// carried out after the delay. `carryOut` goes with `status`, `dialectCode`,
+	// `hang`, `drop` and `body`.
 	//
 	// Of life cycles: one of `stuck`, `fail`, `crash` and `zoneOutage`, and
 	// nothing else.
@@ -1030,10 +1030,10 @@ type FaultCreate struct {
 }
 
 // FaultEffect Of calls: a delay, and after it at most one way to end, which is `status`,
-// `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
+// `dialectCode`, `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
 // and `omitFields`, which go together. With none of them, the call is
-// carried out after the delay. `carryOut` goes with `status`, `hang`, `drop`
-// and `body`.
+// carried out after the delay. `carryOut` goes with `status`, `dialectCode`,
+// `hang`, `drop` and `body`.
 //
 // Of life cycles: one of `stuck`, `fail`, `crash` and `zoneOutage`, and
 // nothing else.
@@ -1052,6 +1052,11 @@ type FaultEffect struct {
 
 	// DelayMilliseconds Comes before anything else. A caller that gives up meanwhile has its call not carried out; deleting the rule ends the delay.
 	DelayMilliseconds int `json:"delayMilliseconds,omitempty"`
+
+	// DialectCode In place of `status`: calls of a dialect, and those that they make, are answered with this error of its cloud, by its name there, and the status that goes with it. Calls of this API never match.
+	//
+	// Example: conflict
+	DialectCode string `json:"dialectCode,omitempty"`
 
 	// Drop The connection is reset without an answer. Beware of HTTP libraries that quietly repeat a read when a connection they used before breaks: Go's does, and each try is a hit.
 	Drop bool `json:"drop,omitempty"`
@@ -1079,7 +1084,7 @@ type FaultEffect struct {
 	// Project With `status` 404 only: the ID of the project that the problem names, instead of the caller's.
 	Project string `json:"project,omitempty"`
 
-	// RetryAfterSeconds The header Retry-After of an answer with `status`.
+	// RetryAfterSeconds The header Retry-After of an answer with `status` or `dialectCode`.
 	RetryAfterSeconds int `json:"retryAfterSeconds,omitempty"`
 
 	// Stale A read is answered as it was at the rule's first hit for the same URL and token. Matches operations that read, the event stream excepted.

@@ -91,7 +91,7 @@ A fault has an effect, which says what happens; it may have a match, which says
 to which calls or resources (without one: to all of the project's), and turns,
 which say when.
 
-Effects on calls: a --delay (and --jitter), and one way to end: --status, --hang,
+Effects on calls: a --delay (and --jitter), and one way to end: --status, --dialect-code, --hang,
 --drop, --body, --empty-list, --throttle, --stale, or --partial-list and
 --omit-field, which go together. Nothing changes in the cloud by a call that a
 fault answers or breaks off, unless --carry-out has it take effect first, and
@@ -122,6 +122,8 @@ survive a restart of the cloud.`,
   fakecloud faults create --operation getInstance,listInstances --stale
   fakecloud faults create --operation getInstance --omit-field addresses
   fakecloud faults create --token ccm --operation getInstance --status 404 --answer-project p-other
+  # an error of another cloud, where this one speaks as it does
+  fakecloud faults create --operation 'hcloud POST /v1/load_balancers' --dialect-code conflict --times 3
   # life cycles
   fakecloud faults create --stuck --kind load-balancer
   fakecloud faults create --fail "the host has no disk left" --tag role=worker

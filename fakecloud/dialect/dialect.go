@@ -43,6 +43,9 @@ type Dialect struct {
 	// Refusals are those of problems by their codes, and Other gives that of a problem with another code.
 	Refusals map[api.ProblemCode]Refusal
 	Other    Refusal
+	// Codes are errors of the other cloud beside those of Refusals, by their names there, with their statuses. A fault
+	// can answer with each of both.
+	Codes map[string]int
 	// Refuse gives the body of a refusal.
 	Refuse func(p api.Problem, r Refusal) (body any)
 	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if there are none.
@@ -154,11 +157,25 @@ func (d Dialect) findRefusal(p api.Problem) Refusal {
 	refusal, known := d.Refusals[p.Code]
 	if !known {
 		refusal = d.Other
+		if status, itsOwn := d.allCodes()[string(p.Code)]; itsOwn {
+			refusal = Refusal{status, string(p.Code)}
+		}
 	}
 	if p.Status >= http.StatusInternalServerError {
 		refusal.Status = p.Status
 	}
 	return refusal
+}
+
+func (d Dialect) allCodes() map[string]int {
+	all := maps.Clone(d.Codes)
+	if all == nil {
+		all = map[string]int{}
+	}
+	for _, r := range d.Refusals {
+		all[r.Code] = r.Status
+	}
+	return all
 }
 
 // Answer is an answer with more than a body. No body is sent if that is nil, and the call's status if that is 0.
@@ -282,6 +299,7 @@ type Served struct {
 func (d Dialect) Front() server.Front {
 	f := server.Front{
 		Dialect: d.Name, ReadKeyID: d.ReadKeyID, RequestIDHeader: d.RequestIDHeader, AnnounceLimit: d.AnnounceLimit,
+		Codes: d.allCodes(),
 	}
 	for _, c := range d.Calls {
 		if c.basicAuth {

@@ -104,6 +104,21 @@ func (r *Rules) checkCalls(s Spec, p *problems) {
 		}
 	}
 	r.checkOmitted(s, p)
+	r.checkDialectCode(e.DialectCode, p)
+}
+
+// checkDialectCode finds an error that no dialect has.
+func (r *Rules) checkDialectCode(code string, p *problems) {
+	known := map[string]bool{"": true}
+	for _, op := range r.operations {
+		for its := range op.Codes {
+			known[its] = true
+		}
+	}
+	if !known[code] {
+		p.add("effect.dialectCode", "is %q, which no dialect of this cloud has: choose of%s", code,
+			strings.Join(slices.Sorted(maps.Keys(known)), " "))
+	}
 }
 
 // unsuitedReason says why calls of the operation cannot have the effect; it is empty if
@@ -212,8 +227,8 @@ func (e Effect) exclusiveEffects() (ends, cycles []string) {
 		name string
 		set  bool
 	}{
-		{"status", e.Status != 0}, {"hang", e.Hang}, {"drop", e.Drop}, {"body", e.Body != nil},
-		{"emptyList", e.EmptyList},
+		{"status", e.Status != 0}, {"dialectCode", e.DialectCode != ""}, {"hang", e.Hang}, {"drop", e.Drop},
+		{"body", e.Body != nil}, {"emptyList", e.EmptyList},
 		{"throttle", e.Throttle != nil}, {"stale", e.Stale}, {edits, edits != ""},
 	} {
 		if kind.set {
@@ -255,11 +270,12 @@ func (e Effect) checkEffect(p *problems) {
 	case len(ends)+len(cycles) == 0 && e.Delay == 0 && e.Jitter == 0 && !e.CarryOut:
 		p.add(
 			"effect",
-			"does nothing: give a delay, or one of status, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage",
+			"does nothing: give a delay, or one of status, dialectCode, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage",
 		)
 	}
-	if e.CarryOut && (len(ends) == 0 || !slices.Contains([]string{"status", "hang", "drop", "body"}, ends[0])) {
-		p.add("effect.carryOut", "needs effect.status, hang, drop or body: the way in which the answer is lost")
+	losesAnswer := []string{"status", "dialectCode", "hang", "drop", "body"}
+	if e.CarryOut && (len(ends) == 0 || !slices.Contains(losesAnswer, ends[0])) {
+		p.add("effect.carryOut", "needs effect.status, dialectCode, hang, drop or body: the way in which the answer is lost")
 	}
 	for _, n := range []struct {
 		path string
@@ -285,8 +301,8 @@ func (e Effect) checkCompanions(p *problems) {
 	if e.Status != 0 && (e.Status < 400 || e.Status > 599) {
 		p.add("effect.status", "must be from 400 to 599")
 	}
-	if e.RetryAfter != 0 && e.Status == 0 {
-		p.add("effect.retryAfterSeconds", "needs effect.status")
+	if e.RetryAfter != 0 && e.Status == 0 && e.DialectCode == "" {
+		p.add("effect.retryAfterSeconds", "needs effect.status or effect.dialectCode")
 	}
 	if e.Project != "" && e.Status != 404 {
 		p.add("effect.project", "needs effect.status 404")

@@ -35,6 +35,8 @@ type Operation struct {
 	Resource string
 	// Tags tells that the resource of that ID can have tags.
 	Tags bool
+	// Codes are the errors of a dialect, by their names there, with their statuses; nil of calls that are of none.
+	Codes map[string]int
 	// Answers tells whether its answer, each item of a list or each event of a stream can have
 	// the field of a dotted path.
 	Answers func(path string) bool
@@ -83,7 +85,9 @@ type Effect struct {
 	// At most one of the following ends a call. PartialList and OmitFields can be combined.
 
 	Status int `json:"status,omitempty"` // 400 to 599, or 0
-	// RetryAfter goes with Status, in whole seconds; 0 for none.
+	// DialectCode is in place of Status: see Operation.Codes.
+	DialectCode string `json:"dialectCode,omitempty"`
+	// RetryAfter goes with either, in whole seconds; 0 for none.
 	RetryAfter time.Duration `json:"retryAfter,omitempty"`
 	// Project goes with status 404: the ID that the answer names instead of the
 	// caller's project.
@@ -99,7 +103,7 @@ type Effect struct {
 	PartialList int       `json:"partialList,omitempty"`
 	OmitFields  []string  `json:"omitFields,omitempty"` // dotted paths
 
-	// CarryOut has the operation carried out before the call ends by Status, Hang, Drop or
+	// CarryOut has the operation carried out before the call ends by Status, DialectCode, Hang, Drop or
 	// Body.
 	CarryOut bool `json:"carryOut,omitempty"`
 
@@ -143,7 +147,7 @@ type Fault struct {
 // Hit is a rule's effect on one call.
 type Hit struct {
 	Fault string // the rule's ID
-	// Effect has the drawn delay in Delay, and for a throttle Status and RetryAfter.
+	// Effect has the drawn delay in Delay, for a throttle Status and RetryAfter, and for a dialect's code Status.
 	Effect Effect
 	// Lifted is closed when the rule is deleted.
 	Lifted <-chan struct{}
@@ -410,6 +414,9 @@ func (r *Rules) Apply(c Call) (*Hit, error) {
 			}
 			e.Status, e.RetryAfter = 429, wait
 		}
+		if e.DialectCode != "" {
+			e.Status = r.codesOf(c)[e.DialectCode]
+		}
 		e.Delay += one.drawJitter(one.Matched, e.Jitter)
 		one.Hits++
 		return &Hit{Fault: one.ID, Effect: e, Lifted: one.lifted, Answers: &one.answers}, nil
@@ -435,7 +442,16 @@ func (r *Rules) matchesCall(one *rule, c Call, tags map[string]string) bool {
 		(len(m.Operations) == 0 || slices.Contains(m.Operations, c.Operation)) &&
 		(m.Resource == "" || m.Resource == c.Resource) &&
 		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(tags)) &&
+		(one.Effect.DialectCode == "" || r.codesOf(c)[one.Effect.DialectCode] != 0) &&
 		one.Effect.suitsOperation(op) && one.Effect.suitsEvent(op, c) && !r.suitsOuter(one, c)
+}
+
+// codesOf gives the errors of the dialect that a call is of, or that makes it; nil if there is none.
+func (r *Rules) codesOf(c Call) map[string]int {
+	if c.Within != "" {
+		return r.operations[c.Within].Codes
+	}
+	return r.operations[c.Operation].Codes
 }
 
 // suitsEvent tells whether the effect is for an event, if the call is one, or for the call. Of a

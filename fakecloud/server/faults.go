@@ -140,6 +140,8 @@ func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults
 	e := hit.Effect
 	code, ok := problemCodes[e.Status]
 	switch {
+	case e.DialectCode != "":
+		code = api.ProblemCode(e.DialectCode)
 	case ok:
 	case e.Status < http.StatusInternalServerError:
 		code = api.InvalidRequest
@@ -215,7 +217,7 @@ func toAPIFault(f faults.Fault) api.Fault {
 func toAPIFaultEffect(e faults.Effect) api.FaultEffect {
 	out := api.FaultEffect{
 		DelayMilliseconds: int(e.Delay.Milliseconds()), JitterMilliseconds: int(e.Jitter.Milliseconds()),
-		Status: e.Status, RetryAfterSeconds: int(e.RetryAfter.Seconds()), Project: e.Project,
+		Status: e.Status, RetryAfterSeconds: int(e.RetryAfter.Seconds()), Project: e.Project, DialectCode: e.DialectCode,
 		Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
 		Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
 		Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,
@@ -242,7 +244,8 @@ func toFaultSpec(f api.FaultCreate) faults.Spec {
 			Delay:  time.Duration(e.DelayMilliseconds) * time.Millisecond,
 			Jitter: time.Duration(e.JitterMilliseconds) * time.Millisecond,
 			Status: e.Status, RetryAfter: api.Seconds(e.RetryAfterSeconds).Duration(), Project: e.Project,
-			Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
+			DialectCode: e.DialectCode,
+			Hang:        e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
 			Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
 			Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,
 		},

@@ -36,6 +36,8 @@ type Front struct {
 	// ReadKeyID, unless nil, has the front take signatures: it reads whose key a signature's keyId names. The project
 	// is given by its name or ID.
 	ReadKeyID func(keyID string) (project, token, fingerprint string, ok bool)
+	// Codes are the names of the other cloud's errors, with their statuses.
+	Codes map[string]int
 	// Describe says what the dialect is, and what of its clients' fields nobody read so far.
 	Describe func() api.Dialect
 	// Refuse answers with a problem as the other cloud would.
@@ -65,7 +67,7 @@ func (f Front) FaultOperations() map[string]faults.Operation {
 	all := map[string]faults.Operation{}
 	for _, c := range f.Calls {
 		all[c.Operation(f.Dialect)] = faults.Operation{
-			Reads: c.Method == http.MethodGet, Answers: func(string) bool { return false },
+			Reads: c.Method == http.MethodGet, Codes: f.Codes, Answers: func(string) bool { return false },
 		}
 	}
 	return all

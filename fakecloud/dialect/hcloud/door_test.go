@@ -80,6 +80,31 @@ func TestFaultsOfNativeOperations(t *testing.T) {
 	}
 }
 
+func TestFaultsAnswerWithCodesOfTheDialect(t *testing.T) {
+	c, sdk := startCloud(t)
+	for code, status := range map[hcloud.ErrorCode]int{
+		hcloud.ErrorCodeConflict: 409, hcloud.ErrorCodeLocked: 423, hcloud.ErrorCodeResourceLimitExceeded: 403,
+		hcloud.ErrorCodeResourceUnavailable: 412, hcloud.ErrorCodeServiceError: 500, hcloud.ErrorCodeMaintenance: 503,
+		hcloud.ErrorCodeIPNotAvailable: 422, hcloud.ErrorCodeTimeout: 504, hcloud.ErrorCodeUniquenessError: 409,
+	} {
+		for _, operation := range []string{"hcloud GET /v1/servers", "listInstances"} {
+			f := c.Fail(api.FaultCreate{
+				Match:  api.FaultMatch{Operations: []string{operation}},
+				Effect: api.FaultEffect{DialectCode: string(code), RetryAfterSeconds: 7},
+			})
+			_, resp, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
+			requireError(t, code)(err)
+			assert.Equal(t, status, resp.StatusCode, code)
+			assert.Equal(t, "7", resp.Header.Get("Retry-After"))
+			must.Do(c.ListInstances(t.Context(), client.InstanceFilter{}))(t)
+			assert.Equal(t, 1, must.Do(c.GetFault(t.Context(), f.ID))(t).Hits, "calls of the native API do not match")
+			require.NoError(t, c.DeleteFault(t.Context(), f.ID))
+		}
+	}
+	_, err := c.CreateFault(t.Context(), api.FaultCreate{Effect: api.FaultEffect{DialectCode: "no_such"}})
+	require.ErrorContains(t, err, "resource_limit_exceeded")
+}
+
 func TestEachCallCanBeNamedByAFault(t *testing.T) {
 	c, _ := startCloud(t, cloudtest.WithoutTraffic())
 	served := must.Do(c.ListDialects(t.Context()))(t)

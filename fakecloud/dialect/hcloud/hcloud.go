@@ -42,6 +42,7 @@ var Dialect = dialect.Dialect{
 		balancers.calls(), balancerCalls,
 	),
 	Refusals:      refusals,
+	Codes:         codes,
 	Other:         dialect.Refusal{Status: http.StatusUnprocessableEntity},
 	Refuse:        refuse,
 	AnnounceLimit: announceLimit,
@@ -81,6 +82,25 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.ProblemCode(locked):                     {Status: http.StatusLocked, Code: string(locked)},
 	api.ProblemCode(targetDefined):              {Status: http.StatusConflict, Code: string(targetDefined)},
 	api.ProblemCode(portUsed):                   {Status: http.StatusConflict, Code: string(portUsed)},
+}
+
+// codes are Hetzner's codes that faults alone answer with here. Hetzner documents the statuses of the last ones, and
+// those of the others are what their meaning suggests.
+var codes = map[string]int{
+	"json_error":          http.StatusBadRequest,
+	"forbidden":           http.StatusForbidden,
+	"maintenance":         http.StatusServiceUnavailable,
+	"service_error":       http.StatusInternalServerError,
+	"bad_gateway":         http.StatusBadGateway,
+	"timeout":             http.StatusGatewayTimeout,
+	"robot_unavailable":   http.StatusServiceUnavailable,
+	"resource_locked":     http.StatusLocked,
+	"placement_error":     http.StatusPreconditionFailed,
+	"ip_not_available":    http.StatusUnprocessableEntity,
+	"no_subnet_available": http.StatusUnprocessableEntity,
+	"networks_overlap":    http.StatusUnprocessableEntity,
+	"server_not_stopped":  http.StatusUnprocessableEntity,
+	"resource_in_use":     http.StatusUnprocessableEntity,
 }
 
 const invalidInput = "invalid_input"
