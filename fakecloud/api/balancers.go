@@ -14,6 +14,9 @@ func (l Listener) Transport() Protocol {
 	return l.Protocol
 }
 
+// IsHTTP tells whether the check makes requests.
+func (p HealthCheckProtocol) IsHTTP() bool { return p == HealthCheckHTTP || p == HealthCheckHTTPS }
+
 // PublicAddresses are those on which a public balancer is to be reached: the reserved addresses that are attached
 // to it, and the one of its own, of IPv4.
 func (lb LoadBalancer) PublicAddresses() []string {
@@ -40,7 +43,7 @@ func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * fl
 // a balancer whose own check is given. The zero value is no check.
 func (l Listener) CheckInForce(ofBalancer *HealthCheck) HealthCheck {
 	switch {
-	case l.HealthCheck.Protocol == HealthCheckNone:
+	case l.HealthCheck.Protocol == HealthCheckNone || l.RedirectPort > 0:
 		return HealthCheck{}
 	case l.HealthCheck != HealthCheck{}:
 		return l.HealthCheck

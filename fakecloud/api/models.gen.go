@@ -142,15 +142,17 @@ func (e FirewallRuleProtocol) Valid() bool {
 
 // Defines values for HealthCheckProtocol.
 const (
-	HealthCheckHTTP HealthCheckProtocol = "http"
-	HealthCheckNone HealthCheckProtocol = "none"
-	HealthCheckTCP  HealthCheckProtocol = "tcp"
+	HealthCheckHTTP  HealthCheckProtocol = "http"
+	HealthCheckHTTPS HealthCheckProtocol = "https"
+	HealthCheckNone  HealthCheckProtocol = "none"
+	HealthCheckTCP   HealthCheckProtocol = "tcp"
 )
 
 // Valid tells whether e is one of the values above.
 func (e HealthCheckProtocol) Valid() bool {
 	switch e {
 	case HealthCheckHTTP,
+		HealthCheckHTTPS,
 		HealthCheckNone,
 		HealthCheckTCP:
 		return true
@@ -1256,7 +1258,7 @@ type HealthChange struct {
 
 // HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 type HealthCheck struct {
-	// ExpectedCodes Of http only: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
+	// ExpectedCodes Of http and https: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
 	//
 	// Example: 200-299,301
 	ExpectedCodes string `json:"expectedCodes,omitempty"`
@@ -1264,10 +1266,15 @@ type HealthCheck struct {
 	// HealthyThreshold So many good checks in a row make a target healthy.
 	HealthyThreshold int `json:"healthyThreshold,omitempty"`
 
+	// Host Of http and https: the host that is asked for. The target's address when left out.
+	//
+	// Example: shop.example.com
+	Host string `json:"host,omitempty"`
+
 	// IntervalSeconds From the start of one check to the start of the next.
 	IntervalSeconds Seconds `json:"intervalSeconds,omitempty"`
 
-	// Path Of http only; "/" when left out.
+	// Path Of http and https; "/" when left out.
 	//
 	// Example: /healthz
 	Path string `json:"path,omitempty"`
@@ -1277,8 +1284,13 @@ type HealthCheck struct {
 	// Example: 10256
 	Port int `json:"port,omitempty"`
 
-	// Protocol A connection (tcp), an expected status of a path (http), or no check at all.
+	// Protocol A connection (tcp), an expected status of a path (http, https), or no check at all. With https any certificate of a target will do.
 	Protocol HealthCheckProtocol `json:"protocol"`
+
+	// Response Of http and https: text that the first 64 KiB of the answer must contain.
+	//
+	// Example: ok
+	Response string `json:"response,omitempty"`
 
 	// TimeoutSeconds How long one check may take; not above the interval. When left out, 2 or the interval if that is less.
 	TimeoutSeconds Seconds `json:"timeoutSeconds,omitempty"`
@@ -1287,7 +1299,7 @@ type HealthCheck struct {
 	UnhealthyThreshold int `json:"unhealthyThreshold,omitempty"`
 }
 
-// HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
+// HealthCheckProtocol A connection (tcp), an expected status of a path (http, https), or no check at all. With https any certificate of a target will do.
 type HealthCheckProtocol string
 
 // IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
@@ -1443,6 +1455,9 @@ type Listener struct {
 	// HealthCheck Replaces the balancer's own for this listener, which sends no traffic to targets that are unhealthy by it; `protocol` `none` is no check. When left out, the balancer's own is in force.
 	HealthCheck HealthCheck `json:"healthCheck,omitempty,omitzero"`
 
+	// IdleTimeoutSeconds Replaces the balancer's own for this listener. 0 or left out: the balancer's own is in force.
+	IdleTimeoutSeconds Seconds `json:"idleTimeoutSeconds,omitempty"`
+
 	// Port Where clients connect.
 	//
 	// Example: 8080
@@ -1458,7 +1473,20 @@ type Listener struct {
 	// ProxyProtocol Of tcp listeners only. When left out, targets see the balancer connect and are told nothing.
 	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
 
-	// TargetPort Where each target is reached.
+	// RedirectPort Of http only: no target gets a request, each is answered with a redirect (301) to https at this port.
+	//
+	// Example: 443
+	RedirectPort int `json:"redirectPort,omitempty"`
+
+	// StickyCookie Of http and https: the name of a cookie by which a client stays with its target while that one can get traffic. The balancer sets it.
+	//
+	// Example: TARGET
+	StickyCookie string `json:"stickyCookie,omitempty"`
+
+	// StickyCookieSeconds How long a client keeps the cookie from when it is set. 0 or left out: until its session ends.
+	StickyCookieSeconds Seconds `json:"stickyCookieSeconds,omitempty"`
+
+	// TargetPort Where each target is reached; of no matter where redirectPort is given.
 	//
 	// Example: 30080
 	TargetPort int `json:"targetPort"`

@@ -22,6 +22,7 @@ func (a *app) balancersCreate() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
   fakecloud load-balancers create web --kind network --listener 80 --target node-1 --target node-2
   fakecloud load-balancers create shop --listener 443:30080/https --certificate shop
+  fakecloud load-balancers create shop --listener 443:30080/https --listener 80/http --certificate shop --redirect-port 443
   fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
 	})
 }
@@ -56,6 +57,8 @@ func completeBalancer(_ *cobra.Command, given map[string]any, has *api.LoadBalan
 			switch protocol := listener["protocol"]; {
 			case option == "proxyProtocol" && protocol == string(api.ProtocolUDP):
 			case option == "certificateIds" && protocol != string(api.ProtocolHTTPS):
+			case option == "redirectPort" && protocol != string(api.ProtocolHTTP):
+			case strings.HasPrefix(option, "stickyCookie") && !api.Protocol(fmt.Sprint(protocol)).IsHTTP():
 			default:
 				listener[option] = value
 			}
@@ -96,8 +99,8 @@ func parseHealthCheck(text string) (any, error) {
 	number, path, hasPath := strings.Cut(rest, "/")
 	port, err := strconv.Atoi(number)
 	h := api.HealthCheck{Protocol: api.HealthCheckProtocol(protocol), Port: port}
-	if err != nil || h.Protocol != api.HealthCheckTCP && h.Protocol != api.HealthCheckHTTP {
-		return nil, errors.New("want tcp:PORT or http:PORT[/PATH], e.g. http:10256/healthz, or none")
+	if err != nil || h.Protocol != api.HealthCheckTCP && !h.Protocol.IsHTTP() {
+		return nil, errors.New("want tcp:PORT, http:PORT[/PATH] or https:PORT[/PATH], e.g. http:10256/healthz, or none")
 	}
 	if hasPath {
 		h.Path = "/" + path

@@ -67,7 +67,7 @@ func TestCommands(t *testing.T) {
 	ok("load-balancers", "delete", "full")
 	testAddressCommands(t, ok, fails)
 	fails(
-		2, "want tcp:PORT or http:PORT[/PATH]", "load-balancers", "create", "x", "--listener", "1:2", "--health-check",
+		2, "want tcp:PORT, http:PORT[/PATH] or https:PORT[/PATH]", "load-balancers", "create", "x", "--listener", "1:2", "--health-check",
 		"icmp:1",
 	)
 	fails(

@@ -61,7 +61,7 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 		Targets: []api.Target{{InstanceID: a.Holder.ID}},
 	}}
 	c.markForwarding(forwarder)
-	failure, err := c.applyForwarding(ctx, forwarder)
+	failure, err := c.applyForwarding(ctx, &forwarder)
 	if err := cmp.Or(failure, err); err != nil {
 		return fmt.Errorf("address %s still leads to its previous holder: %w", id, err)
 	}

@@ -58,6 +58,8 @@ func (lb *LoadBalancer) checkFeatures() error {
 			"changes no ports: make the target port of port %d the same", l.Port)
 		no(l.ProxyProtocol != "", field+"proxyProtocol",
 			"adds no PROXY protocol, as targets see the client's address: leave it out of port %d", l.Port)
+		no(l.IdleTimeoutSeconds > 0, field+"idleTimeoutSeconds",
+			"closes no idle connections: leave the idle timeout of port %d 0", l.Port)
 		no(l.ConnectionLimit > 0, field+"connectionLimit",
 			"counts no open connections: leave out the limit of port %d", l.Port)
 	}

@@ -13,6 +13,7 @@ import (
 const (
 	maxIdle            = 24 * 60 * 60 // seconds
 	maxDrain           = 24 * 60 * 60
+	maxCookieLifetime  = 365 * 24 * 60 * 60
 	maxConnectionLimit = 1_000_000
 )
 
@@ -71,6 +72,24 @@ func checkDrain(drain api.Seconds, listeners []Listener) error {
 		).withField("drainSeconds", "is for tcp only")
 	}
 	return nil
+}
+
+// checkHTTPOptions refuses what only some protocols of a listener can do.
+func checkHTTPOptions(l Listener, prefix string) error {
+	var errs []error
+	want := func(ok bool, field, format string) {
+		if !ok {
+			errs = append(errs, refuse(InvalidRequest, "port %d: %s "+format, l.Port, field).withField(prefix+field, "%s", format))
+		}
+	}
+	want(l.RedirectPort == 0 || l.Protocol == api.ProtocolHTTP, "redirectPort", "is for http only")
+	want(l.RedirectPort == 0 || validPort(l.RedirectPort), "redirectPort", "must be from 1 to 65535")
+	want(l.StickyCookie == "" || l.Protocol.IsHTTP() && l.RedirectPort == 0, "stickyCookie",
+		"is for http and https, and not with redirectPort")
+	want(l.StickyCookieSeconds == 0 || l.StickyCookie != "", "stickyCookieSeconds", "needs a stickyCookie")
+	return joinRefusals(append(errs,
+		inRange("a cookie's lifetime", prefix+"stickyCookieSeconds", l.StickyCookieSeconds, maxCookieLifetime),
+		inRange("an idle timeout", prefix+"idleTimeoutSeconds", l.IdleTimeoutSeconds, maxIdle))...)
 }
 
 func checkConnectionLimit(l Listener, field string) error {

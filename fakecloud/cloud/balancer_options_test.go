@@ -207,3 +207,38 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 		requireRefusedAt(t, InvalidRequest, field)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, u))
 	}
 }
+
+func TestOptionsOfHTTPAreRefusedElsewhere(t *testing.T) {
+	c, p := newCloud(t, nil)
+	for field, wrong := range map[string]Listener{
+		"redirectPort":        {Protocol: api.ProtocolTCP, RedirectPort: 443},
+		"stickyCookie":        {Protocol: api.ProtocolTCP, StickyCookie: "to"},
+		"stickyCookieSeconds": {Protocol: api.ProtocolHTTP, StickyCookieSeconds: 5},
+		"idleTimeoutSeconds":  {Protocol: api.ProtocolTCP, IdleTimeoutSeconds: maxIdle + 1},
+		"healthCheck.host":    {Protocol: api.ProtocolTCP, HealthCheck: HealthCheck{Protocol: api.HealthCheckTCP, Port: 1, Host: "a"}},
+		"healthCheck.response": {
+			Protocol: api.ProtocolTCP, HealthCheck: HealthCheck{Protocol: api.HealthCheckTCP, Port: 1, Response: "ok"},
+		},
+	} {
+		wrong.Port, wrong.TargetPort = 80, 80
+		requireRefusedAt(t, InvalidRequest, "listeners.0."+field)(c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{
+			Name: "web", Listeners: []Listener{wrong},
+		}))
+	}
+	sticky := Listener{
+		Protocol: api.ProtocolHTTP, Port: 80, TargetPort: 80, RedirectPort: 443, StickyCookie: "to", StickyCookieSeconds: 5,
+	}
+	requireRefusedAt(t, InvalidRequest, "listeners.0.stickyCookie")(c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{
+		Name: "web", Listeners: []Listener{sticky},
+	}))
+}
+
+func TestListenersThatRedirectAreBeyondTheSize(t *testing.T) {
+	c, p := newCloud(t, nil)
+	spec := api.LoadBalancerCreate{Name: "web", Type: api.LoadBalancerSmall}
+	for port := 80; port < 85; port++ {
+		spec.Listeners = append(spec.Listeners, Listener{Protocol: api.ProtocolHTTP, Port: port, TargetPort: 80})
+	}
+	spec.Listeners = append(spec.Listeners, Listener{Protocol: api.ProtocolHTTP, Port: 85, TargetPort: 80, RedirectPort: 443})
+	createBalancer(t, c, p, spec)
+}

@@ -38,8 +38,8 @@ func checkBalancerType(t LoadBalancerType) error {
 	return nil
 }
 
-// checkSize refuses more listeners and targets than a type allows.
-func checkSize(t LoadBalancerType, listeners, targets int) error {
+// checkSize refuses more listeners and targets than a type allows. Listeners that redirect do not count.
+func checkSize(t LoadBalancerType, listeners []Listener, targets int) error {
 	size, limited := sizeOf(t)
 	if !limited {
 		return nil
@@ -53,5 +53,6 @@ func checkSize(t LoadBalancerType, listeners, targets int) error {
 			t, most, field, has,
 		).withField(field, "are more than the %d of type %s", most, t)
 	}
-	return joinRefusals(within("listeners", listeners, size.Listeners), within("targets", targets, size.Targets))
+	serving := slices.DeleteFunc(slices.Clone(listeners), func(l Listener) bool { return l.RedirectPort > 0 })
+	return joinRefusals(within("listeners", len(serving), size.Listeners), within("targets", targets, size.Targets))
 }

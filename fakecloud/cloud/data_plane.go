@@ -120,7 +120,7 @@ func forwardingOf(lb LoadBalancer, backends []Backend, targets int) (Forwarding,
 
 // applyForwarding has the data plane forward to the targets that run now. planeMu is held.
 // failure is the data plane's error, err any other.
-func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, err error) {
+func (c *Cloud) applyForwarding(ctx context.Context, lb *LoadBalancer) (failure, err error) {
 	var f Forwarding
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
 		rows, err := tx.InstancesOf(ctx, listJSON(lb.targetIDs()))
@@ -138,10 +138,13 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 		if err != nil {
 			return err
 		}
-		if f, err = forwardingOf(lb, backends, len(there)); err != nil {
+		if f, err = forwardingOf(*lb, backends, len(there)); err != nil {
 			return err
 		}
-		f.Certificates, err = certificatesOf(ctx, tx, lb)
+		if lb.keyPairs == nil {
+			lb.keyPairs, err = certificatesOf(ctx, tx, *lb)
+		}
+		f.Certificates = lb.keyPairs
 		return err
 	})
 	if refused := (*Error)(nil); errors.As(err, &refused) {
@@ -176,7 +179,7 @@ func (c *Cloud) buildBalancer(ctx context.Context, lb LoadBalancer) (failure, er
 	if failure := c.injectedBuildFailure(lb); failure != nil {
 		return failure, nil
 	}
-	failure, err = c.applyForwarding(ctx, lb)
+	failure, err = c.applyForwarding(ctx, &lb)
 	if failure == nil && err == nil {
 		c.markForwarding(lb)
 	}
@@ -295,7 +298,7 @@ func (c *Cloud) refreshForwarding(ctx context.Context, id string) error {
 	if !marked || lb.Kind == AttachedAddress { // An address is not marked if it could not be read.
 		return c.forwardAttachedAddress(ctx, id)
 	}
-	failure, err := c.applyForwarding(ctx, lb)
+	failure, err := c.applyForwarding(ctx, &lb)
 	if err := cmp.Or(failure, err); err != nil {
 		return fmt.Errorf("load balancer %s still forwards to the previous targets: %w", lb.ID, err)
 	}

@@ -36,7 +36,7 @@ func (c *Cloud) CreateLoadBalancer(
 	err := joinRefusals(
 		checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr,
 		lb.checkOptions(), c.checkKind(lb.Kind), lb.checkFeatures(),
-		checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
+		checkSize(lb.Type, lb.Listeners, len(lb.Targets)),
 		checkDrain(lb.DrainSeconds, lb.Listeners), checkErr, checkRecords(spec.Records), checkTags(spec.Tags),
 		c.checkHealthChecksAllowed(spec.HealthCheck, spec.Listeners),
 	)
@@ -139,7 +139,7 @@ func checkListener(l Listener, field string) error {
 	_, checkErr := withDefaultsOfCheck(l.HealthCheck)
 	return joinRefusals(
 		checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"),
-		prefixFields(field+".", checkErr), checkHasCertificates(l, field+".certificateIds"),
+		prefixFields(field+".", checkErr), checkHasCertificates(l, field+".certificateIds"), checkHTTPOptions(l, field+"."),
 	)
 }
 
@@ -223,7 +223,7 @@ func withDefaultsOfCheck(h HealthCheck) (*HealthCheck, error) {
 		return nil, nil
 	}
 	full := h
-	if full.Protocol == api.HealthCheckHTTP {
+	if full.Protocol.IsHTTP() {
 		full.Path = cmp.Or(full.Path, "/")
 	}
 	full.IntervalSeconds = cmp.Or(full.IntervalSeconds, defaultInterval)
@@ -245,17 +245,19 @@ func checkHealthCheck(h HealthCheck) error {
 	_, codesErr := parseCodes(h.ExpectedCodes)
 	switch h.Protocol {
 	case api.HealthCheckNone:
-		want(false, "protocol", "is none: leave out the rest, or choose tcp or http")
+		want(false, "protocol", "is none: leave out the rest, or choose tcp, http or https")
 		return joinRefusals(errs...)
 	case api.HealthCheckTCP:
-		want(h.Path == "", "path", "is for http only: leave it out")
-		want(h.ExpectedCodes == "", "expectedCodes", "are for http only: leave them out")
-	case api.HealthCheckHTTP:
+		want(h.Path == "", "path", "is for http and https: leave it out")
+		want(h.ExpectedCodes == "", "expectedCodes", "are for http and https: leave them out")
+		want(h.Host == "", "host", "is for http and https: leave it out")
+		want(h.Response == "", "response", "is for http and https: leave it out")
+	case api.HealthCheckHTTP, api.HealthCheckHTTPS:
 		want(pathErr == nil && h.Path[0] == '/' &&
 			len(h.Path) <= maxPath, "path", "must begin with \"/\" and be a valid URL path")
 		want(codesErr == nil, "expectedCodes", "must be statuses and ranges of them, such as 200-299,301: %v", codesErr)
 	default:
-		want(false, "protocol", "%q is unknown: choose tcp, http or none", h.Protocol)
+		want(false, "protocol", "%q is unknown: choose tcp, http, https or none", h.Protocol)
 	}
 	want(validPort(h.Port), "port", "must be from 1 to 65535")
 	want(h.IntervalSeconds >= 1 && h.IntervalSeconds <= maxInterval, "intervalSeconds", "must be from 1 to %d", maxInterval)
@@ -438,7 +440,7 @@ func (c *Cloud) mergeUpdate(
 		errs = append(errs, c.checkKind(lb.Kind))
 	}
 	errs = append(
-		errs, lb.checkOptions(), lb.checkFeatures(), checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
+		errs, lb.checkOptions(), lb.checkFeatures(), checkSize(lb.Type, lb.Listeners, len(lb.Targets)),
 		checkDrain(lb.DrainSeconds, lb.Listeners), checkReservable(lb),
 	)
 	if u.HealthCheck != nil {

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"crypto/tls"
 	"math"
 	"net/netip"
 	"strings"
@@ -100,6 +101,7 @@ type (
 type LoadBalancer struct {
 	api.LoadBalancer
 	schedule
+	keyPairs map[string]tls.Certificate // as they were read when it was built; nil before
 }
 
 // Filter narrows a list; zero fields do not.

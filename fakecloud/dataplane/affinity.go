@@ -55,11 +55,21 @@ func (a *affinity) setTimeout(d time.Duration) {
 	a.expireSilentClients()
 }
 
-// stickyTargetIndex returns the index of the client's target among the candidates.
-// The client gets a new target, the one at index choice, if its own is not among the
-// candidates, or if its own refused a connection lately and another candidate did
-// not. The new target is remembered at once, so that connections that a client opens
-// at the same time go to the same target.
+// ownTargetIndex returns the index of a client's own target among the candidates. If that
+// is not among them, or if it refused a connection lately and another candidate did not, it
+// is choice.
+func ownTargetIndex(own string, candidates []target, choice int, refused *refusals) int {
+	at := slices.IndexFunc(candidates, func(t target) bool { return t.name == own })
+	// The choice ranks first, so it is a recent refuser only if all candidates are.
+	if at >= 0 && (!refused.isRecent(candidates[at].endpoint) || refused.isRecent(candidates[choice].endpoint)) {
+		return at
+	}
+	return choice
+}
+
+// stickyTargetIndex returns the index of the client's target among the candidates, or choice,
+// as ownTargetIndex does. The new target is remembered at once, so that connections that a
+// client opens at the same time go to the same target.
 func (a *affinity) stickyTargetIndex(client netip.Addr, candidates []target, choice int, refused *refusals) int {
 	if !a.enabled.Load() {
 		return choice
@@ -68,11 +78,7 @@ func (a *affinity) stickyTargetIndex(client netip.Addr, candidates []target, cho
 	defer a.mu.Unlock()
 	a.expireSilentClients()
 	if e := a.entries[client]; e != nil {
-		own := slices.IndexFunc(candidates, func(t target) bool { return t.name == e.Value.(*stickyClient).target })
-		// The choice ranks first, so it is a recent refuser only if all candidates are.
-		if own >= 0 && (!refused.isRecent(candidates[own].endpoint) || refused.isRecent(candidates[choice].endpoint)) {
-			choice = own
-		}
+		choice = ownTargetIndex(e.Value.(*stickyClient).target, candidates, choice, refused)
 	}
 	a.setTarget(client, candidates[choice].name)
 	return choice

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -210,11 +211,12 @@ func (b *balancer) updateRoutes() {
 				targets[r] = append(targets[r], target{b.endpoints[backend.Target], backend.Address})
 			}
 		}
+		had := b.listeners[at].route.Load()
 		b.listeners[at].route.Store(&route{
 			listener: want, targets: targets[r],
 			algorithm:       b.forwarding.Algorithm,
 			connectionLimit: b.forwarding.ConnectionLimit, sourceRanges: b.forwarding.SourceRanges,
-			idleTimeout: b.forwarding.IdleTimeout, tls: tlsConfig(want, b.forwarding.Certificates),
+			idleTimeout: cmp.Or(want.IdleTimeoutSeconds.Duration(), b.forwarding.IdleTimeout), tls: tlsConfig(want, b.forwarding.Certificates, had),
 		})
 	}
 	b.updateCondition()

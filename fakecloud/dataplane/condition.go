@@ -56,6 +56,8 @@ func (b *balancer) updateCondition() {
 // check: a balancer that can serve on some of its ports only says on which it cannot.
 func (b *balancer) currentCondition() condition {
 	f := b.forwarding
+	// A listener that redirects needs no target.
+	f.Listeners = slices.DeleteFunc(slices.Clone(f.Listeners), func(l cloud.Listener) bool { return l.RedirectPort > 0 })
 	switch {
 	case b.network.err != nil:
 		return condition{"the kernel forwards as before the last change: " + b.network.err.Error(), true}

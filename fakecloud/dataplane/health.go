@@ -1,10 +1,13 @@
 package dataplane
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -125,6 +128,9 @@ func (b *balancer) healthOf(backend cloud.Backend) api.TargetHealth {
 	hasOwnCheck := func(l cloud.Listener) bool { return l.HealthCheck != cloud.HealthCheck{} }
 	if slices.ContainsFunc(b.forwarding.Listeners, hasOwnCheck) {
 		for _, l := range b.forwarding.Listeners {
+			if l.RedirectPort > 0 {
+				continue
+			}
 			of := b.checkedTargets[checkKey{backend, l.CheckInForce(b.forwarding.HealthCheck)}].health
 			health.Listeners = append(health.Listeners, api.ListenerHealth{
 				Protocol: l.Protocol, Port: l.Port, Health: of.Health, Reason: of.Reason,
@@ -266,7 +272,7 @@ func checkTarget(ctx context.Context, timeout time.Duration, settings cloud.Heal
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var err error
-	if settings.Protocol == api.HealthCheckHTTP {
+	if settings.Protocol.IsHTTP() {
 		err = checkHTTP(ctx, at, settings)
 	} else {
 		var conn net.Conn
@@ -294,33 +300,48 @@ func (f failedCheck) Error() string { return f.message }
 func (f failedCheck) Unwrap() error { return f.error }
 
 // healthCheckClient opens a new connection for each check, and follows no redirects: it
-// is the target itself that is checked.
-var healthCheckClient = &http.Client{
-	Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", at)
+// is the target itself that is checked. A target may have any certificate.
+func healthCheckClient(settings cloud.HealthCheck) *http.Client {
+	host, _, _ := strings.Cut(settings.Host, ":")
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "tcp", at)
+			},
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, ServerName: host}, //nolint:gosec // As clouds do.
+			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 		},
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
-	},
-	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
-// checkHTTP sends one GET request and fails if the status is not one that settings expect.
+// maxCheckedBody is how much of an answer is searched for the text that a check expects.
+const maxCheckedBody = 64 << 10
+
+// checkHTTP sends one GET request and fails if the answer is not what settings expect.
 func checkHTTP(ctx context.Context, at netip.AddrPort, settings cloud.HealthCheck) error {
 	req, err := http.NewRequestWithContext(
-		ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(settings.Path, "/"), http.NoBody,
+		ctx, http.MethodGet, string(settings.Protocol)+"://"+at.String()+"/"+strings.TrimPrefix(settings.Path, "/"), http.NoBody,
 	)
 	if err != nil {
 		return err
 	}
+	req.Host = settings.Host
 	req.Header.Set("User-Agent", "fakecloud-health-check")
-	resp, err := healthCheckClient.Do(req)
+	resp, err := healthCheckClient(settings).Do(req)
 	if err != nil {
 		return err
 	}
-	_ = resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if !cloud.ExpectsStatus(settings, resp.StatusCode) {
 		return fmt.Errorf("HTTP %s from %s", resp.Status, at)
+	}
+	if settings.Response == "" {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCheckedBody))
+	if !bytes.Contains(body, []byte(settings.Response)) {
+		return cmp.Or(err, fmt.Errorf("the answer from %s does not contain %q", at, settings.Response))
 	}
 	return nil
 }

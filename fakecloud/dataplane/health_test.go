@@ -1,6 +1,8 @@
 package dataplane_test
 
 import (
+	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +18,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/testcerts"
 )
 
 // healthEndpoint answers HTTP health checks with a status that a test can change.
@@ -222,4 +226,30 @@ func TestHealthCheckExpectedStatusCodes(t *testing.T) {
 	awaitHealth(t, p, 0, api.TargetUnhealthy)
 	well.status.Store(http.StatusNoContent)
 	awaitHealth(t, p, 0, api.TargetHealthy)
+}
+
+func TestHealthChecksOfHTTPS(t *testing.T) {
+	certificate, key := testcerts.For(t, "shop.example")
+	l := tls.NewListener(listen(t, two, 0), &tls.Config{
+		Certificates: []tls.Certificate{must.Do(tls.X509KeyPair([]byte(certificate), []byte(key)))(t)},
+	})
+	var far atomic.Bool
+	s := &http.Server{ReadHeaderTimeout: testTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if far.Load() {
+			_, _ = w.Write(make([]byte, 64<<10))
+		}
+		_, _ = io.WriteString(w, "host "+r.Host+" name "+r.TLS.ServerName)
+	})}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	p, port := newPlane(t), l.Addr().(*net.TCPAddr).Port
+	f := forwarding(port, []string{two}, freePort(t))
+	f.HealthCheck = httpCheck(port)
+	f.HealthCheck.Protocol, f.HealthCheck.Host = api.HealthCheckHTTPS, "shop.example:444"
+	f.HealthCheck.Response = "host shop.example:444 name shop.example"
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, 0, api.TargetHealthy)
+	far.Store(true)
+	sick := awaitHealth(t, p, 0, api.TargetUnhealthy)
+	assert.Contains(t, sick.Reason, `does not contain "host shop.example:444`)
 }

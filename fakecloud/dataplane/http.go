@@ -6,7 +6,9 @@ package dataplane
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +16,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,7 +60,7 @@ func (l *listener) serveRequests(r *route, f *flow) {
 		},
 	}
 	server := &http.Server{
-		Handler: l.requestProxy(f, idle), ReadHeaderTimeout: min(headerTimeout, idle), IdleTimeout: idle,
+		Handler: l.requestHandler(f, idle), ReadHeaderTimeout: min(headerTimeout, idle), IdleTimeout: idle,
 		MaxHeaderBytes: maxRequestHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}
 	one := &singleConn{conn: conn, closed: closed}
@@ -65,16 +70,90 @@ func (l *listener) serveRequests(r *route, f *flow) {
 	_ = server.Serve(one) // It ends with the connection.
 }
 
-// tlsConfig is for a listener of https; nil for others. HTTP/1.1 is spoken, as without TLS.
-func tlsConfig(l cloud.Listener, certificates map[string]tls.Certificate) *tls.Config {
-	if len(l.CertificateIDs) == 0 {
+// tlsConfig is for a listener of https; nil for others. It stays while the certificates do, so that clients can
+// resume their sessions: each has keys of its own for those. HTTP/1.1 is spoken, as without TLS.
+func tlsConfig(l cloud.Listener, certificates map[string]tls.Certificate, had *route) *tls.Config {
+	switch {
+	case len(l.CertificateIDs) == 0:
 		return nil
+	case had != nil && slices.Equal(had.listener.CertificateIDs, l.CertificateIDs):
+		return had.tls
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	for _, id := range l.CertificateIDs {
 		config.Certificates = append(config.Certificates, certificates[id])
 	}
 	return config
+}
+
+// requestHandler sends requests on, or answers with a redirect where that is in force.
+func (l *listener) requestHandler(f *flow, idle time.Duration) http.Handler {
+	proxy := l.requestProxy(f, idle)
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		in := l.route.Load().listener
+		if in.RedirectPort > 0 {
+			redirectToHTTPS(w, q, in.RedirectPort)
+			return
+		}
+		sticky := &stickyRequest{name: in.StickyCookie, lifetime: in.StickyCookieSeconds.Duration()}
+		if c, err := q.Cookie(sticky.name); err == nil {
+			sticky.sent = c.Value
+		}
+		proxy.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), stickyKey{}, sticky)))
+	})
+}
+
+// redirectToHTTPS answers a request with the same URL by https, at a port.
+func redirectToHTTPS(w http.ResponseWriter, q *http.Request, port int) {
+	to := url.URL{Host: q.Host}
+	host := to.Hostname()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != 443 {
+		host += ":" + strconv.Itoa(port)
+	}
+	w.Header().Set("Location", "https://"+host+q.URL.RequestURI())
+	w.WriteHeader(http.StatusMovedPermanently)
+}
+
+// stickyRequest is a request's cookie, by which its client stays with a target; without a name, it has none.
+type stickyRequest struct {
+	name, sent string
+	lifetime   time.Duration
+	target     string // to which the request was sent
+}
+
+type stickyKey struct{}
+
+// stickyOf gives what requestHandler knows of a request.
+func stickyOf(ctx context.Context) *stickyRequest { return ctx.Value(stickyKey{}).(*stickyRequest) }
+
+// cookieOf is the value of cookies that name a target. It says nothing of the target to those who read it, and is
+// the same in every process.
+func cookieOf(target string) string {
+	sum := sha256.Sum256([]byte(target))
+	return hex.EncodeToString(sum[:8])
+}
+
+// targetOfCookie is the target that a cookie names; empty if there is none.
+func (r *route) targetOfCookie(cookie string) string {
+	if cookie != "" {
+		for _, t := range r.targets {
+			if cookieOf(t.name) == cookie {
+				return t.name
+			}
+		}
+	}
+	return ""
+}
+
+// setCookie has the client stay with the target that has answered, if it does not do so yet.
+func (s *stickyRequest) setCookie(answer *http.Response) {
+	if value := cookieOf(s.target); s.name != "" && s.sent != value {
+		cookie := http.Cookie{Name: s.name, Value: value, Path: "/", HttpOnly: true, MaxAge: int(s.lifetime.Seconds())}
+		answer.Header.Add("Set-Cookie", cookie.String())
+	}
 }
 
 // requestProxy sends requests on, each over a connection of its own.
@@ -90,9 +169,10 @@ func (l *listener) requestProxy(f *flow, idle time.Duration) *httputil.ReversePr
 		},
 		Transport: &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: idle,
-			DialContext: func(context.Context, string, string) (net.Conn, error) { return l.dialForRequest(f) },
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dialForRequest(f, stickyOf(ctx)) },
 		},
 		ModifyResponse: func(answer *http.Response) error {
+			stickyOf(answer.Request.Context()).setCookie(answer)
 			switch {
 			case answer.StatusCode == http.StatusSwitchingProtocols:
 				if l.route.Load().idleTimeout == 0 { // It may be quiet, as a connection of tcp may.
@@ -128,12 +208,13 @@ func isTimeout(err error) bool {
 
 // dialForRequest connects to a target, by what is in force now. The request is a flow of its own, which drains with
 // its target.
-func (l *listener) dialForRequest(f *flow) (net.Conn, error) {
-	conn, target := l.dialCandidates(l.route.Load(), f.clientAddress, f.clientConn)
+func (l *listener) dialForRequest(f *flow, sticky *stickyRequest) (net.Conn, error) {
+	conn, target := l.dialCandidates(l.route.Load(), f.clientAddress, sticky.sent, f.clientConn)
 	if conn == nil {
 		l.failed.Add(1)
 		return nil, errNoTarget
 	}
+	sticky.target = target.name
 	target.countConnection()
 	request := &flow{listenAddress: f.listenAddress, clientAddress: f.clientAddress, clientConn: f.clientConn}
 	out := &countedConn{Conn: conn, in: &target.bytesOut, out: &target.bytesIn, idle: f.idle, onClose: func(broken bool) {

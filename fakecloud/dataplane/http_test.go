@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -293,4 +294,95 @@ func TestTLSEndsAtTheBalancer(t *testing.T) {
 	plain := newRequester(t, port)
 	status, _, _ := plain.get()
 	assert.Equal(t, http.StatusBadRequest, status)
+}
+
+// A client with a cookie stays with its target, and gets another cookie with another target.
+func TestStickyCookies(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := serveHTTP(t, two, 0, sayName("2"))
+	serveHTTP(t, three, target, sayName("3"))
+	f := forwarding(target, []string{two, three}, port)
+	f.Listeners[0].Protocol, f.Listeners[0].StickyCookie, f.Listeners[0].StickyCookieSeconds = api.ProtocolHTTP, "TO", 300
+	require.NoError(t, p.Apply(f))
+	r := newRequester(t, port)
+	ask := func(header string) (name byte, set []*http.Cookie) {
+		answer := r.begin("GET / HTTP/1.1\r\nHost: a" + header)
+		body := must.Do(io.ReadAll(answer.Body))(t)
+		return body[0], answer.Cookies()
+	}
+	first, set := ask("")
+	require.Len(t, set, 1)
+	assert.Equal(t, "TO", set[0].Name)
+	assert.Equal(t, 300, set[0].MaxAge)
+	other, _ := ask("\r\nCookie: TO=unknown")
+	assert.NotEqual(t, first, other, "a cookie that names no target")
+	for range 3 {
+		name, again := ask("\r\nCookie: TO=" + set[0].Value)
+		assert.Equal(t, first, name)
+		assert.Empty(t, again)
+	}
+	f.Backends = slices.DeleteFunc(f.Backends, func(b cloud.Backend) bool {
+		return b.Address.String() == map[byte]string{'2': two, '3': three}[first]
+	})
+	require.NoError(t, p.Apply(f))
+	name, again := ask("\r\nCookie: TO=" + set[0].Value)
+	assert.Equal(t, other, name, "its target is none any more")
+	require.Len(t, again, 1)
+	assert.NotEqual(t, set[0].Value, again[0].Value)
+}
+
+func TestRedirectsToHTTPS(t *testing.T) {
+	p, port, to := newPlane(t), freePort(t), freePort(t)
+	f := forwarding(1, nil, port)
+	f.Listeners[0].Protocol, f.Listeners[0].RedirectPort = api.ProtocolHTTP, to
+	require.NoError(t, p.Apply(f))
+	for host, want := range map[string]string{"shop.example": "shop.example", "shop.example:80": "shop.example", "[::1]:80": "[::1]"} {
+		answer := newRequester(t, port).begin("GET /a?b=%zz HTTP/1.1\r\nHost: " + host)
+		assert.Equal(t, http.StatusMovedPermanently, answer.StatusCode)
+		assert.Equal(t, fmt.Sprintf("https://%s:%d/a?b=%%zz", want, to), answer.Header.Get("Location"))
+	}
+	reason, known := p.Condition("lb-1")
+	assert.Empty(t, reason, "it needs no target")
+	assert.True(t, known)
+	f.Listeners[0].RedirectPort = 443
+	require.NoError(t, p.Apply(f))
+	answer := newRequester(t, port).begin("GET / HTTP/1.1\r\nHost: shop.example")
+	assert.Equal(t, "https://shop.example/", answer.Header.Get("Location"))
+}
+
+func TestListenersHaveIdleTimeouts(t *testing.T) {
+	p, port, f := newPair(t)
+	f.IdleTimeout = time.Hour
+	f.Listeners[0].IdleTimeoutSeconds = seconds(50 * time.Millisecond)
+	require.NoError(t, p.Apply(f))
+	c, _ := dialAndReadName(t, four, port)
+	requireBroken(t, c)
+}
+
+// Sessions of TLS go on when targets change, and end with their certificates.
+func TestSessionsOfTLSResume(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := serveHTTP(t, two, 0, sayName("2"))
+	f := forwarding(target, []string{two}, port)
+	f.Listeners[0].Protocol, f.Listeners[0].CertificateIDs = api.ProtocolHTTPS, []string{"shop"}
+	roots := x509.NewCertPool()
+	f.Certificates = map[string]tls.Certificate{}
+	for _, id := range []string{"shop", "new"} {
+		certificate, key := testcerts.For(t, "shop.example")
+		require.True(t, roots.AppendCertsFromPEM([]byte(certificate)))
+		f.Certificates[id] = must.Do(tls.X509KeyPair([]byte(certificate), []byte(key)))(t)
+	}
+	config := &tls.Config{RootCAs: roots, ServerName: "shop.example", ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	resumes := func() bool {
+		require.NoError(t, p.Apply(f))
+		conn := tls.Client(must.Do(dialFrom(t, four, port))(t), config)
+		r := &requester{t, conn, bufio.NewReader(conn)}
+		r.get()
+		return conn.ConnectionState().DidResume
+	}
+	assert.False(t, resumes())
+	f.Backends = append(f.Backends, cloud.Backend{Target: "i-other", Address: f.Addresses[0]})
+	assert.True(t, resumes())
+	f.Listeners[0].CertificateIDs = []string{"new"}
+	assert.False(t, resumes())
 }

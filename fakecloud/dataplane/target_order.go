@@ -10,10 +10,11 @@ import (
 )
 
 // candidatesFor yields a route's targets in the order in which a client tries them: first
-// the client's own target, if affinity has one for it, then the others by the route's
-// algorithm, and last the targets that refused a connection lately. As a rule the first
-// target answers, so the others are sorted only when the iteration reaches them.
-func (l *listener) candidatesFor(r *route, client netip.Addr) iter.Seq[target] {
+// the one that the client's cookie names, or else the client's own target, if affinity has
+// one for it, then the others by the route's algorithm, and last the targets that refused a
+// connection lately. As a rule the first target answers, so the others are sorted only when
+// the iteration reaches them.
+func (l *listener) candidatesFor(r *route, client netip.Addr, cookie string) iter.Seq[target] {
 	return func(yield func(target) bool) {
 		if len(r.targets) == 0 {
 			return
@@ -22,7 +23,12 @@ func (l *listener) candidatesFor(r *route, client netip.Addr) iter.Seq[target] {
 		if r.algorithm != api.AlgorithmSourceHash {
 			o.turn = l.nextTurn.Add(1) - 1
 		}
-		first := l.balancer.affinity.stickyTargetIndex(client, r.targets, o.firstIndex(), &l.refusals)
+		first := o.firstIndex()
+		if named := r.targetOfCookie(cookie); named != "" {
+			first = ownTargetIndex(named, r.targets, first, &l.refusals)
+		} else {
+			first = l.balancer.affinity.stickyTargetIndex(client, r.targets, first, &l.refusals)
+		}
 		if !yield(r.targets[first]) {
 			return
 		}

@@ -28,7 +28,7 @@ func clientNumber(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte
 
 // triedNames returns the names of the targets in the order in which a client tries them.
 func triedNames(l *listener, r *route, client netip.Addr) (names []string) {
-	for t := range l.candidatesFor(r, client) {
+	for t := range l.candidatesFor(r, client, "") {
 		names = append(names, t.name)
 	}
 	return names

@@ -69,7 +69,7 @@ func (l *listener) startForwarding(r *route, f *flow) {
 		l.finishFlow(f)
 		return
 	}
-	conn, target := l.dialCandidates(r, f.clientAddress, f.clientConn)
+	conn, target := l.dialCandidates(r, f.clientAddress, "", f.clientConn)
 	if conn == nil {
 		l.failed.Add(1)
 		resetConnection(f.clientConn)
@@ -147,10 +147,16 @@ func (l *listener) finishFlow(f *flow) {
 }
 
 // dialCandidates connects to the first candidate that accepts, and counts the connection
-// as one of that target's openConnections. It returns nil if none accepts in time.
-func (l *listener) dialCandidates(r *route, clientAddress netip.Addr, client *net.TCPConn) (*net.TCPConn, target) {
+// as one of that target's openConnections. It returns nil if none accepts in time. cookie is
+// the client's, of listeners with sticky cookies.
+func (l *listener) dialCandidates(
+	r *route,
+	clientAddress netip.Addr,
+	cookie string,
+	client *net.TCPConn,
+) (*net.TCPConn, target) {
 	deadline := time.Now().Add(dialsTimeout)
-	for t := range l.candidatesFor(r, clientAddress) {
+	for t := range l.candidatesFor(r, clientAddress, cookie) {
 		t.openConnections.Add(1)
 		conn, err := l.connectTarget(r.targetAddress(t), deadline, r.listener.ProxyProtocol, client)
 		if err == nil {

@@ -104,7 +104,7 @@ func (r *relay) forwardDatagram(client netip.AddrPort, datagram []byte) {
 // openSession opens a session with the first candidate that the datagram can be sent to.
 func (r *relay) openSession(current *route, client netip.AddrPort, datagram []byte) {
 	r.endSessionOf(client)
-	for t := range r.candidatesFor(current, client.Addr()) {
+	for t := range r.candidatesFor(current, client.Addr(), "") {
 		upstream, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(current.targetAddress(t)))
 		if err != nil {
 			r.balancer.log.Debug(
