@@ -119,8 +119,15 @@ func ShowEach[N, T any](ctx context.Context, r *Request, natives []N, show Handl
 	return all, nil
 }
 
+// UnreadableBody refuses what is no JSON. A dialect may have a refusal of its own for it; else it is an invalid
+// request.
+const UnreadableBody api.ProblemCode = "unreadable-body"
+
 // invalidBody refuses a body that is no JSON, or of other types than the call's.
 func invalidBody(err error) error {
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		return &cloud.Error{Code: cloud.Code(UnreadableBody), Message: "the body is no JSON: " + err.Error()}
+	}
 	field := "body"
 	var mismatch *json.UnmarshalTypeError
 	if errors.As(err, &mismatch) && mismatch.Field != "" {
@@ -155,6 +162,9 @@ type Refusal struct {
 // findRefusal gives the refusal of a problem. A fault's status stays, as it says more than its code.
 func (d Dialect) findRefusal(p api.Problem) Refusal {
 	refusal, known := d.Refusals[p.Code]
+	if p.Code == UnreadableBody && !known {
+		refusal, known = d.Refusals[api.InvalidRequest]
+	}
 	if !known {
 		refusal = d.Other
 		if status, itsOwn := d.allCodes()[string(p.Code)]; itsOwn {

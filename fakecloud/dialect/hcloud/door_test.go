@@ -2,6 +2,7 @@ package hcloud_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,17 +135,15 @@ func TestFaultCountsCallsOfTheDialect(t *testing.T) {
 func TestWhatNobodyReadsIsCounted(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	for range 2 {
-		_, _, _ = sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
-			Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
-			Location: &hcloud.Location{Name: zoneOf(t, c)}, Network: &hcloud.Network{ID: 1},
-		})
+		req := must.Do(sdk.NewRequest(t.Context(), "POST", "/load_balancers", strings.NewReader(`{"name": "web", "color": "red"}`)))(t)
+		_, _ = sdk.Do(req, nil)
 	}
 	must.First(sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}}))(t)
 	served := must.Do(c.ListDialects(t.Context()))(t)
 	require.Len(t, served, 1)
 	assert.Equal(t, c.DialectURL("hcloud"), served[0].URL)
 	assert.Equal(t, []api.UnreadField{
-		{Call: "POST /v1/load_balancers", Field: "network", Count: 2},
+		{Call: "POST /v1/load_balancers", Field: "color", Count: 2},
 		{Call: "GET /v1/servers", Field: "?sort", Count: 1},
 	}, served[0].Unread)
 }

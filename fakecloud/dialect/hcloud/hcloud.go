@@ -10,9 +10,11 @@ package hcloud
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
@@ -31,37 +33,47 @@ var Dialect = dialect.Dialect{
 	Limits: []string{
 		"a location is a zone of this cloud, and its network zone the region",
 		"an instance has a public address only while a reserved address is attached to it",
-		"services of protocol http and https carry tcp: what is sent for HTTP is recorded and read back, " +
-			"no certificate is served and no cookie set",
-		"a private address of a balancer is a record: only its public address carries traffic",
+		"services of protocol http and https answer by it; redirects, sticky sessions and idle timeouts are recorded " +
+			"and read back only, and so are domain, response and TLS of a health check",
 		"reverse DNS is recorded and answers no query",
-		"targets by IP and by label selector are refused",
+		"targets by IP are refused: no Robot servers are the project's",
+		"targets by label selector are the servers that match when the balancer is changed: labels that change later, " +
+			"and servers that come later, count from the next change of it on",
+		"no metrics are kept",
 	},
 	Calls: slices.Concat(
 		actionCalls, locations.calls(), servers.calls(), networks.calls(), networkActions, balancerTypes.calls(),
 		balancers.calls(), balancerCalls,
 	),
-	Refusals:      refusals,
-	Codes:         codes,
-	Other:         dialect.Refusal{Status: http.StatusUnprocessableEntity},
-	Refuse:        refuse,
-	AnnounceLimit: announceLimit,
+	Refusals:        refusals,
+	Codes:           codes,
+	RequestIDHeader: "X-Correlation-Id",
+	Other:           dialect.Refusal{Status: http.StatusUnprocessableEntity},
+	Refuse:          refuse,
+	AnnounceLimit:   announceLimit,
 }
 
 // Refusals that only this dialect has.
 const (
-	locked          cloud.Code = "locked"
-	missingIPv4     cloud.Code = "missing_ipv4"
-	targetDefined   cloud.Code = "target_already_defined"
-	notAttached     cloud.Code = "load_balancer_not_attached_to_network"
-	alreadyAttached cloud.Code = "load_balancer_already_attached"
-	portUsed        cloud.Code = "source_port_already_used"
-	unsupported     cloud.Code = "unsupported_error"
+	locked            cloud.Code = "locked"
+	missingIPv4       cloud.Code = "missing_ipv4"
+	targetDefined     cloud.Code = "target_already_defined"
+	notAttached       cloud.Code = "load_balancer_not_attached_to_network"
+	alreadyAttached   cloud.Code = "load_balancer_already_attached"
+	portUsed          cloud.Code = "source_port_already_used"
+	unsupported       cloud.Code = "unsupported_error"
+	publicTargets     cloud.Code = "targets_without_use_private_ip"
+	noPublicInterface cloud.Code = "load_balancer_public_interface_disabled"
+	serverNotAttached cloud.Code = "server_not_attached_to_network"
+	cloudIP           cloud.Code = "cloud_resource_ip_not_allowed"
+	foreignIP         cloud.Code = "ip_not_owned"
+	unfitType         cloud.Code = "invalid_load_balancer_type"
 )
 
 // refusals are Hetzner's statuses and codes for this cloud's own codes. See docs.hetzner.cloud, "Errors".
 var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.InvalidRequest:                          {Status: http.StatusUnprocessableEntity, Code: invalidInput},
+	dialect.UnreadableBody:                      {Status: http.StatusBadRequest, Code: "json_error"},
 	api.TooLarge:                                {Status: http.StatusUnprocessableEntity, Code: invalidInput},
 	api.Unauthenticated:                         {Status: http.StatusUnauthorized, Code: "unauthorized"},
 	api.Forbidden:                               {Status: http.StatusForbidden, Code: "token_readonly"},
@@ -116,9 +128,22 @@ func refuse(p api.Problem, refusal dialect.Refusal) any {
 		e.Code = "timeout"
 	}
 	if e.Code == invalidInput && p.Fields != nil {
-		e.DetailsRaw = detailsOf(*p.Fields)
+		e.Message, e.DetailsRaw = describeFields(*p.Fields), detailsOf(*p.Fields)
 	}
 	return schema.ErrorResponse{Error: e}
+}
+
+// describeFields says what is wrong with which fields, in the form that Hetzner Cloud's messages have.
+func describeFields(fields []api.ProblemField) string {
+	names, messages := make([]string, len(fields)), make([]string, len(fields))
+	for i, f := range fields {
+		names[i], messages[i] = "'"+f.Field+"'", f.Message
+	}
+	plural := ""
+	if len(fields) > 1 {
+		plural = "s"
+	}
+	return fmt.Sprintf("invalid input in field%s %s: %s", plural, strings.Join(names, ", "), strings.Join(messages, ", "))
 }
 
 func detailsOf(fields []api.ProblemField) json.RawMessage {

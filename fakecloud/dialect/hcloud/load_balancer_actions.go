@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
+	"path"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
@@ -17,38 +21,53 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-// loadBalancerAction makes the call of an action on a balancer. change changes the balancer's
-// record, and says in its update what else changes.
+// loadBalancerAction makes the call of an action on a balancer. change changes the balancer, natively and its record.
+// It does so again if another change came between: what runs at Hetzner locks a balancer only for its networks.
 func loadBalancerAction[B any](
 	name string,
 	change func(ctx context.Context, r *dialect.Request, b *balancer, q B) error,
 ) dialect.Call {
-	path := "/v1/load_balancers/{id}/actions/" + name
-	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q B) (any, error) {
-		lb, err := balancers.find(ctx, r, struct{}{})
-		if err != nil {
-			return nil, err
-		}
-		if lb.State == api.LoadBalancerProvisioning || lb.State == api.LoadBalancerUpdating {
-			return nil, &cloud.Error{Code: locked, Message: "load balancer is locked: another action is running"}
-		}
-		b, err := toBalancer(lb)
-		if err == nil {
-			err = change(ctx, r, b, q)
-		}
-		if err != nil {
-			return nil, err
-		}
-		b.update.Records = b.records()
+	at := balancers.path() + "/{id}/actions/" + name
+	return dialect.Handle(http.MethodPost, at, nil, func(ctx context.Context, r *dialect.Request, q B) (any, error) {
 		var operation string
-		// Nobody else's change may get lost, as the update says all of the listeners and targets.
-		ctx = client.IfMatch(ctx, b.Version)
-		if lb, err = r.UpdateLoadBalancer(client.OperationInto(ctx, &operation), b.ID, b.update); err != nil {
+		b, err := dialect.Change(
+			func() (*balancer, error) {
+				lb, err := balancers.find(ctx, r, struct{}{})
+				if err != nil {
+					return nil, err
+				}
+				return toBalancer(lb)
+			},
+			func(b *balancer) error {
+				if err := change(ctx, r, b, q); err != nil {
+					return err
+				}
+				return b.followSelectors(ctx, r)
+			},
+			func(b *balancer) error {
+				// Nobody else's change may get lost, as the update says all of the listeners and targets.
+				ctx := client.OperationInto(client.IfMatch(ctx, b.Version), &operation)
+				_, err := r.UpdateLoadBalancer(ctx, b.ID, b.update())
+				return err
+			},
+		)
+		if err != nil {
 			return nil, err
 		}
-		action, err := recordAction(ctx, r, name, operation, lb.ID, slices.Insert(b.others, 0, referTo(lb))...)
+		action, err := recordAction(ctx, r, name, operation, b.ID, b.about...)
 		return schema.ActionGetResponse{Action: action}, err
 	}).Answers(http.StatusCreated)
+}
+
+// checkUnlocked refuses a change while another action on the balancer runs.
+func (b *balancer) checkUnlocked(ctx context.Context, r *dialect.Request) error {
+	running, _, err := r.Cloud.ListOperations(ctx, r.Project, cloud.OperationFilter{
+		Resource: b.ID, States: []string{string(api.OperationRunning)}, Limit: cloud.NoLimit,
+	})
+	if err == nil && slices.ContainsFunc(running, func(op cloud.Operation) bool { return op.Records[name] != nil }) {
+		err = &cloud.Error{Code: locked, Message: "load balancer is locked: another action is running"}
+	}
+	return err
 }
 
 // serviceRequest is what is read of a service that is added or updated. All of it is kept; see Dialect.Limits for what
@@ -69,39 +88,99 @@ var (
 	defaultCheck = schema.LoadBalancerServiceHealthCheck{Protocol: "tcp", Interval: 15, Timeout: 10, Retries: 3}
 )
 
+// The ports of a service that is added without, by its protocol. One of tcp must say them.
+var (
+	defaultListenPorts      = map[string]int{"http": 80, "https": 443}
+	defaultDestinationPorts = map[string]int{"http": 80, "https": 80}
+)
+
 // applyTo puts what was sent into a service. What is null, and a protocol and a port that are empty, stay.
 func (q serviceRequest) applyTo(s *schema.LoadBalancerService) {
-	protocol, port := s.Protocol, cmp.Or(q.DestinationPort, s.DestinationPort)
-	if s.HTTP == nil && q.HTTP != nil {
+	protocol := cmp.Or(q.Protocol, s.Protocol)
+	listen := cmp.Or(q.ListenPort, s.ListenPort, defaultListenPorts[protocol])
+	port := cmp.Or(q.DestinationPort, s.DestinationPort, defaultDestinationPorts[protocol])
+	if s.HTTP == nil {
 		s.HTTP = new(defaultHTTP)
 	}
 	if s.HealthCheck == nil {
 		s.HealthCheck = new(defaultCheck)
 		s.HealthCheck.Port = port
 	}
-	if s.HealthCheck.HTTP == nil && q.HealthCheck != nil && q.HealthCheck.HTTP != nil {
+	checkProtocol := s.HealthCheck.Protocol
+	if q.HealthCheck != nil {
+		checkProtocol = cmp.Or(q.HealthCheck.Protocol, checkProtocol)
+	}
+	if s.HealthCheck.HTTP == nil && checkProtocol == "http" {
 		s.HealthCheck.HTTP = &schema.LoadBalancerServiceHealthCheckHTTP{Path: "/", StatusCodes: []string{"2??", "3??"}}
 	}
 	http, check, checkHTTP := s.HTTP, s.HealthCheck, s.HealthCheck.HTTP
 	_ = json.Unmarshal(q.sent, s) // It was read before; a body that is empty says nothing.
-	s.Protocol, s.DestinationPort = cmp.Or(s.Protocol, protocol), port
+	s.Protocol, s.ListenPort, s.DestinationPort = protocol, listen, port
 	s.HTTP, s.HealthCheck = cmp.Or(s.HTTP, http), cmp.Or(s.HealthCheck, check)
-	s.HealthCheck.HTTP = cmp.Or(s.HealthCheck.HTTP, checkHTTP)
+	s.HealthCheck.HTTP, s.HealthCheck.Protocol = cmp.Or(s.HealthCheck.HTTP, checkHTTP), checkProtocol
+	if protocol == "tcp" {
+		s.HTTP = nil
+	}
+	if checkProtocol == "tcp" {
+		s.HealthCheck.HTTP = nil
+	}
+}
+
+// check refuses what is wrong with a service. Fields begin with a prefix.
+func (q serviceRequest) check(s schema.LoadBalancerService, prefix string) error {
+	if !slices.Contains(protocols, s.Protocol) {
+		return dialect.Invalid(prefix+"protocol", "must be one of tcp, http, https")
+	}
+	within := func(field string, n, low, high int) error {
+		if n < low || n > high {
+			return dialect.Invalid(prefix+field, "must be from %d to %d", low, high)
+		}
+		return nil
+	}
+	c := s.HealthCheck
+	err := cmp.Or(
+		within("listen_port", s.ListenPort, 1, 65535), within("destination_port", s.DestinationPort, 1, 65535),
+		within("health_check.port", c.Port, 1, 65535), within("health_check.interval", c.Interval, 3, 60),
+		within("health_check.timeout", c.Timeout, 1, 60), within("health_check.retries", c.Retries, 1, 5),
+	)
+	switch h := s.HTTP; {
+	case err != nil:
+		return err
+	case c.Protocol != "tcp" && c.Protocol != "http":
+		return dialect.Invalid(prefix+"health_check.protocol", "must be one of tcp, http")
+	case h == nil && q.HTTP != nil && !reflect.ValueOf(*q.HTTP).IsZero():
+		return dialect.Invalid(prefix+"http", "is for the protocols http and https only")
+	case h == nil:
+		return nil
+	case h.RedirectHTTP && s.Protocol != "https":
+		return dialect.Invalid(prefix+"http.redirect_http", "is for the protocol https only")
+	case len(h.Certificates) > 0 && s.Protocol != "https":
+		return dialect.Invalid(prefix+"http.certificates", "are for the protocol https only")
+	case len(h.Certificates) == 0 && s.Protocol == "https":
+		return dialect.Invalid(prefix+"http.certificates", "is missing: https needs a certificate")
+	case h.TimeoutIdle != 0:
+		err = within("http.timeout_idle", h.TimeoutIdle, 30, 300)
+	}
+	return cmp.Or(err, within("http.cookie_lifetime", s.HTTP.CookieLifetime, 1, 86400))
 }
 
 // mergeServices gives a service for each listener that there is, by port, with what the record has
-// of it. A listener that was made otherwise is a service of protocol tcp.
+// of it. A listener that was made otherwise is a service of its protocol.
 func (b *balancer) mergeServices() map[int]schema.LoadBalancerService {
 	services := map[int]schema.LoadBalancerService{}
 	for _, l := range b.Listeners {
-		if l.Protocol != api.ProtocolTCP {
+		if l.Protocol == api.ProtocolUDP {
 			continue // Hetzner Cloud's have no UDP.
 		}
 		s, known := b.record.Services[l.Port]
 		if !known {
-			s = schema.LoadBalancerService{Protocol: "tcp"}
+			s.HealthCheck = new(defaultCheck)
+			s.HealthCheck.Port = l.TargetPort
 		}
-		s.ListenPort, s.DestinationPort = l.Port, l.TargetPort
+		s.Protocol, s.ListenPort, s.DestinationPort = string(l.Protocol), l.Port, l.TargetPort
+		if s.HTTP == nil && s.Protocol != "tcp" {
+			s.HTTP = new(defaultHTTP)
+		}
 		s.Proxyprotocol = l.ProxyProtocol != ""
 		services[l.Port] = s
 	}
@@ -117,24 +196,76 @@ func (b *balancer) services() []schema.LoadBalancerService {
 	return services
 }
 
-func addService(_ context.Context, _ *dialect.Request, b *balancer, q serviceRequest) error {
-	if _, taken := b.record.Services[q.ListenPort]; taken {
-		return &cloud.Error{Code: portUsed, Message: "source port is already used by another service"}
-	}
-	var s schema.LoadBalancerService
-	q.applyTo(&s)
-	b.record.Services[q.ListenPort] = s
-	return b.updateServices()
+func addService(ctx context.Context, r *dialect.Request, b *balancer, q serviceRequest) error {
+	return b.addService(ctx, r, q, "")
 }
 
-func updateService(_ context.Context, _ *dialect.Request, b *balancer, q serviceRequest) error {
+func (b *balancer) addService(ctx context.Context, r *dialect.Request, q serviceRequest, prefix string) error {
+	var s schema.LoadBalancerService
+	q.applyTo(&s)
+	if _, taken := b.record.Services[s.ListenPort]; taken {
+		return &cloud.Error{Code: portUsed, Message: "source port is already used by another service"}
+	}
+	return b.putService(ctx, r, q, s, prefix)
+}
+
+func updateService(ctx context.Context, r *dialect.Request, b *balancer, q serviceRequest) error {
 	s, there := b.record.Services[q.ListenPort]
 	if !there {
 		return dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
 	q.applyTo(&s)
-	b.record.Services[q.ListenPort] = s
-	return b.updateServices()
+	return b.putService(ctx, r, q, s, "")
+}
+
+// putService puts a service in, as a listener too. What else others have set of that stays.
+func (b *balancer) putService(
+	ctx context.Context,
+	r *dialect.Request,
+	q serviceRequest,
+	s schema.LoadBalancerService,
+	prefix string,
+) (err error) {
+	if err := q.check(s, prefix); err != nil {
+		return err
+	}
+	var l api.Listener
+	for _, had := range b.Listeners {
+		if had.Port == s.ListenPort && had.Protocol != api.ProtocolUDP {
+			l = had
+		}
+	}
+	l.Protocol, l.Port, l.TargetPort = api.Protocol(s.Protocol), s.ListenPort, s.DestinationPort
+	l.CertificateIDs = nil
+	if s.HTTP != nil {
+		for _, serial := range s.HTTP.Certificates {
+			id, err := r.ResourceID(ctx, api.ResourceCertificate, serial)
+			if err != nil {
+				return err
+			}
+			l.CertificateIDs = append(l.CertificateIDs, id)
+		}
+	}
+	if l.HealthCheck, err = toHealthCheck(*s.HealthCheck, prefix); err != nil {
+		return err
+	}
+	switch {
+	case !s.Proxyprotocol:
+		l.ProxyProtocol = ""
+	case l.ProxyProtocol == "":
+		l.ProxyProtocol = api.ProxyProtocolV1
+	}
+	b.record.Services[s.ListenPort] = s
+	b.dropListener(s.ListenPort)
+	b.Listeners = append(b.Listeners, l)
+	return nil
+}
+
+// dropListener takes out the listener of a service.
+func (b *balancer) dropListener(port int) {
+	b.Listeners = slices.DeleteFunc(slices.Clone(b.Listeners), func(l api.Listener) bool {
+		return l.Port == port && l.Protocol != api.ProtocolUDP
+	})
 }
 
 type portRequest struct {
@@ -146,142 +277,52 @@ func deleteService(_ context.Context, _ *dialect.Request, b *balancer, q portReq
 		return dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
 	delete(b.record.Services, q.ListenPort)
-	return b.updateServices()
-}
-
-// protocols are those of services. All carry tcp.
-var protocols = []string{"tcp", "http", "https"}
-
-// updateServices makes listeners of the services that the record has. What else others have set of
-// a listener stays.
-func (b *balancer) updateServices() (err error) {
-	listeners, before := api.Listeners{}, map[int]api.Listener{}
-	for _, l := range b.Listeners {
-		if l.Protocol == api.ProtocolTCP {
-			before[l.Port] = l
-		} else {
-			listeners = append(listeners, l)
-		}
-	}
-	for _, s := range b.services() {
-		if !slices.Contains(protocols, s.Protocol) {
-			return dialect.Invalid("protocol", "must be tcp, http or https")
-		}
-		l := before[s.ListenPort]
-		l.Protocol, l.Port, l.TargetPort = api.ProtocolTCP, s.ListenPort, s.DestinationPort
-		if s.HealthCheck != nil { // One that was made otherwise keeps the balancer's own.
-			if l.HealthCheck, err = toHealthCheck(*s.HealthCheck); err != nil {
-				return err
-			}
-		}
-		switch {
-		case !s.Proxyprotocol:
-			l.ProxyProtocol = ""
-		case l.ProxyProtocol == "":
-			l.ProxyProtocol = api.ProxyProtocolV1
-		}
-		listeners = append(listeners, l)
-	}
-	b.update.Listeners = &listeners
+	b.dropListener(q.ListenPort)
 	return nil
 }
 
-// toHealthCheck makes a listener's health check of a service's.
-func toHealthCheck(h schema.LoadBalancerServiceHealthCheck) (api.HealthCheck, error) {
+// protocols are those of services.
+var protocols = []string{"tcp", "http", "https"}
+
+// toHealthCheck makes a listener's health check of a service's. A check natively ends before the next begins.
+func toHealthCheck(h schema.LoadBalancerServiceHealthCheck, prefix string) (api.HealthCheck, error) {
 	check := api.HealthCheck{
 		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, IntervalSeconds: api.Seconds(h.Interval),
-		TimeoutSeconds: api.Seconds(h.Timeout), HealthyThreshold: h.Retries, UnhealthyThreshold: h.Retries,
+		TimeoutSeconds: api.Seconds(min(h.Timeout, h.Interval)), HealthyThreshold: h.Retries, UnhealthyThreshold: h.Retries,
 	}
-	switch h.Protocol {
-	case "tcp":
-	case "http", "https":
-		check.Protocol, check.Path = api.HealthCheckHTTP, "/"
-		if h.HTTP != nil {
-			check.Path = cmp.Or(h.HTTP.Path, "/")
-			check.ExpectedCodes = expectedCodes(h.HTTP.StatusCodes)
+	if h.HTTP == nil {
+		return check, nil
+	}
+	if strings.ContainsAny(h.HTTP.Path, " ") || !strings.HasPrefix(cmp.Or(h.HTTP.Path, "/"), "/") {
+		return check, dialect.Invalid(prefix+"health_check.http.path", "must begin with / and have no spaces")
+	}
+	check.Path = cmp.Or(h.HTTP.Path, "/")
+	for _, pattern := range h.HTTP.StatusCodes {
+		codes := expectedCodes(pattern)
+		if len(codes) == 0 {
+			return check, dialect.Invalid(prefix+"health_check.http.status_codes", "%q fits no status", pattern)
 		}
-	default:
-		return check, dialect.Invalid("health_check.protocol", "must be tcp, http or https")
+		check.ExpectedCodes = strings.TrimPrefix(check.ExpectedCodes+","+strings.Join(codes, ","), ",")
 	}
 	return check, nil
 }
 
-// expectedCodes makes ranges of statuses of patterns in which "?" stands for any digit, as in
-// "2??".
-func expectedCodes(patterns []string) string {
-	var codes []string
-	for _, p := range patterns {
-		low, high := strings.ReplaceAll(p, "?", "0"), strings.ReplaceAll(p, "?", "9")
-		if low != high {
-			low += "-" + high
+// expectedCodes gives the statuses, in ranges, that fit a pattern in which "?" stands for any digit, and "*" for any
+// number of them.
+func expectedCodes(pattern string) (ranges []string) {
+	first := 0
+	for code := 200; code <= 600; code++ {
+		fits, _ := path.Match(pattern, strconv.Itoa(code))
+		switch fits = fits && code < 600; {
+		case fits && first == 0:
+			first = code
+		case !fits && first == code-1:
+			ranges, first = append(ranges, strconv.Itoa(first)), 0
+		case !fits && first != 0:
+			ranges, first = append(ranges, fmt.Sprintf("%d-%d", first, code-1)), 0
 		}
-		codes = append(codes, low)
 	}
-	return strings.Join(codes, ",")
-}
-
-type targetRequest struct {
-	Type   string `json:"type"`
-	Server *struct {
-		ID int64 `json:"id"`
-	} `json:"server,omitempty"`
-	UsePrivateIP *bool `json:"use_private_ip,omitempty"`
-}
-
-// find gives the server of a target. Other types of targets are refused.
-func (q targetRequest) find(ctx context.Context, r *dialect.Request) (*api.Instance, error) {
-	if q.Type != "server" {
-		return nil, &cloud.Error{Code: unsupported, Message: "this imitation has targets of type server only"}
-	}
-	if q.Server == nil {
-		return nil, dialect.Invalid("server", "must be given")
-	}
-	return servers.readSerial(ctx, r, q.Server.ID)
-}
-
-func addTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetRequest) error {
-	in, err := q.find(ctx, r)
-	if err != nil {
-		return err
-	}
-	target := api.Target{InstanceID: in.ID}
-	private := q.UsePrivateIP != nil && *q.UsePrivateIP
-	hasPublic := slices.ContainsFunc(in.Addresses, func(a api.Address) bool { return a.Type == api.AddressExternal })
-	switch {
-	case slices.Contains(b.Targets, target):
-		return &cloud.Error{Code: targetDefined, Message: "load balancer target is already defined"}
-	case private && b.NetworkID == "":
-		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
-	case !private && !hasPublic:
-		return &cloud.Error{Code: missingIPv4, Message: "server " + in.Name + " has no public IPv4 address"}
-	}
-	b.others = append(b.others, schema.ActionResourceReference{ID: in.Serial, Type: servers.one})
-	if private {
-		b.record.PrivateTargets = append(b.record.PrivateTargets, in.Serial)
-	}
-	targets := append(slices.Clone(b.Targets), target)
-	b.update.Targets = &targets
-	return nil
-}
-
-func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetRequest) error {
-	if q.Type != "server" || q.Server == nil {
-		return dialect.Invalid("server", "must be given, with type server")
-	}
-	// A server that is gone may still be a target.
-	id, err := r.ResourceID(ctx, api.ResourceInstance, q.Server.ID)
-	if err != nil {
-		return err
-	}
-	b.others = append(b.others, schema.ActionResourceReference{ID: q.Server.ID, Type: servers.one})
-	target := api.Target{InstanceID: id}
-	if !slices.Contains(b.Targets, target) {
-		return dialect.NotFound("server %d is no target of the load balancer", q.Server.ID)
-	}
-	b.record.PrivateTargets = slices.DeleteFunc(b.record.PrivateTargets, func(s int64) bool { return s == q.Server.ID })
-	targets := slices.DeleteFunc(slices.Clone(b.Targets), func(t api.Target) bool { return t == target })
-	b.update.Targets = &targets
-	return nil
+	return ranges
 }
 
 func changeAlgorithm(
@@ -289,9 +330,8 @@ func changeAlgorithm(
 	_ *dialect.Request,
 	b *balancer,
 	q schema.LoadBalancerActionChangeAlgorithmRequest,
-) error {
-	algorithm, err := algorithmNamed(q.Type)
-	b.update.Algorithm = &algorithm
+) (err error) {
+	b.Algorithm, err = algorithmNamed("type", q.Type)
 	return err
 }
 
@@ -300,10 +340,25 @@ func changeType(
 	_ *dialect.Request,
 	b *balancer,
 	q schema.LoadBalancerActionChangeTypeRequest,
-) error {
-	kind, err := findType(q.LoadBalancerType)
-	b.update.Type = &kind
-	return err
+) (err error) {
+	if b.Type, err = findType(q.LoadBalancerType); err != nil {
+		return err
+	}
+	if size := b.typeOf(); len(b.Listeners) > size.MaxServices || len(b.Targets) > size.MaxTargets {
+		return &cloud.Error{Code: unfitType, Message: "load balancer type does not fit: it has too few services or targets"}
+	}
+	return nil
+}
+
+type protectionRequest struct {
+	Delete *bool `json:"delete,omitempty"`
+}
+
+func changeProtection(_ context.Context, _ *dialect.Request, b *balancer, q protectionRequest) error {
+	if q.Delete != nil {
+		b.DeletionProtection = *q.Delete
+	}
+	return nil
 }
 
 func changeDNSPtr(
@@ -333,6 +388,9 @@ type attachRequest struct {
 
 func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q attachRequest) error {
 	n, err := networks.readSerial(ctx, r, q.Network)
+	if err == nil {
+		err = b.checkUnlocked(ctx, r)
+	}
 	if err != nil {
 		return err
 	}
@@ -342,8 +400,8 @@ func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q att
 	if q.IPRange != nil && *q.IPRange != n.Cidr {
 		return dialect.Invalid("ip_range", "%q is no subnet of the network: it has %s alone", *q.IPRange, n.Cidr)
 	}
-	b.others = append(b.others, referToNetwork(n))
-	b.update.NetworkID, b.update.PrivateAddress = &n.ID, q.IP
+	b.about = append(b.about, referToNetwork(n))
+	b.NetworkID, b.PrivateAddress = n.ID, api.ValueOf(q.IP)
 	return nil
 }
 
@@ -351,33 +409,50 @@ type detachRequest struct {
 	Network int64 `json:"network"`
 }
 
+// detachFromNetwork takes the targets out, too, that are reached by their private addresses.
 func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q detachRequest) error {
 	network, err := r.ResourceID(ctx, api.ResourceNetwork, q.Network)
-	switch {
-	case err != nil:
+	if err == nil {
+		err = b.checkUnlocked(ctx, r)
+	}
+	if err != nil {
 		return err
-	case b.NetworkID == "" || b.NetworkID != network:
+	}
+	if b.NetworkID == "" || b.NetworkID != network {
 		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to the network"}
-	case len(b.record.PrivateTargets) > 0:
-		return &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}
 	}
-	b.others = append(b.others, schema.ActionResourceReference{ID: q.Network, Type: networks.one})
-	b.update.NetworkID = new("")
+	instances, err := r.Instances(ctx)
+	if err != nil {
+		return err
+	}
+	b.Targets = slices.DeleteFunc(slices.Clone(b.Targets), func(t api.Target) bool {
+		return slices.Contains(b.record.PrivateTargets, instances[t.InstanceID].Serial)
+	})
+	b.record.PrivateTargets = nil
+	b.record.Selectors = slices.DeleteFunc(b.record.Selectors, func(s targetSelector) bool { return s.Private })
+	b.about = append(b.about, schema.ActionResourceReference{ID: q.Network, Type: networks.one})
+	b.NetworkID, b.PrivateAddress = "", ""
 	return nil
-}
-
-// schemeOf is the scheme of a balancer whose public interface is on, or off.
-func schemeOf(public bool) *api.LoadBalancerScheme {
-	if public {
-		return new(api.SchemePublic)
-	}
-	return new(api.SchemeInternal)
 }
 
 // setPublicInterface gives the change of an action that switches the public interface on or off.
 func setPublicInterface(enabled bool) func(context.Context, *dialect.Request, *balancer, struct{}) error {
-	return func(_ context.Context, _ *dialect.Request, b *balancer, _ struct{}) error {
-		b.update.Scheme = schemeOf(enabled)
+	return func(ctx context.Context, r *dialect.Request, b *balancer, _ struct{}) error {
+		b.Scheme = api.SchemePublic
+		if enabled {
+			return nil
+		}
+		b.Scheme = api.SchemeInternal
+		servers, err := b.serverTargets(ctx, r)
+		switch {
+		case err != nil:
+			return err
+		case b.NetworkID == "":
+			return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
+		case slices.ContainsFunc(b.record.Selectors, func(s targetSelector) bool { return !s.Private }),
+			slices.ContainsFunc(servers, func(serial int64) bool { return !slices.Contains(b.record.PrivateTargets, serial) }):
+			return &cloud.Error{Code: publicTargets, Message: "load balancer has targets that use the public IP"}
+		}
 		return nil
 	}
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
@@ -26,20 +26,22 @@ type record struct {
 	// PrivateTargets are the servers that are reached by their private addresses.
 	PrivateTargets []int64           `json:"privateTargets,omitempty"`
 	DNSPtr         map[string]string `json:"dnsPtr,omitempty"`
+	Selectors      []targetSelector  `json:"selectors,omitempty"`
+	// Selected are the servers that are targets because of a selector alone.
+	Selected []int64 `json:"selected,omitempty"`
 }
 
 const recordVersion = 1
 
-// balancer is a load balancer as both sides see it.
+// balancer is a load balancer as both sides see it. An action changes both.
 type balancer struct {
 	*api.LoadBalancer
 	record record
-	update api.LoadBalancerUpdate           // what an action is about to change, beside the record
-	others []schema.ActionResourceReference // what else the action is about
+	about  []schema.ActionResourceReference // what an action changes: the balancer first
 }
 
 func toBalancer(lb *api.LoadBalancer) (*balancer, error) {
-	b := &balancer{LoadBalancer: lb}
+	b := &balancer{LoadBalancer: lb, about: []schema.ActionResourceReference{referTo(lb)}}
 	if err := dialect.ReadRecord(name, lb.Records, &b.record); err != nil {
 		return nil, err
 	}
@@ -53,15 +55,29 @@ func (b *balancer) records() api.Records {
 	return dialect.WithRecord(name, b.Records, b.record)
 }
 
+// update gives all that actions change.
+func (b *balancer) update() api.LoadBalancerUpdate {
+	u := api.LoadBalancerUpdate{
+		Listeners: &b.Listeners, Targets: &b.Targets, Type: &b.Type, Algorithm: &b.Algorithm, Scheme: &b.Scheme,
+		NetworkID: &b.NetworkID, DeletionProtection: &b.DeletionProtection, Records: b.records(),
+	}
+	if b.PrivateAddress != "" {
+		u.PrivateAddress = &b.PrivateAddress
+	}
+	return u
+}
+
 // balancerType is Hetzner's name of a size of balancers of this cloud, which have the limits in Hetzner's price list.
 type balancerType struct {
-	id     int64
-	name   string
-	native cloud.LoadBalancerType
+	id           int64
+	name         string
+	native       cloud.LoadBalancerType
+	certificates int // how many can be assigned
 }
 
 var allBalancerTypes = []balancerType{
-	{1, "lb11", api.LoadBalancerSmall}, {2, "lb21", api.LoadBalancerMedium}, {3, "lb31", api.LoadBalancerLarge},
+	{1, "lb11", api.LoadBalancerSmall, 10}, {2, "lb21", api.LoadBalancerMedium, 25},
+	{3, "lb31", api.LoadBalancerLarge, 50},
 }
 
 var balancerTypes = collection[balancerType, schema.LoadBalancerType]{
@@ -86,7 +102,10 @@ var balancerTypes = collection[balancerType, schema.LoadBalancerType]{
 }
 
 func (t balancerType) show() schema.LoadBalancerType {
-	shown := schema.LoadBalancerType{ID: t.id, Name: t.name, Description: strings.ToUpper(t.name)}
+	shown := schema.LoadBalancerType{
+		ID: t.id, Name: t.name, Description: strings.ToUpper(t.name), MaxAssignedCertificates: t.certificates,
+		Prices: []schema.PricingLoadBalancerTypePrice{},
+	}
 	for _, size := range cloud.LoadBalancerSizes {
 		if size.Type == t.native {
 			shown.MaxServices, shown.MaxTargets, shown.MaxConnections = size.Listeners, size.Targets, size.Connections
@@ -115,7 +134,7 @@ func (b *balancer) typeOf() schema.LoadBalancerType {
 	return allBalancerTypes[len(allBalancerTypes)-1].show()
 }
 
-var balancers = collection[api.LoadBalancer, schema.LoadBalancer]{
+var balancers = collection[api.LoadBalancer, shownBalancer]{
 	one: "load_balancer", kind: api.ResourceLoadBalancer, show: toLoadBalancer,
 	get: (*dialect.Request).GetLoadBalancer, gone: isDeleted,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.LoadBalancer, error) {
@@ -130,6 +149,7 @@ var balancerCalls = []dialect.Call{
 		http.MethodPut, balancers.path()+"/{id}", nil, dialect.Show(balancers.answer, updateLoadBalancer),
 	),
 	dialect.Handle(http.MethodDelete, balancers.path()+"/{id}", nil, deleteLoadBalancer).Answers(http.StatusNoContent),
+	dialect.Handle(http.MethodGet, balancers.path()+"/{id}/metrics", nil, refuseMetrics),
 	loadBalancerAction("add_service", addService),
 	loadBalancerAction("update_service", updateService),
 	loadBalancerAction("delete_service", deleteService),
@@ -138,6 +158,7 @@ var balancerCalls = []dialect.Call{
 	loadBalancerAction("change_algorithm", changeAlgorithm),
 	loadBalancerAction("change_type", changeType),
 	loadBalancerAction("change_dns_ptr", changeDNSPtr),
+	loadBalancerAction("change_protection", changeProtection),
 	loadBalancerAction("attach_to_network", attachToNetwork),
 	loadBalancerAction("detach_from_network", detachFromNetwork),
 	loadBalancerAction("enable_public_interface", setPublicInterface(true)),
@@ -147,30 +168,79 @@ var balancerCalls = []dialect.Call{
 // isDeleted tells whether a balancer is gone as Hetzner's are, at once.
 func isDeleted(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting }
 
-func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalancer) (schema.LoadBalancer, error) {
+// shownBalancer is a balancer as it is shown, where what is not there is null.
+type shownBalancer struct {
+	schema.LoadBalancer
+	PublicNet struct {
+		Enabled bool          `json:"enabled"`
+		IPv4    publicAddress `json:"ipv4"`
+		IPv6    publicAddress `json:"ipv6"`
+	} `json:"public_net"`
+	Services []shownService `json:"services"`
+	Targets  []shownTarget  `json:"targets"`
+}
+
+type publicAddress struct {
+	IP     *string `json:"ip"`
+	DNSPtr *string `json:"dns_ptr"`
+}
+
+func (b *balancer) publicAddress(ip string) (shown publicAddress) {
+	if ip == "" {
+		return shown
+	}
+	shown.IP = &ip
+	if ptr, has := b.record.DNSPtr[ip]; has {
+		shown.DNSPtr = &ptr
+	}
+	return shown
+}
+
+// shownService is a service as it is shown: no host header is null.
+type shownService struct {
+	schema.LoadBalancerService
+	HealthCheck shownCheck `json:"health_check"`
+}
+
+type shownCheck struct {
+	schema.LoadBalancerServiceHealthCheck
+	HTTP *shownCheckHTTP `json:"http"`
+}
+
+type shownCheckHTTP struct {
+	schema.LoadBalancerServiceHealthCheckHTTP
+	Domain *string `json:"domain"`
+}
+
+func showService(s schema.LoadBalancerService) shownService {
+	shown := shownService{LoadBalancerService: s, HealthCheck: shownCheck{LoadBalancerServiceHealthCheck: *s.HealthCheck}}
+	if h := s.HTTP; h != nil && h.Certificates == nil {
+		shown.HTTP = new(*h)
+		shown.HTTP.Certificates = []int64{}
+	}
+	if h := s.HealthCheck.HTTP; h != nil {
+		shown.HealthCheck.HTTP = &shownCheckHTTP{LoadBalancerServiceHealthCheckHTTP: *h}
+		if h.Domain != "" {
+			shown.HealthCheck.HTTP.Domain = &h.Domain
+		}
+	}
+	return shown
+}
+
+func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalancer) (out shownBalancer, err error) {
 	b, err := toBalancer(lb)
 	if err != nil {
-		return schema.LoadBalancer{}, err
-	}
-	instances, err := r.Instances(ctx)
-	if err != nil {
-		return schema.LoadBalancer{}, err
+		return out, err
 	}
 	location := cmp.Or(b.record.Location, r.Cloud.Zones()[0].Name)
-	out := schema.LoadBalancer{
+	out.LoadBalancer = schema.LoadBalancer{
 		ID: lb.Serial, Name: lb.Name, Location: locationNamed(r, location), LoadBalancerType: b.typeOf(),
 		Labels: lb.Tags, Created: lb.CreatedAt, PrivateNet: []schema.LoadBalancerPrivateNet{},
-		Services: b.services(), Targets: []schema.LoadBalancerTarget{},
 		Algorithm: schema.LoadBalancerAlgorithm{Type: algorithmNames[lb.Algorithm]},
 	}
 	out.Protection.Delete = lb.DeletionProtection
 	out.PublicNet.Enabled = lb.Scheme == api.SchemePublic
-	out.PublicNet.IPv4 = schema.LoadBalancerPublicNetIPv4{IP: lb.Address, DNSPtr: b.record.DNSPtr[lb.Address]}
-	if lb.IPv6Address != "" {
-		out.PublicNet.IPv6 = schema.LoadBalancerPublicNetIPv6{
-			IP: lb.IPv6Address, DNSPtr: b.record.DNSPtr[lb.IPv6Address],
-		}
-	}
+	out.PublicNet.IPv4, out.PublicNet.IPv6 = b.publicAddress(lb.Address), b.publicAddress(lb.IPv6Address)
 	if lb.NetworkID != "" {
 		n, err := r.Cloud.Networks.Get(ctx, r.Project, lb.NetworkID)
 		if err != nil {
@@ -178,14 +248,12 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 		}
 		out.PrivateNet = append(out.PrivateNet, schema.LoadBalancerPrivateNet{Network: n.Serial, IP: lb.PrivateAddress})
 	}
-	health, err := healthByInstance(ctx, r, lb.ID)
-	if err != nil {
-		return out, err
+	out.Services = []shownService{}
+	for _, s := range b.services() {
+		out.Services = append(out.Services, showService(s))
 	}
-	for _, t := range lb.Targets {
-		out.Targets = append(out.Targets, b.toTarget(instances[t.InstanceID], health[t.InstanceID]))
-	}
-	return out, nil
+	out.Targets, err = b.showTargets(ctx, r)
+	return out, err
 }
 
 // healthByInstance reads the health of a balancer's targets from the domain: Hetzner's answers
@@ -203,42 +271,22 @@ func healthByInstance(ctx context.Context, r *dialect.Request, id string) (map[s
 	return health, err
 }
 
-func (b *balancer) toTarget(in cloud.Instance, health api.TargetHealth) schema.LoadBalancerTarget {
-	t := schema.LoadBalancerTarget{
-		Type: "server", Server: &schema.LoadBalancerTargetServer{ID: in.Serial},
-		UsePrivateIP: slices.Contains(b.record.PrivateTargets, in.Serial),
-		HealthStatus: []schema.LoadBalancerTargetHealthStatus{},
-	}
-	for _, l := range b.Listeners {
-		status := health.Health
-		for _, h := range health.Listeners {
-			if h.Port == l.Port {
-				status = h.Health
-			}
-		}
-		t.HealthStatus = append(t.HealthStatus, schema.LoadBalancerTargetHealthStatus{
-			ListenPort: l.Port, Status: string(cmp.Or(status, api.TargetUnknown)),
-		})
-	}
-	return t
-}
-
 // algorithmNames are Hetzner's words for algorithms.
 var algorithmNames = map[api.LoadBalancerAlgorithm]string{
 	api.AlgorithmRoundRobin:       "round_robin",
 	api.AlgorithmLeastConnections: "least_connections",
 }
 
-func algorithmNamed(name string) (api.LoadBalancerAlgorithm, error) {
+func algorithmNamed(field, name string) (api.LoadBalancerAlgorithm, error) {
 	for algorithm, its := range algorithmNames {
 		if its == name {
 			return algorithm, nil
 		}
 	}
-	return "", dialect.Invalid("type", "must be round_robin or least_connections")
+	return "", dialect.Invalid(field, "must be one of round_robin, least_connections")
 }
 
-// createRequest is what is read of a balancer that is created. The CCM creates it empty.
+// createRequest is what is read of a balancer that is created.
 type createRequest struct {
 	Name             string            `json:"name"`
 	LoadBalancerType schema.IDOrName   `json:"load_balancer_type"`
@@ -248,42 +296,83 @@ type createRequest struct {
 	Algorithm        *struct {
 		Type string `json:"type"`
 	} `json:"algorithm,omitempty"`
-	PublicInterface *bool `json:"public_interface,omitempty"`
+	PublicInterface *bool            `json:"public_interface,omitempty"`
+	Network         *int64           `json:"network,omitempty"`
+	Services        []serviceRequest `json:"services,omitempty"`
+	Targets         []targetRequest  `json:"targets,omitempty"`
 }
 
-func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest) (any, error) {
+// toBalancer gives the balancer that is asked for, as actions would make it.
+func (q createRequest) toBalancer(ctx context.Context, r *dialect.Request) (*balancer, error) {
 	location, err := q.chooseLocation(r)
 	if err != nil {
 		return nil, err
 	}
-	kind, err := findType(q.LoadBalancerType)
-	if err != nil {
+	b := &balancer{
+		LoadBalancer: &api.LoadBalancer{Scheme: api.SchemePublic, Listeners: api.Listeners{}, Targets: []api.Target{}},
+		record:       record{Location: location, Services: map[int]schema.LoadBalancerService{}},
+		about:        make([]schema.ActionResourceReference, 1),
+	}
+	if b.Type, err = findType(q.LoadBalancerType); err != nil {
 		return nil, err
 	}
-	create := api.LoadBalancerCreate{Name: q.Name, Type: kind, Listeners: api.Listeners{}, Tags: q.Labels}
 	if q.Algorithm != nil {
-		algorithm, err := algorithmNamed(q.Algorithm.Type)
-		if err != nil {
+		if b.Algorithm, err = algorithmNamed("algorithm.type", q.Algorithm.Type); err != nil {
 			return nil, err
 		}
-		create.Algorithm = algorithm
+	}
+	if q.Network != nil {
+		if err := attachToNetwork(ctx, r, b, attachRequest{Network: *q.Network}); err != nil {
+			return nil, err
+		}
 	}
 	if q.PublicInterface != nil {
-		create.Scheme = *schemeOf(*q.PublicInterface)
+		if err := setPublicInterface(*q.PublicInterface)(ctx, r, b, struct{}{}); err != nil {
+			return nil, err
+		}
 	}
-	b := &balancer{LoadBalancer: &api.LoadBalancer{}, record: record{Location: location}}
-	create.Records = b.records()
-	var operation string
-	lb, err := r.CreateLoadBalancer(client.OperationInto(ctx, &operation), create)
+	for i, s := range q.Services {
+		if err := b.addService(ctx, r, s, fmt.Sprintf("services.%d.", i)); err != nil {
+			return nil, err
+		}
+	}
+	for i, t := range q.Targets {
+		if err := b.addTarget(ctx, r, t, fmt.Sprintf("targets.%d.", i)); err != nil {
+			return nil, err
+		}
+	}
+	return b, b.followSelectors(ctx, r)
+}
+
+func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest) (any, error) {
+	b, err := q.toBalancer(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	action, err := recordAction(ctx, r, "create_load_balancer", operation, lb.ID, referTo(lb))
+	var operation string
+	lb, err := r.CreateLoadBalancer(client.OperationInto(ctx, &operation), api.LoadBalancerCreate{
+		Name: q.Name, Type: b.Type, Algorithm: b.Algorithm, Scheme: b.Scheme, Listeners: b.Listeners, Targets: b.Targets,
+		NetworkID: b.NetworkID, Tags: q.Labels, Records: b.records(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.about[0] = referTo(lb)
+	action, err := recordAction(ctx, r, "create_load_balancer", operation, lb.ID, b.about...)
 	if err != nil {
 		return nil, err
 	}
 	out, err := toLoadBalancer(ctx, r, lb)
-	return schema.LoadBalancerCreateResponse{LoadBalancer: out, Action: action}, err
+	return struct {
+		LoadBalancer shownBalancer `json:"load_balancer"`
+		Action       schema.Action `json:"action"`
+	}{out, action}, err
+}
+
+// refuseMetrics refuses time series: none are kept.
+func refuseMetrics(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	_, err := balancers.find(ctx, r, struct{}{})
+	return nil, cmp.Or(err, error(&cloud.Error{Code: unsupported, Message: "no metrics of load balancers are kept"}))
 }
 
 // chooseLocation gives the location asked for, or the first of the network zone asked for.
@@ -303,7 +392,7 @@ func (q createRequest) chooseLocation(r *dialect.Request) (string, error) {
 }
 
 func referTo(lb *api.LoadBalancer) schema.ActionResourceReference {
-	return schema.ActionResourceReference{ID: lb.Serial, Type: balancers.one}
+	return schema.ActionResourceReference{ID: lb.Serial, Type: "load_balancer"}
 }
 
 type updateRequest struct {

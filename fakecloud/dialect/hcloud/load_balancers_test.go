@@ -243,7 +243,7 @@ func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 	requireError(t, hcloud.ErrorCodeResourceLimitExceeded)(err)
 }
 
-// An action that is under way locks its balancer, and its IDs stay readable when that is gone.
+// An action that is under way locks its balancer for networks alone, and its IDs stay readable when that is gone.
 func TestActionsAreOperations(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic(), cloudtest.VirtualClock(), cloudtest.Profile("realistic"))
 	made := must.First(sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
@@ -252,10 +252,17 @@ func TestActionsAreOperations(t *testing.T) {
 	}))(t)
 	assert.Equal(t, hcloud.ActionStatusRunning, made.Action.Status)
 	assert.Equal(t, "create_load_balancer", made.Action.Command)
-	_, _, err := sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
+	network := must.First(sdk.Network.GetByName(t.Context(), "default"))(t)
+	attach := hcloud.LoadBalancerAttachToNetworkOpts{Network: network}
+	_, _, err := sdk.LoadBalancer.AttachToNetwork(t.Context(), made.LoadBalancer, attach)
 	requireError(t, hcloud.ErrorCodeLocked)(err)
+	must.First(sdk.LoadBalancer.ChangeAlgorithm(t.Context(), made.LoadBalancer, hcloud.LoadBalancerChangeAlgorithmOpts{
+		Type: hcloud.LoadBalancerAlgorithmTypeLeastConnections,
+	}))(t)
 	must.Do(c.AdvanceClock(t.Context(), time.Hour))(t)
 	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Action))
+	must.First(sdk.LoadBalancer.Update(t.Context(), made.LoadBalancer, hcloud.LoadBalancerUpdateOpts{Name: "other"}))(t)
+	must.First(sdk.LoadBalancer.AttachToNetwork(t.Context(), made.LoadBalancer, attach))(t) // An update locks nothing.
 	must.Do(sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer))(t)
 	must.Do(c.AdvanceClock(t.Context(), time.Hour))(t)
 	assert.Equal(t, hcloud.ActionStatusSuccess, must.First(sdk.Action.GetByID(t.Context(), made.Action.ID))(t).Status)
