@@ -33,8 +33,6 @@ var Dialect = dialect.Dialect{
 	Limits: []string{
 		"a location is a zone of this cloud, and its network zone the region",
 		"an instance has a public address only while a reserved address is attached to it",
-		"services of protocol http and https answer by it; redirects, sticky sessions and idle timeouts are recorded " +
-			"and read back only, and so are domain, response and TLS of a health check",
 		"reverse DNS is recorded and answers no query",
 		"targets by IP are refused: no Robot servers are the project's",
 		"targets by label selector are the servers that match when the balancer is changed: labels that change later, " +

@@ -158,19 +158,24 @@ func (q serviceRequest) check(s schema.LoadBalancerService, prefix string) error
 		return dialect.Invalid(prefix+"http.certificates", "are for the protocol https only")
 	case len(h.Certificates) == 0 && s.Protocol == "https":
 		return dialect.Invalid(prefix+"http.certificates", "is missing: https needs a certificate")
+	case h.CookieName == "" || strings.ContainsAny(h.CookieName, " \t\",;=\\"):
+		return dialect.Invalid(prefix+"http.cookie_name", "is no name of a cookie")
 	case h.TimeoutIdle != 0:
 		err = within("http.timeout_idle", h.TimeoutIdle, 30, 300)
 	}
 	return cmp.Or(err, within("http.cookie_lifetime", s.HTTP.CookieLifetime, 1, 86400))
 }
 
+// isService tells whether a listener is a service: Hetzner Cloud's have no UDP, and a redirect is an option of one.
+func isService(l api.Listener) bool { return l.Protocol != api.ProtocolUDP && l.RedirectPort == 0 }
+
 // mergeServices gives a service for each listener that there is, by port, with what the record has
 // of it. A listener that was made otherwise is a service of its protocol.
 func (b *balancer) mergeServices() map[int]schema.LoadBalancerService {
 	services := map[int]schema.LoadBalancerService{}
 	for _, l := range b.Listeners {
-		if l.Protocol == api.ProtocolUDP {
-			continue // Hetzner Cloud's have no UDP.
+		if !isService(l) {
+			continue
 		}
 		s, known := b.record.Services[l.Port]
 		if !known {
@@ -196,6 +201,8 @@ func (b *balancer) services() []schema.LoadBalancerService {
 	return services
 }
 
+var errPortUsed = &cloud.Error{Code: portUsed, Message: "source port is already used by another service"}
+
 func addService(ctx context.Context, r *dialect.Request, b *balancer, q serviceRequest) error {
 	return b.addService(ctx, r, q, "")
 }
@@ -203,8 +210,8 @@ func addService(ctx context.Context, r *dialect.Request, b *balancer, q serviceR
 func (b *balancer) addService(ctx context.Context, r *dialect.Request, q serviceRequest, prefix string) error {
 	var s schema.LoadBalancerService
 	q.applyTo(&s)
-	if _, taken := b.record.Services[s.ListenPort]; taken {
-		return &cloud.Error{Code: portUsed, Message: "source port is already used by another service"}
+	if b.listensOn(s.ListenPort) {
+		return errPortUsed
 	}
 	return b.putService(ctx, r, q, s, prefix)
 }
@@ -231,20 +238,24 @@ func (b *balancer) putService(
 	}
 	var l api.Listener
 	for _, had := range b.Listeners {
-		if had.Port == s.ListenPort && had.Protocol != api.ProtocolUDP {
+		if had.Port == s.ListenPort && isService(had) {
 			l = had
 		}
 	}
 	l.Protocol, l.Port, l.TargetPort = api.Protocol(s.Protocol), s.ListenPort, s.DestinationPort
-	l.CertificateIDs = nil
-	if s.HTTP != nil {
-		for _, serial := range s.HTTP.Certificates {
+	l.CertificateIDs, l.StickyCookie, l.StickyCookieSeconds, l.IdleTimeoutSeconds = nil, "", 0, 0
+	if h := s.HTTP; h != nil {
+		for _, serial := range h.Certificates {
 			id, err := r.ResourceID(ctx, api.ResourceCertificate, serial)
 			if err != nil {
 				return err
 			}
 			l.CertificateIDs = append(l.CertificateIDs, id)
 		}
+		if h.StickySessions {
+			l.StickyCookie, l.StickyCookieSeconds = h.CookieName, api.Seconds(h.CookieLifetime)
+		}
+		l.IdleTimeoutSeconds = api.Seconds(h.TimeoutIdle)
 	}
 	if l.HealthCheck, err = toHealthCheck(*s.HealthCheck, prefix); err != nil {
 		return err
@@ -258,12 +269,29 @@ func (b *balancer) putService(
 	b.record.Services[s.ListenPort] = s
 	b.dropListener(s.ListenPort)
 	b.Listeners = append(b.Listeners, l)
+	if s.HTTP == nil || !s.HTTP.RedirectHTTP {
+		return nil
+	}
+	const port = 80
+	if b.listensOn(port) {
+		return errPortUsed
+	}
+	b.Listeners = append(b.Listeners, api.Listener{
+		Protocol: api.ProtocolHTTP, Port: port, TargetPort: s.DestinationPort, RedirectPort: s.ListenPort,
+	})
 	return nil
 }
 
-// dropListener takes out the listener of a service.
+// dropListener takes out the listener of a service, and the one that redirects to it.
 func (b *balancer) dropListener(port int) {
 	b.Listeners = slices.DeleteFunc(slices.Clone(b.Listeners), func(l api.Listener) bool {
+		return l.Port == port && isService(l) || l.RedirectPort == port
+	})
+}
+
+// listensOn tells whether a service or a redirect has the port.
+func (b *balancer) listensOn(port int) bool {
+	return slices.ContainsFunc(b.Listeners, func(l api.Listener) bool {
 		return l.Port == port && l.Protocol != api.ProtocolUDP
 	})
 }
@@ -296,7 +324,13 @@ func toHealthCheck(h schema.LoadBalancerServiceHealthCheck, prefix string) (api.
 	if strings.ContainsAny(h.HTTP.Path, " ") || !strings.HasPrefix(cmp.Or(h.HTTP.Path, "/"), "/") {
 		return check, dialect.Invalid(prefix+"health_check.http.path", "must begin with / and have no spaces")
 	}
-	check.Path = cmp.Or(h.HTTP.Path, "/")
+	if strings.ContainsAny(h.HTTP.Domain, " %\\") {
+		return check, dialect.Invalid(prefix+"health_check.http.domain", "has spaces, percent or backslash symbols")
+	}
+	check.Path, check.Host, check.Response = cmp.Or(h.HTTP.Path, "/"), h.HTTP.Domain, h.HTTP.Response
+	if h.HTTP.TLS {
+		check.Protocol = api.HealthCheckHTTPS
+	}
 	for _, pattern := range h.HTTP.StatusCodes {
 		codes := expectedCodes(pattern)
 		if len(codes) == 0 {
@@ -344,7 +378,7 @@ func changeType(
 	if b.Type, err = findType(q.LoadBalancerType); err != nil {
 		return err
 	}
-	if size := b.typeOf(); len(b.Listeners) > size.MaxServices || len(b.Targets) > size.MaxTargets {
+	if size := b.typeOf(); len(b.record.Services) > size.MaxServices || len(b.Targets) > size.MaxTargets {
 		return &cloud.Error{Code: unfitType, Message: "load balancer type does not fit: it has too few services or targets"}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 	"github.com/stretchr/testify/assert"
@@ -18,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/testcerts"
 )
 
 // send sends a body as it is, and gives the answer's.
@@ -210,4 +212,46 @@ func TestFailedActionsSayWhy(t *testing.T) {
 	action := must.First(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(port, 30080)))(t)
 	err := sdk.Action.WaitFor(t.Context(), action)
 	require.ErrorContains(t, err, "another server holds port")
+}
+
+// What a service says of HTTP is in force: the listener has it, and another one redirects.
+func TestServicesOfHTTPAreInForce(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	cert, key := testcerts.For(t, "shop.example")
+	certificate := must.Do(c.CreateCertificate(t.Context(), api.CertificateCreate{
+		Name: "shop", Certificate: cert, PrivateKey: key,
+	}))(t)
+	lb := createBalancer(t, c, sdk)
+	add := hcloud.LoadBalancerAddServiceOpts{
+		Protocol: hcloud.LoadBalancerServiceProtocolHTTPS,
+		HTTP: &hcloud.LoadBalancerAddServiceOptsHTTP{
+			Certificates: []*hcloud.Certificate{{ID: certificate.Serial}}, RedirectHTTP: hcloud.Ptr(true),
+			StickySessions: hcloud.Ptr(true), CookieLifetime: hcloud.Ptr(time.Minute), TimeoutIdle: hcloud.Ptr(30 * time.Second),
+		},
+		HealthCheck: &hcloud.LoadBalancerAddServiceOptsHealthCheck{
+			Protocol: hcloud.LoadBalancerServiceProtocolHTTP,
+			HTTP: &hcloud.LoadBalancerAddServiceOptsHealthCheckHTTP{
+				Domain: hcloud.Ptr("shop.example"), Response: hcloud.Ptr("ok"), TLS: hcloud.Ptr(true),
+				StatusCodes: []string{"20?", "301", "4*"},
+			},
+		},
+	}
+	await(t, sdk)(sdk.LoadBalancer.AddService(t.Context(), lb, add))
+	native := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0]
+	assert.Equal(t, api.Listeners{
+		{
+			Protocol: api.ProtocolHTTPS, Port: 443, TargetPort: 80, CertificateIDs: []string{certificate.ID},
+			StickyCookie: "HCLBSTICKY", StickyCookieSeconds: 60, IdleTimeoutSeconds: 30,
+			HealthCheck: api.HealthCheck{
+				Protocol: api.HealthCheckHTTPS, Port: 80, Path: "/", Host: "shop.example", Response: "ok",
+				ExpectedCodes: "200-209,301,400-499", IntervalSeconds: 15, TimeoutSeconds: 10,
+				HealthyThreshold: 3, UnhealthyThreshold: 3,
+			},
+		},
+		{Protocol: api.ProtocolHTTP, Port: 80, TargetPort: 80, RedirectPort: 443},
+	}, native.Listeners)
+	assert.Len(t, must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t).Services, 1)
+	requireError(t, hcloud.ErrorCodeSourcePortAlreadyUsed)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080)))
+	await(t, sdk)(sdk.LoadBalancer.DeleteService(t.Context(), lb, 443))
+	assert.Empty(t, must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0].Listeners)
 }

@@ -245,6 +245,9 @@ func (b *balancer) showTargets(ctx context.Context, r *dialect.Request) ([]shown
 func (b *balancer) healthStatus(health api.TargetHealth) []schema.LoadBalancerTargetHealthStatus {
 	all := []schema.LoadBalancerTargetHealthStatus{}
 	for _, l := range b.Listeners {
+		if !isService(l) {
+			continue
+		}
 		status := health.Health
 		for _, h := range health.Listeners {
 			if h.Port == l.Port {
