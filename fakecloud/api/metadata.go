@@ -18,6 +18,14 @@ type Metadata struct {
 // Meta is the metadata of the resource that embeds it.
 func (m *Metadata) Meta() *Metadata { return m }
 
+// Meta is the metadata of the instance, whose type does not embed it.
+func (in *Instance) Meta() *Metadata {
+	return &Metadata{
+		ID: in.ID, Serial: in.Serial, Project: in.Project, Name: in.Name, Tags: in.Tags, Records: in.Records,
+		Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
+	}
+}
+
 // PageKey tells where the page of a list that ends with the resource ended.
 func (m Metadata) PageKey() string { return m.ID }
 

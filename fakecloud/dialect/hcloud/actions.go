@@ -21,6 +21,7 @@ import (
 var actionKinds = map[string]cloud.Resource{
 	"load_balancer": api.ResourceLoadBalancer,
 	"network":       api.ResourceNetwork,
+	"primary_ip":    api.ResourceAddress,
 	"server":        api.ResourceInstance,
 }
 
@@ -32,7 +33,7 @@ var actionCalls = slices.Concat(
 		dialect.Handle(http.MethodGet, "/v1/actions", actionQuery, listActions),
 		dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
 	},
-	actionsOf("load_balancer"), actionsOf("network"), actionsOf("server"),
+	actionsOf("load_balancer"), actionsOf("network"), actionsOf("primary_ip"), actionsOf("server"),
 )
 
 // actionsOf are the calls that read the actions of a kind of resources, and of one of them.
@@ -123,7 +124,10 @@ func answerActions(ctx context.Context, r *dialect.Request, wanted func(schema.A
 		return nil, err
 	}
 	shown, meta, err := page(r, all)
-	return &list[schema.Action]{"actions", shown, meta}, err
+	if err != nil {
+		return nil, err
+	}
+	return answerList(r, &list[schema.Action]{"actions", shown, meta}), nil
 }
 
 // actionOrders are what actions can be sorted by.

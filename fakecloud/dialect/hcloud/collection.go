@@ -14,21 +14,32 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-// collection is a kind of resources that calls list, and read one of. N is what they are natively, and T at Hetzner.
+// collection is a kind of resources that calls list, and read one of. N is what they are natively, which has metadata,
+// and T at Hetzner.
 type collection[N, T any] struct {
 	one     string   // what a resource is called
-	filters []string // query parameters of list, beside the name and the label selector
+	filters []string // query parameters of list, beside those of all lists
+	sorts   []string // what lists are sorted by; id, name and created unless given
 	list    func(ctx context.Context, r *dialect.Request, name string) ([]N, error)
 	read    dialect.Handler[int64, *N] // by its number; unless given, get does it
-	kind    cloud.Resource
+	kind    cloud.Resource             // of native resources, which have labels; "" of what is the same for all
 	get     func(r *dialect.Request, ctx context.Context, id string) (*N, error)
-	gone    func(native N) bool     // tells which are not found, and not listed; nil if there are none
-	labels  func(native N) api.Tags // nil if there are none
+	gone    func(native N) bool // tells which are not found, and not listed; nil if there are none
 	show    dialect.Handler[*N, T]
+	// update, unless nil, changes name, labels and record.
+	update func(r *dialect.Request, ctx context.Context, id string, u api.ResourceUpdate) (*N, error)
+	// record gives the records after an update that asks for more than a name and labels; nil if none can.
+	record func(records api.Records, q updateRequest) (api.Records, error)
+}
+
+// metaOf gives the metadata of a resource.
+func metaOf[N any](native *N) *api.Metadata {
+	return any(native).(interface{ Meta() *api.Metadata }).Meta()
 }
 
 // path is where calls find the collection.
@@ -36,14 +47,100 @@ func (c collection[N, T]) path() string { return "/v1/" + c.one + "s" }
 
 // calls are those that list the collection and read one resource of it.
 func (c collection[N, T]) calls() []dialect.Call {
-	query := append(slices.Clone(c.filters), "name", "page", "per_page")
-	if c.labels != nil {
+	query := append(slices.Clone(c.filters), "name", "page", "per_page", "sort")
+	if c.kind != "" {
 		query = append(query, "label_selector")
 	}
-	return []dialect.Call{
+	calls := []dialect.Call{
 		dialect.Handle(http.MethodGet, c.path(), query, c.answerPage),
 		dialect.Handle(http.MethodGet, c.path()+"/{id}", nil, dialect.Show(c.answer, c.find)),
 	}
+	if c.update != nil {
+		calls = append(calls, dialect.Handle(http.MethodPut, c.path()+"/{id}", nil, dialect.Show(c.answer, c.rename)))
+	}
+	return calls
+}
+
+// rename changes the name and the labels of the resource in the call's path.
+func (c collection[N, T]) rename(ctx context.Context, r *dialect.Request, q updateRequest) (*N, error) {
+	native, err := c.find(ctx, r, struct{}{})
+	if err == nil {
+		err = checkLabels(api.ValueOf(q.Labels))
+	}
+	if err != nil {
+		return nil, err
+	}
+	u := api.ResourceUpdate{Name: q.Name, Tags: (*api.Tags)(q.Labels)}
+	if q.ExposeRoutes != nil || q.AutoDelete != nil {
+		if c.record == nil {
+			return nil, dialect.Invalid("body", "has a field that no %s has", c.one)
+		}
+		if u.Records, err = c.record(metaOf(native).Records, q); err != nil {
+			return nil, err
+		}
+	}
+	if u.Name == nil && u.Tags == nil && u.Records == nil {
+		return native, nil
+	}
+	return c.update(r, ctx, metaOf(native).ID, u)
+}
+
+// updateRequest is what is read of an update. The last two are of networks and of primary IPs.
+type updateRequest struct {
+	Name         *string            `json:"name,omitempty"`
+	Labels       *map[string]string `json:"labels,omitempty"`
+	ExposeRoutes *bool              `json:"expose_routes_to_vswitch,omitempty"`
+	AutoDelete   *bool              `json:"auto_delete,omitempty"`
+}
+
+// withRecord gives records with the dialect's changed.
+func withRecord[R any](records api.Records, change func(record *R)) (api.Records, error) {
+	var record R
+	if err := dialect.ReadRecord(name, records, &record); err != nil {
+		return nil, err
+	}
+	change(&record)
+	return dialect.WithRecord(name, records, record), nil
+}
+
+// refer is what an action says of a resource that it is about.
+func (c collection[N, T]) refer(native *N) schema.ActionResourceReference {
+	return schema.ActionResourceReference{ID: metaOf(native).Serial, Type: c.one}
+}
+
+// protected refuses to delete a resource whose record says so.
+func (c collection[N, T]) protected(p protection) error {
+	if p.Delete {
+		return &cloud.Error{Code: cloud.Protected, Message: c.one + " deletion is protected"}
+	}
+	return nil
+}
+
+// protection is what a resource is protected from. It is part of records.
+type protection struct {
+	Delete  bool `json:"delete"`
+	Rebuild bool `json:"rebuild,omitempty"`
+}
+
+// resourceAction makes the call of an action on a resource. change changes what the resource's record, an R, says.
+func resourceAction[R, B, N, T any](
+	c *collection[N, T],
+	command string,
+	change func(ctx context.Context, r *dialect.Request, native *N, record *R, q B) error,
+) dialect.Call {
+	path := c.path() + "/{id}/actions/" + command
+	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q B) (any, error) {
+		native, err := c.find(ctx, r, struct{}{})
+		if err != nil {
+			return nil, err
+		}
+		err = changeRecord(ctx, r, c, native, func(record *R) error { return change(ctx, r, native, record, q) })
+		if err != nil {
+			return nil, err
+		}
+		action, err := recordAction(ctx, r, command, "", metaOf(native).ID, c.refer(native))
+		return schema.ActionGetResponse{Action: action}, err
+	}).Answers(http.StatusCreated)
 }
 
 // find reads the resource in the call's path.
@@ -76,9 +173,9 @@ func (c collection[N, T]) answer(ctx context.Context, r *dialect.Request, native
 	return map[string]T{c.one: shown}, err
 }
 
-func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ struct{}) (*list[T], error) {
+func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
 	query := r.HTTP.URL.Query()
-	if c.labels == nil {
+	if c.kind == "" {
 		query.Del("label_selector")
 	}
 	selector, err := parseSelector(query.Get("label_selector"))
@@ -89,15 +186,100 @@ func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ 
 	if err != nil {
 		return nil, err
 	}
+	name := query.Get("name")
 	natives = slices.DeleteFunc(natives, func(n N) bool {
-		return c.gone != nil && c.gone(n) || c.labels != nil && !selector.matches(c.labels(n))
+		meta := metaOf(&n)
+		return c.gone != nil && c.gone(n) || name != "" && meta.Name != name || !selector.matches(meta.Tags)
 	})
+	if err := c.sort(natives, query["sort"]); err != nil {
+		return nil, err
+	}
 	natives, meta, err := page(r, natives)
 	if err != nil {
 		return nil, err
 	}
 	items, err := dialect.ShowEach(ctx, r, natives, c.show)
-	return &list[T]{c.one + "s", items, meta}, err
+	return answerList(r, &list[T]{c.one + "s", items, meta}), err
+}
+
+// sort sorts by what is asked for, such as name:desc, and then by ID.
+func (c collection[N, T]) sort(natives []N, by []string) error {
+	sorts := c.sorts
+	if sorts == nil {
+		sorts = []string{"id", "name", "created"}
+	}
+	for _, field := range by {
+		name, direction, _ := strings.Cut(field, ":")
+		if !slices.Contains(sorts, name) || !slices.Contains([]string{"", "asc", "desc"}, direction) {
+			return dialect.Invalid("sort", "%q must be one of %s, with :asc or :desc", field, strings.Join(sorts, ", "))
+		}
+	}
+	slices.SortFunc(natives, func(x, y N) int {
+		a, b := metaOf(&x), metaOf(&y)
+		for _, field := range by {
+			name, direction, _ := strings.Cut(field, ":")
+			order := map[string]int{
+				"id": cmp.Compare(a.Serial, b.Serial), "name": cmp.Compare(a.Name, b.Name),
+				"created": a.CreatedAt.Compare(b.CreatedAt),
+			}[name]
+			if direction == "desc" {
+				order = -order
+			}
+			if order != 0 {
+				return order
+			}
+		}
+		return cmp.Compare(a.Serial, b.Serial)
+	})
+	return nil
+}
+
+// answerList is a list with the links to its other pages.
+func answerList[T any](r *dialect.Request, l *list[T]) *dialect.Answer {
+	scheme := "http"
+	if r.HTTP.TLS != nil {
+		scheme = "https"
+	}
+	var links []string
+	for _, to := range []struct {
+		rel  string
+		page int
+	}{
+		{"prev", l.meta.Pagination.PreviousPage}, {"next", l.meta.Pagination.NextPage},
+		{"last", l.meta.Pagination.LastPage},
+	} {
+		if to.page != 0 {
+			url := *r.HTTP.URL
+			url.Scheme, url.Host = scheme, r.HTTP.Host
+			query := url.Query()
+			query.Set("page", strconv.Itoa(to.page))
+			query.Set("per_page", strconv.Itoa(l.meta.Pagination.PerPage))
+			url.RawQuery = query.Encode()
+			links = append(links, fmt.Sprintf("<%s>; rel=%q", &url, to.rel))
+		}
+	}
+	return &dialect.Answer{Header: http.Header{"Link": {strings.Join(links, ", ")}}, Body: l}
+}
+
+// changeRecord changes the record of a resource.
+func changeRecord[R, N, T any](
+	ctx context.Context,
+	r *dialect.Request,
+	c *collection[N, T],
+	native *N,
+	change func(record *R) error,
+) error {
+	var record R
+	meta := metaOf(native)
+	if err := dialect.ReadRecord(name, meta.Records, &record); err != nil {
+		return err
+	}
+	if err := change(&record); err != nil {
+		return err
+	}
+	u := api.ResourceUpdate{Records: dialect.WithRecord(name, meta.Records, record)}
+	_, err := c.update(r, client.IfMatch(ctx, meta.Version), meta.ID, u)
+	return err
 }
 
 // list is a page of resources by what they are called.
@@ -114,7 +296,17 @@ func (l *list[T]) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta, err := json.Marshal(l.meta)
+	numbers := l.meta.Pagination
+	orNull := func(page int) *int {
+		if page == 0 {
+			return nil
+		}
+		return &page
+	}
+	meta, err := json.Marshal(map[string]any{"pagination": map[string]any{
+		"page": numbers.Page, "per_page": numbers.PerPage, "previous_page": orNull(numbers.PreviousPage),
+		"next_page": orNull(numbers.NextPage), "last_page": numbers.LastPage, "total_entries": numbers.TotalEntries,
+	}})
 	fmt.Fprintf(&b, `{%q:%s,"meta":%s}`, l.called, items, meta)
 	return b.Bytes(), err
 }

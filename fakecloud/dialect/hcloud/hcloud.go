@@ -1,5 +1,5 @@
 // Package hcloud speaks Hetzner Cloud's API, as narrow as hcloud-cloud-controller-manager's own
-// calls: locations, servers, networks with their routes, load balancers, and actions. What a call
+// calls and those of programs that make what the CCM needs: servers, networks, load balancers, actions. What a call
 // means is in Hetzner's public reference (docs.hetzner.cloud); its wire types are those of
 // hcloud-go. Begin with Dialect.
 //
@@ -32,7 +32,14 @@ var Dialect = dialect.Dialect{
 	Summary: "Hetzner Cloud's API, as its cloud controller manager calls it",
 	Limits: []string{
 		"a location is a zone of this cloud, and its network zone the region",
-		"an instance has a public address only while a reserved address is attached to it",
+		"a primary IP is a reserved address; an instance that was made otherwise has a public address only while one is " +
+			"attached to it",
+		"the public network of IPv6 of a server is a record, and leads nowhere",
+		"images, user data, SSH keys, rescue systems, rebuilds, backups and changes of type are recorded or taken, and no " +
+			"machine has them",
+		"a server is in one network, which is chosen when it is created; one that is detached keeps its address in it",
+		"a network has one range, from /16 to /30, that overlaps with no other: subnets are recorded, and servers have " +
+			"addresses of the whole range",
 		"reverse DNS is recorded and answers no query",
 		"targets by IP are refused: no Robot servers are the project's",
 		"targets by label selector are the servers that match when the balancer is changed: labels that change later, " +
@@ -40,8 +47,9 @@ var Dialect = dialect.Dialect{
 		"no metrics are kept",
 	},
 	Calls: slices.Concat(
-		actionCalls, locations.calls(), servers.calls(), networks.calls(), networkActions, balancerTypes.calls(),
-		balancers.calls(), balancerCalls,
+		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
+		servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls, networks.calls(), networkActions,
+		balancerTypes.calls(), balancers.calls(), balancerCalls,
 	),
 	Refusals:        refusals,
 	Codes:           codes,

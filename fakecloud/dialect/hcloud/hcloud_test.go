@@ -75,7 +75,7 @@ func TestServersAreInstances(t *testing.T) {
 	assert.Nil(t, must.First(sdk.Location.GetByID(t.Context(), 99))(t))
 	assert.Equal(t, "lb21", must.First(sdk.LoadBalancerType.GetByID(t.Context(), 2))(t).Name)
 	assert.Nil(t, must.First(sdk.LoadBalancerType.GetByID(t.Context(), 99))(t))
-	assert.Equal(t, string(in.Type), s.ServerType.Name)
+	assert.Equal(t, "cx23", s.ServerType.Name)
 	assert.Equal(t, map[string]string{"cluster": "lab"}, s.Labels)
 	require.Len(t, s.PrivateNet, 1)
 	assert.Equal(t, in.Addresses[0].IP, s.PrivateNet[0].IP.String())

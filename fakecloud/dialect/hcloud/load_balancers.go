@@ -80,26 +80,15 @@ var allBalancerTypes = []balancerType{
 	{3, "lb31", api.LoadBalancerLarge, 50},
 }
 
-var balancerTypes = collection[balancerType, schema.LoadBalancerType]{
-	one: "load_balancer_type",
-	list: func(_ context.Context, _ *dialect.Request, name string) (all []balancerType, _ error) {
+var balancerTypes = catalogue(
+	"load_balancer_type",
+	func(context.Context, *dialect.Request) (all []item[schema.LoadBalancerType], _ error) {
 		for _, t := range allBalancerTypes {
-			if name == "" || name == t.name {
-				all = append(all, t)
-			}
+			all = append(all, newItem(t.id, t.name, t.show()))
 		}
 		return all, nil
 	},
-	read: func(_ context.Context, _ *dialect.Request, id int64) (*balancerType, error) {
-		if id > int64(len(allBalancerTypes)) {
-			return nil, dialect.NotFound("load balancer type with ID %d not found", id)
-		}
-		return &allBalancerTypes[id-1], nil
-	},
-	show: func(_ context.Context, _ *dialect.Request, t *balancerType) (schema.LoadBalancerType, error) {
-		return t.show(), nil
-	},
-}
+)
 
 func (t balancerType) show() schema.LoadBalancerType {
 	shown := schema.LoadBalancerType{
@@ -136,18 +125,14 @@ func (b *balancer) typeOf() schema.LoadBalancerType {
 
 var balancers = collection[api.LoadBalancer, shownBalancer]{
 	one: "load_balancer", kind: api.ResourceLoadBalancer, show: toLoadBalancer,
-	get: (*dialect.Request).GetLoadBalancer, gone: isDeleted,
+	get: (*dialect.Request).GetLoadBalancer, gone: isDeleted, update: renameBalancer,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.LoadBalancer, error) {
 		return r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 	},
-	labels: func(lb api.LoadBalancer) api.Tags { return lb.Tags },
 }
 
 var balancerCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, balancers.path(), nil, createLoadBalancer).Answers(http.StatusCreated),
-	dialect.Handle(
-		http.MethodPut, balancers.path()+"/{id}", nil, dialect.Show(balancers.answer, updateLoadBalancer),
-	),
 	dialect.Handle(http.MethodDelete, balancers.path()+"/{id}", nil, deleteLoadBalancer).Answers(http.StatusNoContent),
 	dialect.Handle(http.MethodGet, balancers.path()+"/{id}/metrics", nil, refuseMetrics),
 	loadBalancerAction("add_service", addService),
@@ -346,6 +331,9 @@ func (q createRequest) toBalancer(ctx context.Context, r *dialect.Request) (*bal
 
 func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest) (any, error) {
 	b, err := q.toBalancer(ctx, r)
+	if err == nil {
+		err = checkLabels(q.Labels)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -395,17 +383,13 @@ func referTo(lb *api.LoadBalancer) schema.ActionResourceReference {
 	return schema.ActionResourceReference{ID: lb.Serial, Type: "load_balancer"}
 }
 
-type updateRequest struct {
-	Name   *string            `json:"name,omitempty"`
-	Labels *map[string]string `json:"labels,omitempty"`
-}
-
-func updateLoadBalancer(ctx context.Context, r *dialect.Request, q updateRequest) (*api.LoadBalancer, error) {
-	lb, err := balancers.find(ctx, r, struct{}{})
-	if err != nil || q.Name == nil && q.Labels == nil {
-		return lb, err
-	}
-	return r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Name: q.Name, Tags: (*api.Tags)(q.Labels)})
+func renameBalancer(
+	r *dialect.Request,
+	ctx context.Context,
+	id string,
+	u api.ResourceUpdate,
+) (*api.LoadBalancer, error) {
+	return r.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: u.Name, Tags: u.Tags})
 }
 
 func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {

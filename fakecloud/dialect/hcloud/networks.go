@@ -20,10 +20,33 @@ var networks = collection[api.Network, schema.Network]{
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Network, error) {
 		return r.ListNetworks(ctx, client.NetworkFilter{Name: name})
 	},
-	labels: func(n api.Network) api.Tags { return n.Tags },
+	update: (*dialect.Request).UpdateNetwork,
+	record: func(records api.Records, q updateRequest) (api.Records, error) {
+		return withRecord(records, func(n *networkRecord) { n.ExposeRoutes = api.ValueOf(q.ExposeRoutes) })
+	},
+}
+
+// networkRecord is what a network was told and this cloud does not have. Fields are only ever added.
+type networkRecord struct {
+	// Subnets are nil of a network that was made otherwise, which is one subnet.
+	Subnets      *[]schema.NetworkSubnet `json:"subnets,omitempty"`
+	ExposeRoutes bool                    `json:"exposeRoutes,omitempty"`
+	Protection   protection              `json:"protection,omitzero"`
 }
 
 var networkActions = []dialect.Call{
+	dialect.Handle(http.MethodPost, "/v1/networks", nil, createNetwork).Answers(http.StatusCreated),
+	dialect.Handle(http.MethodDelete, "/v1/networks/{id}", nil, deleteNetwork).Answers(http.StatusNoContent),
+	resourceAction(&networks, "add_subnet", addSubnet), resourceAction(&networks, "delete_subnet", deleteSubnet),
+	resourceAction(&networks, "change_ip_range", changeIPRange),
+	resourceAction(&networks, "change_protection", func(
+		_ context.Context, _ *dialect.Request, _ *api.Network, n *networkRecord, q protectionRequest,
+	) error {
+		if q.Delete != nil {
+			n.Protection.Delete = *q.Delete
+		}
+		return nil
+	}),
 	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/add_route", nil, addRoute).Answers(http.StatusCreated),
 	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/delete_route", nil, deleteRoute).Answers(http.StatusCreated),
 }
@@ -31,23 +54,41 @@ var networkActions = []dialect.Call{
 // toNetwork makes a network with its servers and routes. A route whose instance is gone has the
 // address that the instance had, for its gateway: its name says it (see routeName).
 func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.Network, error) {
+	var record networkRecord
+	if err := dialect.ReadRecord(name, n.Records, &record); err != nil {
+		return schema.Network{}, err
+	}
+	if record.Subnets == nil {
+		record.Subnets = &[]schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, NetworkZone: regionOf(r)}}
+	}
+	for i, s := range *record.Subnets {
+		(*record.Subnets)[i].Gateway = firstHost(s.IPRange)
+	}
 	network := schema.Network{
-		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: n.Cidr, Labels: n.Tags,
-		Subnets: []schema.NetworkSubnet{{
-			Type: "cloud", IPRange: n.Cidr, Gateway: firstHost(n.Cidr), NetworkZone: regionOf(r),
-		}},
-		Routes: []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
+		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: n.Cidr, Labels: n.Tags, Subnets: *record.Subnets,
+		Protection:            schema.NetworkProtection{Delete: record.Protection.Delete},
+		ExposeRoutesToVSwitch: record.ExposeRoutes,
+		Routes:                []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
 	}
 	instances, err := r.Instances(ctx)
 	if err != nil {
 		return network, err
 	}
 	for _, in := range instances {
-		if in.Network == n.ID && in.Address.IsValid() {
+		if in.Network == n.ID && in.Address.IsValid() && !isDetached(in) {
 			network.Servers = append(network.Servers, in.Serial)
 		}
 	}
 	slices.Sort(network.Servers)
+	balancers, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	if err != nil {
+		return network, err
+	}
+	for _, lb := range balancers {
+		if lb.NetworkID == n.ID {
+			network.LoadBalancers = append(network.LoadBalancers, lb.Serial)
+		}
+	}
 	routes, err := r.ListRoutes(ctx, client.RouteFilter{})
 	if err != nil {
 		return network, err
@@ -61,6 +102,148 @@ func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.
 		})
 	}
 	return network, nil
+}
+
+// isDetached tells whether a server is shown to be in no network.
+func isDetached(in cloud.Instance) bool {
+	var record serverRecord
+	return dialect.ReadRecord(name, in.Records, &record) == nil && record.Detached
+}
+
+type networkRequest struct {
+	Name         string                 `json:"name"`
+	IPRange      string                 `json:"ip_range"`
+	Subnets      []schema.NetworkSubnet `json:"subnets,omitempty"`
+	Routes       []routeRequest         `json:"routes,omitempty"`
+	Labels       *map[string]string     `json:"labels,omitempty"`
+	ExposeRoutes bool                   `json:"expose_routes_to_vswitch"`
+}
+
+func createNetwork(ctx context.Context, r *dialect.Request, q networkRequest) (any, error) {
+	if err := checkLabels(api.ValueOf(q.Labels)); err != nil {
+		return nil, err
+	}
+	if len(q.Routes) > 0 { // Their gateways are servers of the network, which has none yet.
+		return nil, dialect.Invalid("routes", "need a server of the network as gateway: add them later")
+	}
+	record := networkRecord{Subnets: &[]schema.NetworkSubnet{}, ExposeRoutes: q.ExposeRoutes}
+	n := api.Network{Cidr: q.IPRange}
+	for _, s := range q.Subnets {
+		if err := addSubnet(ctx, r, &n, &record, s); err != nil {
+			return nil, err
+		}
+	}
+	made, err := r.CreateNetwork(ctx, api.NetworkCreate{
+		Name: q.Name, Cidr: q.IPRange, Tags: (*api.Tags)(q.Labels), Records: dialect.WithRecord(name, nil, record),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return networks.answer(ctx, r, made)
+}
+
+func deleteNetwork(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	n, err := networks.find(ctx, r, struct{}{})
+	if err != nil {
+		return nil, err
+	}
+	var record networkRecord
+	if err := dialect.ReadRecord(name, n.Records, &record); err != nil {
+		return nil, err
+	}
+	if err := networks.protected(record.Protection); err != nil {
+		return nil, err
+	}
+	return nil, r.DeleteNetwork(ctx, n.ID)
+}
+
+// addSubnet records a subnet. If no range is asked for, it is the first free /24 of the network.
+func addSubnet(
+	_ context.Context,
+	r *dialect.Request,
+	n *api.Network,
+	record *networkRecord,
+	q schema.NetworkSubnet,
+) error {
+	whole, err := netip.ParsePrefix(n.Cidr)
+	switch {
+	case err != nil:
+		return dialect.Invalid("ip_range", "%q is no network in CIDR notation", n.Cidr)
+	case q.NetworkZone != regionOf(r):
+		return dialect.Invalid("network_zone", "%q is none that there is", q.NetworkZone)
+	case q.Type != "cloud" && q.Type != "server":
+		return refuseUnsupported("a subnet of type " + q.Type)
+	case record.Subnets == nil:
+		record.Subnets = &[]schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, NetworkZone: regionOf(r)}}
+	}
+	taken := func(p netip.Prefix) bool {
+		return slices.ContainsFunc(*record.Subnets, func(s schema.NetworkSubnet) bool {
+			has, err := netip.ParsePrefix(s.IPRange)
+			return err == nil && has.Overlaps(p)
+		})
+	}
+	if q.IPRange == "" {
+		for at := whole.Addr(); whole.Contains(at); at = lastOf(netip.PrefixFrom(at, 24)).Next() {
+			if p := netip.PrefixFrom(at, max(24, whole.Bits())); !taken(p) {
+				q.IPRange = p.String()
+				break
+			}
+		}
+	}
+	p, err := netip.ParsePrefix(q.IPRange)
+	if err != nil || p != p.Masked() || !whole.Contains(p.Addr()) || p.Bits() < whole.Bits() || taken(p) {
+		return dialect.Invalid("ip_range", "%q must be a range in %s that overlaps with no other subnet", q.IPRange, n.Cidr)
+	}
+	*record.Subnets = append(*record.Subnets, q)
+	return nil
+}
+
+// lastOf is the last address of a prefix of IPv4.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	return netip.AddrFrom4(b)
+}
+
+type rangeRequest struct {
+	IPRange string `json:"ip_range"`
+}
+
+func deleteSubnet(
+	_ context.Context,
+	_ *dialect.Request,
+	n *api.Network,
+	record *networkRecord,
+	q rangeRequest,
+) error {
+	if record.Subnets == nil && q.IPRange == n.Cidr {
+		record.Subnets = &[]schema.NetworkSubnet{}
+		return nil
+	}
+	left := slices.DeleteFunc(slices.Clone(api.ValueOf(record.Subnets)), func(s schema.NetworkSubnet) bool {
+		return s.IPRange == q.IPRange
+	})
+	if len(left) == len(api.ValueOf(record.Subnets)) {
+		return dialect.NotFound("network has no subnet %s", q.IPRange)
+	}
+	record.Subnets = &left
+	return nil
+}
+
+// changeIPRange refuses to: the range of a network of this cloud is final.
+func changeIPRange(
+	_ context.Context,
+	_ *dialect.Request,
+	n *api.Network,
+	_ *networkRecord,
+	q rangeRequest,
+) error {
+	if q.IPRange != n.Cidr {
+		return refuseUnsupported("another range of a network, which has " + n.Cidr + ",")
+	}
+	return nil
 }
 
 // firstHost is the first address of a CIDR that a host can have: the gateway's.

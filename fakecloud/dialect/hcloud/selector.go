@@ -16,6 +16,30 @@ type requirement struct {
 	not    bool
 }
 
+// The grammar of labels, as docs.hetzner.cloud has it under "Labels".
+var (
+	labelName   = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	labelPrefix = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+)
+
+// checkLabels refuses labels that Hetzner Cloud does not take.
+func checkLabels(labels map[string]string) error {
+	for key, value := range labels {
+		if !isLabelKey(key) || value != "" && !labelName.MatchString(value) {
+			return dialect.Invalid("labels", "%q: %q is no label: see docs.hetzner.cloud, Labels", key, value)
+		}
+	}
+	return nil
+}
+
+func isLabelKey(key string) bool {
+	prefix, name, hasPrefix := strings.Cut(key, "/")
+	if !hasPrefix {
+		prefix, name = "", key
+	}
+	return labelName.MatchString(name) && (!hasPrefix || len(prefix) <= 253 && labelPrefix.MatchString(prefix))
+}
+
 type selector []requirement
 
 func (s selector) matches(labels map[string]string) bool {

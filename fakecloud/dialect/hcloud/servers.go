@@ -2,6 +2,9 @@ package hcloud
 
 import (
 	"context"
+	"crypto/rand"
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -9,44 +12,48 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-// locations are numbered as the zones are ordered.
-var locations = collection[api.Zone, schema.Location]{
-	one: "location",
-	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Zone, error) {
-		zones, err := r.ListZones(ctx)
-		return slices.DeleteFunc(zones, func(z api.Zone) bool { return name != "" && name != z.Name }), err
-	},
-	read: func(_ context.Context, r *dialect.Request, id int64) (*api.Zone, error) {
-		zones := r.Cloud.Zones()
-		if id > int64(len(zones)) {
-			return nil, dialect.NotFound("location with ID %d not found", id)
-		}
-		return &api.Zone{Name: zones[id-1].Name}, nil
-	},
-	show: func(_ context.Context, r *dialect.Request, z *api.Zone) (schema.Location, error) {
-		return locationNamed(r, z.Name), nil
-	},
+// serverRecord is what a server was told and its instance does not have. Fields are only ever added.
+type serverRecord struct {
+	ServerType string     `json:"serverType,omitempty"`
+	Image      string     `json:"image,omitempty"`
+	Rescue     bool       `json:"rescue,omitempty"`
+	Protection protection `json:"protection,omitzero"`
+	// IPv6 tells that it has a public network of IPv6, which is made of its number and leads nowhere.
+	IPv6 bool `json:"ipv6,omitempty"`
+	// Detached tells that it is in no private network, though its instance always is.
+	Detached     bool              `json:"detached,omitempty"`
+	DNSPtr       map[string]string `json:"dnsPtr,omitempty"`
+	BackupWindow *string           `json:"backupWindow,omitempty"`
 }
 
-// locationNamed gives the location of a zone.
-func locationNamed(r *dialect.Request, zone string) schema.Location {
-	for i, z := range r.Cloud.Zones() {
-		if z.Name == zone {
-			return schema.Location{
-				ID: int64(i + 1), Name: z.Name, Description: "fakecloud's zone " + z.Name, NetworkZone: z.Region,
-			}
-		}
-	}
-	return schema.Location{Name: zone}
+// serverJSON is one as Hetzner's JSON has it, with null for what is not there.
+type serverJSON struct {
+	schema.Server
+	PublicNet  serverPublicNet    `json:"public_net"`
+	Datacenter *schema.Datacenter `json:"datacenter"`
+}
+
+type serverPublicNet struct {
+	IPv4        *schema.ServerPublicNetIPv4 `json:"ipv4"`
+	IPv6        *serverIPv6                 `json:"ipv6"`
+	FloatingIPs []int64                     `json:"floating_ips"`
+	Firewalls   []schema.ServerFirewall     `json:"firewalls"`
+}
+
+type serverIPv6 struct {
+	IP      string                             `json:"ip"`
+	Blocked bool                               `json:"blocked"`
+	DNSPtr  []schema.ServerPublicNetIPv6DNSPtr `json:"dns_ptr"`
 }
 
 // servers are without those that are terminated: Hetzner Cloud keeps no servers that were deleted.
-var servers = collection[api.Instance, schema.Server]{
+var servers = collection[api.Instance, serverJSON]{
 	one: "server", kind: api.ResourceInstance, filters: []string{"status"}, show: toServer,
-	get: (*dialect.Request).GetInstance, gone: dialect.IsGone,
+	get: (*dialect.Request).GetInstance, gone: dialect.IsGone, update: (*dialect.Request).UpdateInstance,
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.Instance, error) {
 		found, err := r.ListInstances(ctx, client.InstanceFilter{Name: name})
 		wanted := r.HTTP.URL.Query()["status"]
@@ -54,7 +61,34 @@ var servers = collection[api.Instance, schema.Server]{
 			return len(wanted) > 0 && !slices.Contains(wanted, serverStatuses[in.State])
 		}), err
 	},
-	labels: func(in api.Instance) api.Tags { return in.Tags },
+}
+
+var serverCalls = []dialect.Call{
+	dialect.Handle(http.MethodPost, servers.path(), nil, createServer).Answers(http.StatusCreated),
+	dialect.Handle(http.MethodDelete, servers.path()+"/{id}", nil, deleteServer),
+	instanceAction("poweron", "start_server", (*dialect.Request).StartInstance),
+	instanceAction("poweroff", "stop_server", (*dialect.Request).StopInstance),
+	instanceAction("shutdown", "shutdown_server", (*dialect.Request).StopInstance),
+	instanceAction("reboot", "reboot_server", (*dialect.Request).RebootInstance),
+	instanceAction("reset", "reset_server", (*dialect.Request).RebootInstance),
+	resourceAction(&servers, "change_protection", protectServer),
+	resourceAction(&servers, "change_type", changeServerType),
+	resourceAction(&servers, "change_dns_ptr", changeServerDNSPtr),
+	resourceAction(&servers, "attach_to_network", attachServer),
+	resourceAction(&servers, "detach_from_network", detachServer),
+	resourceAction(&servers, "disable_rescue", setRescue(false)),
+	resourceAction(&servers, "enable_backup", enableBackup),
+	resourceAction(&servers, "disable_backup", disableBackup),
+	passwordAction("enable_rescue", func(s *serverRecord, _ passwordRequest) error {
+		s.Rescue = true
+		return nil
+	}),
+	passwordAction("rebuild", rebuildServer),
+	passwordAction("reset_password", func(*serverRecord, passwordRequest) error { return nil }),
+	refusedAction(&servers, "attach_iso"), refusedAction(&servers, "detach_iso"),
+	refusedAction(&servers, "create_image"), refusedAction(&servers, "request_console"),
+	refusedAction(&servers, "change_alias_ips"), refusedAction(&servers, "add_to_placement_group"),
+	refusedAction(&servers, "remove_from_placement_group"),
 }
 
 // serverStatuses are Hetzner's words for the states of instances.
@@ -67,35 +101,480 @@ var serverStatuses = map[api.InstanceState]string{
 	api.InstanceError:       "unknown",
 }
 
-func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (schema.Server, error) {
-	networks, err := r.NetworkSerials(ctx)
-	s := schema.Server{
+func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serverJSON, err error) {
+	var record serverRecord
+	if err := dialect.ReadRecord(name, in.Records, &record); err != nil {
+		return s, err
+	}
+	kind := serverTypeOf(record.ServerType, in.Type)
+	datacenter := datacenterOf(r, in.Zone)
+	s.Datacenter = &datacenter
+	s.Server = schema.Server{
 		ID: in.Serial, Name: in.Name, Status: serverStatuses[in.State], Created: in.CreatedAt, Labels: in.Tags,
-		Location: locationNamed(r, in.Zone), ServerType: serverTypeNamed(in.Type),
+		Location: locationNamed(r, in.Zone), ServerType: kind.show(r), PrimaryDiskSize: kind.disk,
+		RescueEnabled: record.Rescue, BackupWindow: record.BackupWindow,
+		Protection: schema.ServerProtection(record.Protection), OutgoingTraffic: new(uint64), IngoingTraffic: new(uint64),
 		Volumes: []int64{}, LoadBalancers: []int64{}, PrivateNet: []schema.ServerPrivateNet{},
 	}
-	s.PublicNet.FloatingIPs, s.PublicNet.Firewalls = []int64{}, []schema.ServerFirewall{}
+	if record.Image != "" {
+		if s.Image, err = findImage(schema.IDOrName{Name: record.Image}); err != nil {
+			return s, err
+		}
+	}
+	s.PublicNet = serverPublicNet{FloatingIPs: []int64{}, Firewalls: []schema.ServerFirewall{}}
+	if record.IPv6 {
+		s.PublicNet.IPv6 = record.ipv6Of(in.Serial)
+	}
+	if s.PublicNet.IPv4, err = publicIPv4(ctx, r, in, record); err != nil || record.Detached {
+		return s, err
+	}
+	networks, err := r.NetworkSerials(ctx)
 	for _, a := range in.Addresses {
 		switch {
-		case strings.Contains(a.IP, ":"): // Hetzner's private networks have no IPv6 addresses.
-		case a.Type == api.AddressInternal && len(s.PrivateNet) > 0:
+		case strings.Contains(a.IP, ":") || a.Type != api.AddressInternal: // Hetzner's networks have no IPv6 addresses.
+		case len(s.PrivateNet) > 0:
 			s.PrivateNet[0].AliasIPs = append(s.PrivateNet[0].AliasIPs, a.IP)
-		case a.Type == api.AddressInternal:
-			s.PrivateNet = append(s.PrivateNet, schema.ServerPrivateNet{
-				Network: networks[in.NetworkID], IP: a.IP, AliasIPs: []string{},
-			})
 		default:
-			s.PublicNet.IPv4.ID, s.PublicNet.IPv4.IP = in.Serial, a.IP
+			s.PrivateNet = append(s.PrivateNet, schema.ServerPrivateNet{
+				Network: networks[in.NetworkID], IP: a.IP, AliasIPs: []string{}, MACAddress: macOf(in.Serial),
+			})
 		}
 	}
 	return s, err
 }
 
-// serverTypeNamed gives the server type of an instance type. Both have one name.
-func serverTypeNamed(name api.InstanceType) schema.ServerType {
-	number, size := dialect.SizeOf(name)
-	return schema.ServerType{
-		ID: int64(number), Name: string(name), Description: string(name), Cores: size.VCPUs,
-		Memory: float32(size.MemoryMiB) / 1024,
+// publicIPv4 gives the first reserved address that is attached to an instance.
+func publicIPv4(
+	ctx context.Context,
+	r *dialect.Request,
+	in *api.Instance,
+	record serverRecord,
+) (*schema.ServerPublicNetIPv4, error) {
+	at := slices.IndexFunc(in.Addresses, func(a api.Address) bool { return a.Type == api.AddressExternal })
+	if at < 0 {
+		return nil, nil
 	}
+	shown := &schema.ServerPublicNetIPv4{IP: in.Addresses[at].IP, DNSPtr: record.DNSPtr[in.Addresses[at].IP]}
+	addresses, err := r.Addresses(ctx)
+	for _, a := range addresses {
+		if a.IP == shown.IP {
+			shown.ID = a.Serial
+		}
+	}
+	return shown, err
+}
+
+// macOf makes a hardware address of a server's number.
+func macOf(serial int64) string {
+	b := netip.AddrFrom4([4]byte{byte(serial >> 24), byte(serial >> 16), byte(serial >> 8), byte(serial)}).As4()
+	const digits = "0123456789abcdef"
+	mac := "86:00"
+	for _, x := range b {
+		mac += ":" + string(digits[x>>4]) + string(digits[x&15])
+	}
+	return mac
+}
+
+// ipv6Of makes a /64 of the documentation's prefix of a server's number.
+func (s serverRecord) ipv6Of(serial int64) *serverIPv6 {
+	bytes := [16]byte{0x20, 0x01, 0x0d, 0xb8, byte(serial >> 24), byte(serial >> 16), byte(serial >> 8), byte(serial)}
+	shown := &serverIPv6{IP: netip.PrefixFrom(netip.AddrFrom16(bytes), 64).String()}
+	shown.DNSPtr = []schema.ServerPublicNetIPv6DNSPtr{}
+	for ip, to := range s.DNSPtr {
+		if strings.Contains(ip, ":") {
+			shown.DNSPtr = append(shown.DNSPtr, schema.ServerPublicNetIPv6DNSPtr{IP: ip, DNSPtr: to})
+		}
+	}
+	return shown
+}
+
+// serverRequest is what is read of a server that is created. Its user data and keys reach no machine.
+type serverRequest struct {
+	Name             string             `json:"name"`
+	ServerType       schema.IDOrName    `json:"server_type"`
+	Image            schema.IDOrName    `json:"image"`
+	Location         string             `json:"location"`
+	Datacenter       string             `json:"datacenter"`
+	SSHKeys          []any              `json:"ssh_keys,omitempty"`
+	UserData         string             `json:"user_data"`
+	StartAfterCreate *bool              `json:"start_after_create,omitempty"`
+	Labels           *map[string]string `json:"labels,omitempty"`
+	Automount        *bool              `json:"automount,omitempty"`
+	Volumes          []int64            `json:"volumes,omitempty"`
+	Networks         []int64            `json:"networks,omitempty"`
+	Firewalls        []any              `json:"firewalls,omitempty"`
+	PlacementGroup   int64              `json:"placement_group"`
+	PublicNet        *struct {
+		EnableIPv4 *bool  `json:"enable_ipv4,omitempty"`
+		EnableIPv6 *bool  `json:"enable_ipv6,omitempty"`
+		IPv4       *int64 `json:"ipv4,omitempty"`
+		IPv6       *int64 `json:"ipv6,omitempty"`
+	} `json:"public_net,omitempty"`
+}
+
+// wants tells which public addresses are asked for: both unless something else is.
+func (q serverRequest) wants() (ipv4, ipv6 bool, primary int64) {
+	ipv4, ipv6 = true, true
+	if q.PublicNet != nil {
+		ipv4 = q.PublicNet.EnableIPv4 == nil || *q.PublicNet.EnableIPv4
+		ipv6 = q.PublicNet.EnableIPv6 == nil || *q.PublicNet.EnableIPv6
+		primary = api.ValueOf(q.PublicNet.IPv4)
+	}
+	return ipv4, ipv6, primary
+}
+
+func refuseUnsupported(what string) error {
+	return &cloud.Error{Code: unsupported, Message: what + " is not supported by this cloud"}
+}
+
+// refusedAction is an action that this cloud cannot do.
+func refusedAction[N, T any](c *collection[N, T], command string) dialect.Call {
+	path := c.path() + "/{id}/actions/" + command
+	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, _ any) (any, error) {
+		if _, err := c.find(ctx, r, struct{}{}); err != nil {
+			return nil, err
+		}
+		return nil, refuseUnsupported("action " + command)
+	})
+}
+
+// checkSupported refuses what this cloud can neither do nor record.
+func (q serverRequest) checkSupported() error {
+	for what, asked := range map[string]bool{
+		"volumes": len(q.Volumes) > 0, "firewalls": len(q.Firewalls) > 0, "placement_group": q.PlacementGroup != 0,
+		"more than one network":       len(q.Networks) > 1,
+		"start_after_create of false": q.StartAfterCreate != nil && !*q.StartAfterCreate,
+		"a primary IP of IPv6":        q.PublicNet != nil && q.PublicNet.IPv6 != nil,
+	} {
+		if asked {
+			return refuseUnsupported(what)
+		}
+	}
+	return checkLabels(api.ValueOf(q.Labels))
+}
+
+// toCreate gives the instance that is asked for.
+func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create api.InstanceCreate, err error) {
+	if err := q.checkSupported(); err != nil {
+		return create, err
+	}
+	kind, err := findServerType(q.ServerType)
+	if err != nil {
+		return create, err
+	}
+	image, err := findImage(q.Image)
+	if err != nil {
+		return create, err
+	}
+	if q.Name == "" {
+		return create, dialect.Invalid("name", "must be given")
+	}
+	create = api.InstanceCreate{Name: q.Name, Type: kind.native, Tags: api.ValueOf(q.Labels)}
+	for _, z := range r.Cloud.Zones() {
+		if q.Location == z.Name || q.Datacenter == datacenterOf(r, z.Name).Name {
+			create.Zone = z.Name
+		}
+	}
+	if create.Zone == "" && q.Location+q.Datacenter != "" {
+		return create, dialect.Invalid("location", "%q is none that there is", q.Location+q.Datacenter)
+	}
+	if len(q.Networks) == 1 {
+		create.NetworkID, err = r.ResourceID(ctx, networks.kind, q.Networks[0])
+	}
+	_, ipv6, _ := q.wants()
+	create.Records = dialect.WithRecord(name, nil, serverRecord{
+		ServerType: kind.name, Image: *image.Name, IPv6: ipv6, Detached: len(q.Networks) == 0,
+	})
+	return create, err
+}
+
+type serverCreated struct {
+	Server       serverJSON      `json:"server"`
+	Action       schema.Action   `json:"action"`
+	NextActions  []schema.Action `json:"next_actions"`
+	RootPassword *string         `json:"root_password"`
+}
+
+func createServer(ctx context.Context, r *dialect.Request, q serverRequest) (any, error) {
+	create, err := q.toCreate(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	ipv4, _, primary := q.wants()
+	var address *api.ReservedAddress
+	switch {
+	case primary != 0:
+		address, err = primaryIPs.readSerial(ctx, r, primary)
+	case ipv4:
+		kept := dialect.WithRecord(name, nil, primaryIPRecord{AutoDelete: true})
+		address, err = r.ReserveAddress(ctx, api.ReservedAddressCreate{Records: kept})
+	}
+	if err != nil {
+		return nil, err
+	}
+	var operation string
+	in, err := r.CreateInstance(client.OperationInto(ctx, &operation), create)
+	if err != nil {
+		if address != nil && primary == 0 {
+			_ = r.ReleaseAddress(ctx, address.ID) // What was refused says more.
+		}
+		return nil, err
+	}
+	if address != nil {
+		if _, err := r.AttachAddress(ctx, address.ID, api.AddressAttach{InstanceID: in.ID}); err != nil {
+			return nil, err
+		}
+		if in, err = r.GetInstance(ctx, in.ID); err != nil {
+			return nil, err
+		}
+	}
+	answer := serverCreated{NextActions: []schema.Action{}}
+	if len(q.SSHKeys) == 0 {
+		answer.RootPassword = new(newPassword())
+	}
+	if answer.Action, err = recordAction(ctx, r, "create_server", operation, in.ID, servers.refer(in)); err != nil {
+		return nil, err
+	}
+	answer.Server, err = toServer(ctx, r, in)
+	return answer, err
+}
+
+func newPassword() string { return strings.ToLower(rand.Text())[:20] }
+
+// deleteServer terminates the instance, and releases the addresses that were made for it.
+func deleteServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	in, err := servers.find(ctx, r, struct{}{})
+	if err != nil {
+		return nil, err
+	}
+	var record serverRecord
+	if err := dialect.ReadRecord(name, in.Records, &record); err != nil {
+		return nil, err
+	}
+	if err := servers.protected(record.Protection); err != nil {
+		return nil, err
+	}
+	addresses, err := r.ListAddresses(ctx, client.AddressFilter{})
+	if err != nil {
+		return nil, err
+	}
+	var operation string
+	if _, err := r.TerminateInstance(client.OperationInto(ctx, &operation), in.ID); err != nil {
+		return nil, err
+	}
+	for _, a := range addresses {
+		if api.ValueOf(a.Holder).ID != in.ID || !autoDelete(a) {
+			continue
+		}
+		if _, err := r.DetachAddress(ctx, a.ID); err != nil {
+			return nil, err
+		}
+		if err := r.ReleaseAddress(ctx, a.ID); err != nil {
+			return nil, err
+		}
+	}
+	action, err := recordAction(ctx, r, "delete_server", operation, in.ID, servers.refer(in))
+	return schema.ActionGetResponse{Action: action}, err
+}
+
+// instanceAction makes the call of an action on a server that an operation on its instance does.
+func instanceAction(
+	call, command string,
+	do func(r *dialect.Request, ctx context.Context, id string) (*api.Instance, error),
+) dialect.Call {
+	path := servers.path() + "/{id}/actions/" + call
+	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+		in, err := servers.find(ctx, r, struct{}{})
+		if err != nil {
+			return nil, err
+		}
+		var operation string
+		if in, err = do(r, client.OperationInto(ctx, &operation), in.ID); err != nil {
+			return nil, err
+		}
+		action, err := recordAction(ctx, r, command, operation, in.ID, servers.refer(in))
+		return schema.ActionGetResponse{Action: action}, err
+	}).Answers(http.StatusCreated)
+}
+
+// passwordRequest is what is read of an action that answers a password.
+type passwordRequest struct {
+	Image   schema.IDOrName `json:"image"`
+	Type    string          `json:"type"`
+	SSHKeys []any           `json:"ssh_keys,omitempty"`
+	// UserData reaches no machine.
+	UserData string `json:"user_data"`
+}
+
+// passwordAction is as resourceAction, and answers a new password.
+func passwordAction(command string, change func(s *serverRecord, q passwordRequest) error) dialect.Call {
+	path := servers.path() + "/{id}/actions/" + command
+	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q passwordRequest) (any, error) {
+		in, err := servers.find(ctx, r, struct{}{})
+		if err == nil {
+			err = changeRecord(ctx, r, &servers, in, func(s *serverRecord) error { return change(s, q) })
+		}
+		if err != nil {
+			return nil, err
+		}
+		action, err := recordAction(ctx, r, command, "", in.ID, servers.refer(in))
+		return struct {
+			Action       schema.Action `json:"action"`
+			RootPassword string        `json:"root_password"`
+		}{action, newPassword()}, err
+	}).Answers(http.StatusCreated)
+}
+
+func rebuildServer(s *serverRecord, q passwordRequest) error {
+	if s.Protection.Rebuild {
+		return &cloud.Error{Code: cloud.Protected, Message: "server rebuild is protected"}
+	}
+	image, err := findImage(q.Image)
+	if err == nil {
+		s.Image = *image.Name
+	}
+	return err
+}
+
+type serverProtectionRequest struct {
+	Delete  *bool `json:"delete,omitempty"`
+	Rebuild *bool `json:"rebuild,omitempty"`
+}
+
+func protectServer(
+	_ context.Context,
+	_ *dialect.Request,
+	_ *api.Instance,
+	s *serverRecord,
+	q serverProtectionRequest,
+) error {
+	if q.Delete != nil {
+		s.Protection.Delete = *q.Delete
+	}
+	if q.Rebuild != nil {
+		s.Protection.Rebuild = *q.Rebuild
+	}
+	if s.Protection.Delete != s.Protection.Rebuild {
+		return dialect.Invalid("rebuild", "must be the same as delete")
+	}
+	return nil
+}
+
+type changeServerTypeRequest struct {
+	ServerType  schema.IDOrName `json:"server_type"`
+	UpgradeDisk bool            `json:"upgrade_disk"`
+}
+
+// changeServerType records another type. The instance keeps its size.
+func changeServerType(
+	_ context.Context,
+	_ *dialect.Request,
+	in *api.Instance,
+	s *serverRecord,
+	q changeServerTypeRequest,
+) error {
+	kind, err := findServerType(q.ServerType)
+	switch {
+	case err != nil:
+		return err
+	case in.State != api.InstanceStopped:
+		return &cloud.Error{Code: "server_not_stopped", Message: "server must be stopped for this action"}
+	}
+	s.ServerType = kind.name
+	return nil
+}
+
+type dnsPtrRequest struct {
+	IP     string  `json:"ip"`
+	DNSPtr *string `json:"dns_ptr,omitempty"`
+}
+
+// putInto records a name, or that there is none.
+func (q dnsPtrRequest) putInto(names *map[string]string) error {
+	if _, err := netip.ParseAddr(q.IP); err != nil {
+		return dialect.Invalid("ip", "%q is no IP address", q.IP)
+	}
+	if *names == nil {
+		*names = map[string]string{}
+	}
+	if q.DNSPtr == nil {
+		delete(*names, q.IP)
+	} else {
+		(*names)[q.IP] = *q.DNSPtr
+	}
+	return nil
+}
+
+func changeServerDNSPtr(
+	_ context.Context,
+	_ *dialect.Request,
+	_ *api.Instance,
+	s *serverRecord,
+	q dnsPtrRequest,
+) error {
+	return q.putInto(&s.DNSPtr)
+}
+
+type serverNetworkRequest struct {
+	Network  int64    `json:"network"`
+	IP       string   `json:"ip"`
+	AliasIPs []string `json:"alias_ips,omitempty"`
+	IPRange  string   `json:"ip_range"`
+}
+
+// attachServer shows a server to be in the network that its instance is in. An instance cannot change to another.
+func attachServer(
+	ctx context.Context,
+	r *dialect.Request,
+	in *api.Instance,
+	s *serverRecord,
+	q serverNetworkRequest,
+) error {
+	network, err := r.ResourceID(ctx, networks.kind, q.Network)
+	switch {
+	case err != nil:
+		return err
+	case network == in.NetworkID && !s.Detached:
+		return &cloud.Error{Code: "server_already_attached", Message: "server is already attached to this network"}
+	case network != in.NetworkID:
+		return refuseUnsupported("another network than the one that the server was created in")
+	case len(q.AliasIPs) > 0 || q.IP != "" && q.IP != in.Addresses[0].IP:
+		return refuseUnsupported("an address other than the one that the server has, " + in.Addresses[0].IP + ",")
+	}
+	s.Detached = false
+	return nil
+}
+
+func detachServer(
+	ctx context.Context,
+	r *dialect.Request,
+	in *api.Instance,
+	s *serverRecord,
+	q serverNetworkRequest,
+) error {
+	network, err := r.ResourceID(ctx, networks.kind, q.Network)
+	if err == nil && (network != in.NetworkID || s.Detached) {
+		err = dialect.NotFound("server is not attached to network %d", q.Network)
+	}
+	s.Detached = true
+	return err
+}
+
+func setRescue(
+	on bool,
+) func(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
+	return func(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
+		s.Rescue = on
+		return nil
+	}
+}
+
+func enableBackup(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
+	s.BackupWindow = new("22-02")
+	return nil
+}
+
+func disableBackup(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
+	s.BackupWindow = nil
+	return nil
 }
