@@ -19,6 +19,7 @@ import (
 
 // actionKinds are the kinds of resources whose actions can be listed, natively, by what they are called.
 var actionKinds = map[string]cloud.Resource{
+	"certificate":   api.ResourceCertificate,
 	"load_balancer": api.ResourceLoadBalancer,
 	"network":       api.ResourceNetwork,
 	"primary_ip":    api.ResourceAddress,
@@ -33,7 +34,8 @@ var actionCalls = slices.Concat(
 		dialect.Handle(http.MethodGet, "/v1/actions", actionQuery, listActions),
 		dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
 	},
-	actionsOf("load_balancer"), actionsOf("network"), actionsOf("primary_ip"), actionsOf("server"),
+	actionsOf("certificate"), actionsOf("load_balancer"), actionsOf("network"), actionsOf("primary_ip"),
+	actionsOf("server"),
 )
 
 // actionsOf are the calls that read the actions of a kind of resources, and of one of them.

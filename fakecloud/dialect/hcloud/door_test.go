@@ -114,6 +114,7 @@ func TestEachCallCanBeNamedByAFault(t *testing.T) {
 			Match: api.FaultMatch{Operations: []string{call}}, Effect: api.FaultEffect{Status: 500},
 		})
 		must.Do(c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1))(t)
+		require.NoError(t, c.DeleteFaults(t.Context()), "there are more calls than there can be faults")
 	}
 }
 

@@ -40,6 +40,8 @@ var Dialect = dialect.Dialect{
 		"a server is in one network, which is chosen when it is created; one that is detached keeps its address in it",
 		"a network has one range, from /16 to /30, that overlaps with no other: subnets are recorded, and servers have " +
 			"addresses of the whole range",
+		"a managed certificate is issued at once, for any domain, signs itself, and is not renewed",
+		"a service of https needs a certificate: TLS is not passed through",
 		"reverse DNS is recorded and answers no query",
 		"targets by IP are refused: no Robot servers are the project's",
 		"targets by label selector are the servers that match when the balancer is changed: labels that change later, " +
@@ -49,7 +51,7 @@ var Dialect = dialect.Dialect{
 	Calls: slices.Concat(
 		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
 		servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls, networks.calls(), networkActions,
-		balancerTypes.calls(), balancers.calls(), balancerCalls,
+		balancerTypes.calls(), balancers.calls(), balancerCalls, certificates.calls(), certificateCalls,
 	),
 	Refusals:        refusals,
 	Codes:           codes,
@@ -85,6 +87,7 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.Forbidden:                               {Status: http.StatusForbidden, Code: "token_readonly"},
 	api.NotFound:                                {Status: http.StatusNotFound, Code: "not_found"},
 	api.ProblemCode(cloud.UnknownInstance):      {Status: http.StatusNotFound, Code: "not_found"},
+	api.ProblemCode(cloud.UnknownCertificate):   {Status: http.StatusUnprocessableEntity, Code: invalidInput},
 	api.ProblemCode(cloud.NameTaken):            {Status: http.StatusConflict, Code: "uniqueness_error"},
 	api.ProblemCode(cloud.WrongState):           {Status: http.StatusLocked, Code: string(locked)},
 	api.ProblemCode(cloud.InUse):                {Status: http.StatusConflict, Code: "conflict"},
