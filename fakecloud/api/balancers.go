@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"time"
@@ -34,6 +35,35 @@ func (l Listener) Equal(other Listener) bool {
 	same := slices.Equal(l.CertificateIDs, other.CertificateIDs) // None may be nil or empty.
 	l.CertificateIDs, other.CertificateIDs = nil, nil
 	return same && reflect.DeepEqual(l, other)
+}
+
+// Name is the ID of the instance, or the IP.
+func (t Target) Name() string { return cmp.Or(t.InstanceID, t.IP) }
+
+// Name is that of the target.
+func (t TargetStats) Name() string { return cmp.Or(t.InstanceID, t.IP) }
+
+// Name is that of the target.
+func (t TargetHealth) Name() string { return cmp.Or(t.InstanceID, t.IP) }
+
+// AllTargets gives each target once: the balancer's own, then those that listeners alone have.
+func (lb LoadBalancer) AllTargets() []Target {
+	all, known := lb.Targets, map[string]bool{}
+	for _, l := range lb.Listeners {
+		if len(l.Targets) > 0 && len(known) == 0 {
+			all = slices.Clone(all)
+			for _, t := range all {
+				known[t.Name()] = true
+			}
+		}
+		for _, t := range l.Targets {
+			if !known[t.Name()] {
+				known[t.Name()] = true
+				all = append(all, t)
+			}
+		}
+	}
+	return all
 }
 
 // Duration is the same as a time.Duration.

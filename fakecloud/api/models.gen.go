@@ -1217,6 +1217,10 @@ type FirewallRule struct {
 	// LastPort Not below `firstPort`.
 	LastPort int                  `json:"lastPort"`
 	Protocol FirewallRuleProtocol `json:"protocol"`
+
+	// Sources Who is let in; everybody when left out. A balancer comes from its private address to instances of the
+	// network that it is attached to, and from its public one to others, whoever its own clients are.
+	Sources []string `json:"sources,omitempty"`
 }
 
 // FirewallRuleProtocol defines model for FirewallRule.Protocol.
@@ -1490,6 +1494,9 @@ type Listener struct {
 	//
 	// Example: 30080
 	TargetPort int `json:"targetPort"`
+
+	// Targets Replaces the balancer's own targets for this listener. When left out, the balancer's own are in force; an empty list is none.
+	Targets []Target `json:"targets,omitzero"`
 }
 
 // ListenerHealth A target's health by the check of one listener.
@@ -1806,7 +1813,7 @@ type LoadBalancerState string
 type LoadBalancerStats struct {
 	Listeners []ListenerStats `json:"listeners"`
 
-	// Targets In the order of the balancer's targets.
+	// Targets In the order of the balancer's targets; those that listeners alone have follow.
 	Targets []TargetStats `json:"targets"`
 }
 
@@ -2429,9 +2436,22 @@ type StateReasonCode string
 // Tags Example: {"cluster":"lab"}
 type Tags map[string]string
 
-// Target defines model for Target.
+// Target Where a balancer forwards to. Exactly one of `instanceId` and `ip` is required.
 type Target struct {
-	InstanceID string `json:"instanceId"`
+	// Backup It gets new connections only while none of the others that are not backups can get any.
+	Backup bool `json:"backup,omitempty"`
+
+	// Drain It gets no new connections; those that it has go on.
+	Drain      bool   `json:"drain,omitempty"`
+	InstanceID string `json:"instanceId,omitempty"`
+
+	// IP An IPv4 address that instances may have: of the cloud's own range, or of `serve --target-range`. It always counts as running.
+	//
+	// Example: 127.30.16.9
+	IP string `json:"ip,omitempty"`
+
+	// Weight Its share of new connections, beside the weights of the others. 1 is left out of answers.
+	Weight int `json:"weight,omitempty"`
 }
 
 // TargetHealth Where listeners have health checks of their own, `health`, `reason`, `since` and `history` are those of the check that says the worst.
@@ -2440,10 +2460,15 @@ type TargetHealth struct {
 	Health TargetHealthState `json:"health"`
 
 	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does, and is empty while `since` is absent.
-	History    []HealthChange `json:"history"`
-	InstanceID string         `json:"instanceId"`
+	History []HealthChange `json:"history"`
 
-	// Listeners The health by listener, in the listeners' order. Absent where no listener has a health check of its own, and of a target whose instance does not run.
+	// InstanceID Absent of a target by its IP.
+	InstanceID string `json:"instanceId,omitempty"`
+
+	// IP Of a target by its IP.
+	IP string `json:"ip,omitempty"`
+
+	// Listeners The health by listener, in the listeners' order. Absent where no listener has a health check or targets of its own, and of a target whose instance does not run.
 	Listeners []ListenerHealth `json:"listeners,omitempty"`
 
 	// Reason Example: instance is stopped
@@ -2474,8 +2499,13 @@ type TargetStats struct {
 	Connections int64 `json:"connections"`
 
 	// FailedConnections Attempts to connect that failed; the client's may have gone to another target.
-	FailedConnections int64  `json:"failedConnections"`
-	InstanceID        string `json:"instanceId"`
+	FailedConnections int64 `json:"failedConnections"`
+
+	// InstanceID Absent of a target by its IP.
+	InstanceID string `json:"instanceId,omitempty"`
+
+	// IP Of a target by its IP.
+	IP string `json:"ip,omitempty"`
 
 	// PacketsIn As in ListenerStats.
 	PacketsIn int64 `json:"packetsIn,omitempty"`

@@ -29,7 +29,7 @@ func (a *app) balancersHealth() *cobra.Command {
 			if a.output == "table" {
 				var ids []string
 				for _, t := range health.Targets {
-					ids = append(ids, t.InstanceID)
+					ids = append(ids, t.Name())
 				}
 				names.lookUpMissing(cmd.Context(), ids)
 			}
@@ -40,7 +40,7 @@ func (a *app) balancersHealth() *cobra.Command {
 			var all [][]string
 			for _, t := range health.Targets {
 				for _, row := range rows(t) {
-					all = append(all, append([]string{names.nameOf(t.InstanceID), t.InstanceID}, row...))
+					all = append(all, append([]string{names.nameOf(t.Name()), t.Name()}, row...))
 				}
 			}
 			return a.printOutput(cmd, health, header, all)

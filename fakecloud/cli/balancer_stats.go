@@ -143,12 +143,12 @@ func statsRowsOf(ctx context.Context, stats *api.LoadBalancerStats, names *insta
 		})
 	}
 	for _, t := range stats.Targets {
-		ids = append(ids, t.InstanceID)
+		ids = append(ids, t.Name())
 	}
 	names.lookUpMissing(ctx, ids)
 	for _, t := range stats.Targets {
 		all = append(all, statsRow{
-			kind: kindTarget, id: t.InstanceID, name: names.nameOf(t.InstanceID), connections: t.Connections,
+			kind: kindTarget, id: t.Name(), name: names.nameOf(t.Name()), connections: t.Connections,
 			active: t.ActiveConnections,
 			failed: t.FailedConnections, broken: t.BrokenConnections, in: t.BytesIn, out: t.BytesOut, packets: t.PacketsIn,
 		})

@@ -48,14 +48,16 @@ func (a *app) firewallKind() resourceKind[api.Firewall] {
 }
 
 func formatFirewallRule(r api.FirewallRule) string {
-	if r.FirstPort == r.LastPort {
-		return fmt.Sprintf("%s:%d", r.Protocol, r.FirstPort)
+	text := fmt.Sprintf("%s:%d", r.Protocol, r.FirstPort)
+	if r.FirstPort != r.LastPort {
+		text += fmt.Sprintf("-%d", r.LastPort)
 	}
-	return fmt.Sprintf("%s:%d-%d", r.Protocol, r.FirstPort, r.LastPort)
+	return strings.Join(append([]string{text}, r.Sources...), "@")
 }
 
 func parseFirewallRule(text string) (any, error) {
-	protocol, ports, _ := strings.Cut(text, ":")
+	what, sources, hasSources := strings.Cut(text, "@")
+	protocol, ports, _ := strings.Cut(what, ":")
 	first, last, isRange := strings.Cut(ports, "-")
 	if !isRange {
 		last = first
@@ -63,7 +65,11 @@ func parseFirewallRule(text string) (any, error) {
 	low, err1 := strconv.Atoi(first)
 	high, err2 := strconv.Atoi(last)
 	if err1 != nil || err2 != nil {
-		return nil, errors.New("want PROTOCOL:PORT or PROTOCOL:FIRST-LAST, as tcp:30080")
+		return nil, errors.New("want PROTOCOL:PORT or PROTOCOL:FIRST-LAST, as tcp:30080, and with a source tcp:30080@10.0.0.0/8")
 	}
-	return api.FirewallRule{Protocol: api.FirewallRuleProtocol(protocol), FirstPort: low, LastPort: high}, nil
+	r := api.FirewallRule{Protocol: api.FirewallRuleProtocol(protocol), FirstPort: low, LastPort: high}
+	if hasSources {
+		r.Sources = strings.Split(sources, "@")
+	}
+	return r, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -175,6 +176,9 @@ func (r *requestReader) convertText(ctx context.Context, c *client.Client, f fla
 	find := r.referred[f.reference].find
 	if find == nil {
 		return text, nil
+	}
+	if _, err := netip.ParseAddr(text); err == nil && f.item != "" {
+		return map[string]any{"ip": text}, nil // A target.
 	}
 	id, err := find(ctx, c, text)
 	if err == nil && f.item != "" {

@@ -63,12 +63,12 @@ var requestFlags = map[string][]flagField{
 		{path: "until", name: "until", usage: "end, such as 2026-01-02T15:04:05Z, by the cloud's clock", kind: "time", omitEmpty: true}},
 	"FirewallCreate": {
 		{path: "instanceIds", name: "instance", usage: "name or ID of an instance that it is for; repeatable", kind: "stringArray", reference: "instances"},
-		{path: "rules", name: "allow", usage: "what to let in, as PROTOCOL:PORT or PROTOCOL:FIRST-LAST; repeatable", kind: "stringArray", parse: "FirewallRule"},
+		{path: "rules", name: "allow", usage: "what to let in, as PROTOCOL:PORT or PROTOCOL:FIRST-LAST, with @CIDR for a source; repeatable", kind: "stringArray", parse: "FirewallRule"},
 		{path: "tags", name: "tag", usage: "KEY=VALUE; repeatable", none: "remove all tags", kind: "stringToString"}},
 	"FirewallUpdate": {
 		{path: "instanceIds", name: "instance", usage: "name or ID of an instance that it is for; repeatable", kind: "stringArray", reference: "instances"},
 		{path: "name", name: "name", usage: "a new name", kind: "string", omitEmpty: true},
-		{path: "rules", name: "allow", usage: "what to let in, as PROTOCOL:PORT or PROTOCOL:FIRST-LAST; repeatable", kind: "stringArray", parse: "FirewallRule"},
+		{path: "rules", name: "allow", usage: "what to let in, as PROTOCOL:PORT or PROTOCOL:FIRST-LAST, with @CIDR for a source; repeatable", kind: "stringArray", parse: "FirewallRule"},
 		{path: "tags", name: "tag", usage: "KEY=VALUE, in place of all old tags; repeatable", none: "remove all tags", kind: "stringToString"}},
 	"InstanceCreate": {
 		{path: "address", name: "address", usage: "the internal IPv4 address, in the network or not (default: the lowest free one of the network)", kind: "string", positive: true},
@@ -108,7 +108,7 @@ var requestFlags = map[string][]flagField{
 		{path: "scheme", name: "scheme", usage: "public, or internal, which serves on its private address alone if it has one (default public)", kind: "string", enum: []string{"public", "internal"}, omitEmpty: true},
 		{path: "sourceRanges", name: "source-range", usage: "CIDR of those who may connect (default: everyone); repeatable", kind: "strings"},
 		{path: "tags", name: "tag", usage: "KEY=VALUE; repeatable", none: "remove all tags", kind: "stringToString"},
-		{path: "targets", name: "target", usage: "name or ID of an instance; repeatable", none: "remove all targets", kind: "stringArray", reference: "instances", item: "instanceId"},
+		{path: "targets", name: "target", usage: "name or ID of an instance, or an IPv4 address; repeatable", none: "remove all targets", kind: "stringArray", reference: "instances", item: "instanceId"},
 		{path: "type", name: "type", usage: "small, medium or large, which have limits, or unlimited (default unlimited)", kind: "string", enum: []string{"unlimited", "small", "medium", "large"}, omitEmpty: true}},
 	"LoadBalancerUpdate": {
 		{path: "algorithm", name: "algorithm", usage: "round-robin (a proxy's default), least-connections or source-hash; of network balancers flow-hash (the default) or source-hash", kind: "string", enum: []string{"round-robin", "least-connections", "source-hash", "flow-hash"}, omitEmpty: true},
@@ -139,7 +139,7 @@ var requestFlags = map[string][]flagField{
 		{path: "scheme", name: "scheme", usage: "public, or internal, which serves on its private address alone if it has one (default public)", kind: "string", enum: []string{"public", "internal"}, omitEmpty: true},
 		{path: "sourceRanges", name: "source-range", usage: "CIDR of those who may connect (default: everyone); repeatable", kind: "strings"},
 		{path: "tags", name: "tag", usage: "KEY=VALUE, in place of all old tags; repeatable", none: "remove all tags", kind: "stringToString"},
-		{path: "targets", name: "target", usage: "name or ID of an instance; repeatable", none: "remove all targets", kind: "stringArray", reference: "instances", item: "instanceId"},
+		{path: "targets", name: "target", usage: "name or ID of an instance, or an IPv4 address; repeatable", none: "remove all targets", kind: "stringArray", reference: "instances", item: "instanceId"},
 		{path: "type", name: "type", usage: "small, medium or large, which have limits, or unlimited (default unlimited)", kind: "string", enum: []string{"unlimited", "small", "medium", "large"}, omitEmpty: true}},
 	"NetworkCreate": {
 		{path: "cidr", name: "cidr", value: "CIDR", usage: "its addresses, IPv4, from /16 to /30", kind: "string", required: true},

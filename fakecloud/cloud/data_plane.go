@@ -25,8 +25,10 @@ type Forwarding struct {
 	Listeners []Listener
 	// Certificates are those of listeners of https, by ID.
 	Certificates map[string]tls.Certificate
-	// Backends are the targets that run.
+	// Backends are the balancer's own targets that run.
 	Backends []Backend
+	// Own are those of listeners that have targets of their own.
+	Own map[ListenerKey][]Backend
 	// Targets is how many targets there are, including those that do not run.
 	Targets int
 	// Algorithm chooses among them; round robin when empty.
@@ -50,11 +52,54 @@ type Forwarding struct {
 	HealthCheck *HealthCheck
 }
 
-// Backend is a target that runs, its address, and what its firewalls let in.
+// ListenerKey tells the listeners of a balancer apart.
+type ListenerKey struct {
+	Protocol Protocol
+	Port     int
+}
+
+// BackendsOf gives the targets of a listener that run.
+func (f *Forwarding) BackendsOf(l Listener) []Backend {
+	if l.Targets == nil {
+		return f.Backends
+	}
+	return f.Own[ListenerKey{l.Protocol, l.Port}]
+}
+
+// AllBackends gives each target that runs once, the balancer's own first.
+func (f *Forwarding) AllBackends() []Backend {
+	if len(f.Own) == 0 {
+		return f.Backends
+	}
+	all, known := slices.Clone(f.Backends), map[string]bool{}
+	for _, b := range all {
+		known[b.Target] = true
+	}
+	for _, l := range f.Listeners {
+		for _, b := range f.Own[ListenerKey{l.Protocol, l.Port}] {
+			if !known[b.Target] {
+				known[b.Target] = true
+				all = append(all, b)
+			}
+		}
+	}
+	return all
+}
+
+// Backend is a target that runs, its address, what its firewalls let in, and how it shares in new connections.
 type Backend struct {
-	Target  string
+	Target  string // its name
 	Address netip.Addr
 	LetIn   LetIn
+	Weight  int // 0 is 1
+	Drain   bool
+	Backup  bool
+}
+
+// WithoutShare is the backend as health checks know it: they go on when its share of connections changes.
+func (b Backend) WithoutShare() Backend {
+	b.Weight, b.Drain, b.Backup = 0, false, false
+	return b
 }
 
 // DataPlane forwards packets for load balancers. Calls for one balancer do not
@@ -100,19 +145,41 @@ func stateReasonCode(failure error) StateReasonCode {
 	return ""
 }
 
-func (lb LoadBalancer) targetIDs() []string {
-	ids := make([]string, len(lb.Targets))
-	for i, t := range lb.Targets {
-		ids[i] = t.InstanceID
+// targetIDs are the IDs of the instances among the targets.
+func (lb LoadBalancer) targetIDs() (ids []string) {
+	for _, t := range lb.AllTargets() {
+		if t.InstanceID != "" {
+			ids = append(ids, t.InstanceID)
+		}
 	}
 	return ids
 }
 
-func forwardingOf(lb LoadBalancer, backends []Backend, targets int) (Forwarding, error) {
+func forwardingOf(lb LoadBalancer, running map[string]Backend, targets int) (Forwarding, error) {
+	pick := func(targets []api.Target) []Backend {
+		backends := []Backend{}
+		for _, t := range targets {
+			if b, runs := running[t.Name()]; runs {
+				b.Weight, b.Drain, b.Backup = t.Weight, t.Drain, t.Backup
+				backends = append(backends, b)
+			}
+		}
+		return backends
+	}
+	var own map[ListenerKey][]Backend
+	for _, l := range lb.Listeners {
+		if l.Targets != nil {
+			if own == nil {
+				own = map[ListenerKey][]Backend{}
+			}
+			own[ListenerKey{l.Protocol, l.Port}] = pick(l.Targets)
+		}
+	}
 	size, _ := sizeOf(lb.Type)
 	ranges, err := mapAll(lb.SourceRanges, netip.ParsePrefix)
 	return Forwarding{
-		ID: lb.ID, Kind: lb.Kind, Addresses: lb.servingAddresses(), Listeners: lb.Listeners, Backends: backends, Targets: targets,
+		ID: lb.ID, Kind: lb.Kind, Addresses: lb.servingAddresses(), Listeners: lb.Listeners,
+		Backends: pick(lb.Targets), Own: own, Targets: targets,
 		ConnectionLimit: size.Connections, Algorithm: lb.Algorithm, SourceRanges: ranges, HealthCheck: lb.HealthCheck,
 		Affinity: lb.ClientAffinitySeconds.Duration(), IdleTimeout: lb.IdleTimeoutSeconds.Duration(), Drain: lb.DrainSeconds.Duration(),
 	}, err
@@ -123,22 +190,11 @@ func forwardingOf(lb LoadBalancer, backends []Backend, targets int) (Forwarding,
 func (c *Cloud) applyForwarding(ctx context.Context, lb *LoadBalancer) (failure, err error) {
 	var f Forwarding
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.InstancesOf(ctx, listJSON(lb.targetIDs()))
+		running, targets, err := c.runningBackends(ctx, tx, *lb)
 		if err != nil {
 			return err
 		}
-		there := slices.DeleteFunc(rows, func(row db.InstancesOfRow) bool {
-			return InstanceState(row.State) == InstanceTerminated
-		})
-		letIn, err := letInByInstance(ctx, tx, lb.Project)
-		if err != nil {
-			return err
-		}
-		backends, err := c.runningBackends(there, letIn)
-		if err != nil {
-			return err
-		}
-		if f, err = forwardingOf(*lb, backends, len(there)); err != nil {
+		if f, err = forwardingOf(*lb, running, targets); err != nil {
 			return err
 		}
 		if lb.keyPairs == nil {
@@ -232,25 +288,49 @@ func (c *Cloud) recordOutcome(
 	return saveResource(ctx, tx, before.State, &lb)
 }
 
-// runningBackends leaves out targets that are outside of the target ranges: the ranges may have been wider when they
-// were stored.
-func (c *Cloud) runningBackends(targets []db.InstancesOfRow, letIn map[string]LetIn) ([]Backend, error) {
-	backends := []Backend{}
-	for _, t := range targets {
-		if InstanceState(t.State) != InstanceRunning || t.Address == nil {
-			continue
-		}
-		address, err := netip.ParseAddr(*t.Address)
+// runningBackends gives the targets that run, by name, and how many there are, running or not. It leaves out those
+// outside of the target ranges, which may have been wider when they were stored.
+func (c *Cloud) runningBackends(
+	ctx context.Context,
+	tx *store.Tx,
+	lb LoadBalancer,
+) (running map[string]Backend, targets int, err error) {
+	rows, err := tx.InstancesOf(ctx, listJSON(lb.targetIDs()))
+	if err != nil {
+		return nil, 0, err
+	}
+	letIn, err := letInFrom(ctx, tx, lb)
+	if err != nil {
+		return nil, 0, err
+	}
+	running = map[string]Backend{}
+	add := func(name, text string) error {
+		address, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := c.checkTargetAddress(address, "targets"); err != nil {
-			c.log.Warn("target gets no traffic", "instance", t.ID, "reason", err)
-			continue
+			c.log.Warn("target gets no traffic", "target", name, "reason", err)
+			return nil
 		}
-		backends = append(backends, Backend{Target: t.ID, Address: address, LetIn: letIn[t.ID]})
+		running[name] = Backend{Target: name, Address: address, LetIn: letIn[name]}
+		return nil
 	}
-	return backends, nil
+	for _, in := range rows {
+		if InstanceState(in.State) != InstanceTerminated {
+			targets++
+		}
+		if InstanceState(in.State) == InstanceRunning && in.Address != nil {
+			err = errors.Join(err, add(in.ID, *in.Address))
+		}
+	}
+	for _, t := range lb.AllTargets() {
+		if t.IP != "" {
+			targets++
+			err = errors.Join(err, add(t.IP, t.IP))
+		}
+	}
+	return running, targets, err
 }
 
 // refreshBalancersOf updates the forwarding of the balancers that have one of the
@@ -305,15 +385,18 @@ func (c *Cloud) refreshForwarding(ctx context.Context, id string) error {
 	return nil
 }
 
+// ofIPTargets is where balancersByTarget has the balancers that have an IP as a target.
+const ofIPTargets = ""
+
 // markForwarding records that the data plane forwards for a balancer. planeMu is held.
 func (c *Cloud) markForwarding(lb LoadBalancer) {
 	c.unmarkForwarding(lb.ID)
 	c.forwarding[lb.ID] = lb
-	for _, t := range lb.targetIDs() {
-		if c.balancersByTarget[t] == nil {
-			c.balancersByTarget[t] = map[string]bool{}
+	for _, t := range lb.AllTargets() { // InstanceID is ofIPTargets where a target is an IP.
+		if c.balancersByTarget[t.InstanceID] == nil {
+			c.balancersByTarget[t.InstanceID] = map[string]bool{}
 		}
-		c.balancersByTarget[t][lb.ID] = true
+		c.balancersByTarget[t.InstanceID][lb.ID] = true
 	}
 }
 
@@ -325,9 +408,9 @@ func (c *Cloud) stopForwarding(id string) {
 
 // unmarkForwarding undoes markForwarding. planeMu is held.
 func (c *Cloud) unmarkForwarding(id string) {
-	for _, t := range c.forwarding[id].targetIDs() {
-		if delete(c.balancersByTarget[t], id); len(c.balancersByTarget[t]) == 0 {
-			delete(c.balancersByTarget, t)
+	for _, t := range c.forwarding[id].AllTargets() {
+		if delete(c.balancersByTarget[t.InstanceID], id); len(c.balancersByTarget[t.InstanceID]) == 0 {
+			delete(c.balancersByTarget, t.InstanceID)
 		}
 	}
 	delete(c.forwarding, id)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,11 @@ const (
 // is in several lets in what any of them does, and one that is in none lets in everything. What comes
 // otherwise than from a load balancer, by an attached address or from another instance, is not filtered.
 // Some of its instances may be gone.
+//
+// A rule's sources are compared with the balancer's own address, never with its clients': a proxy's connections come
+// from there, Oracle's CCM allows node ports from the balancers' subnet, and Hetzner's firewalls see no clients behind
+// a balancer. A network balancer, whose targets do see clients' addresses, is taken for the same: the rules say who may
+// reach the instance, and its clients are filtered by its source ranges.
 type Firewall struct{ api.Firewall }
 
 func (f Firewall) describe() description {
@@ -40,7 +47,7 @@ func (c *Cloud) firewalls() Kind[Firewall, api.FirewallCreate, api.FirewallUpdat
 		},
 		change: changeFirewall,
 		committed: func(ctx context.Context, before, after Firewall) {
-			c.refreshBalancersOf(ctx, slices.Concat(before.InstanceIDs, after.InstanceIDs)...)
+			c.refreshBalancersOf(ctx, slices.Concat(before.InstanceIDs, after.InstanceIDs, []string{ofIPTargets})...)
 		},
 	}
 }
@@ -65,6 +72,10 @@ func changeFirewall(ctx context.Context, tx *changeTx, p Project, f *Firewall, u
 			errs = append(errs, refuse(
 				InvalidRequest, "%s: want protocol tcp or udp and a range of ports from 1 to 65535", field,
 			).withField(field, "is not valid"))
+		}
+		for j, source := range r.Sources {
+			_, err := parseRange(fmt.Sprintf("rules.%d.sources.%d", i, j), source)
+			errs = append(errs, err)
 		}
 	}
 	for i, id := range f.InstanceIDs {
@@ -98,24 +109,47 @@ type LetIn string
 // nothing is what an instance lets in whose firewalls have no rule.
 const nothing LetIn = "nothing"
 
-// letInByInstance gives what instances of a project let in that are in a firewall.
-func letInByInstance(ctx context.Context, tx *store.Tx, project string) (map[string]LetIn, error) {
-	firewalls, err := resourcesIn[Firewall](ctx, tx, project)
-	rules := map[string][]string{}
+// letInFrom gives what instances that are in a firewall let in from a balancer, by their IDs and addresses.
+func letInFrom(ctx context.Context, tx *store.Tx, lb LoadBalancer) (map[string]LetIn, error) {
+	firewalls, err := resourcesIn[Firewall](ctx, tx, lb.Project)
+	if err != nil || len(firewalls) == 0 {
+		return nil, err
+	}
+	rules := map[string]api.FirewallRules{}
 	for _, f := range firewalls {
 		for _, in := range f.InstanceIDs {
-			rules[in] = append(rules[in], string(nothing))
-			for _, r := range f.Rules {
-				rules[in] = append(rules[in], fmt.Sprintf("%s %d-%d", r.Protocol, r.FirstPort, r.LastPort))
-			}
+			rules[in] = append(rules[in], f.Rules...)
 		}
 	}
+	rows, err := tx.InstancesOf(ctx, listJSON(slices.Collect(maps.Keys(rules))))
 	all := map[string]LetIn{}
-	for in, texts := range rules {
+	for _, in := range rows {
+		from, texts := lb.addressTowards(in.NetworkID), []string{string(nothing)}
+		for _, r := range rules[in.ID] {
+			if hasSource(r, from) {
+				texts = append(texts, fmt.Sprintf("%s %d-%d", r.Protocol, r.FirstPort, r.LastPort))
+			}
+		}
 		slices.Sort(texts)
-		all[in] = LetIn(strings.Join(slices.Compact(texts), ","))
+		all[in.ID] = LetIn(strings.Join(slices.Compact(texts), ","))
+		all[api.ValueOf(in.Address)] = all[in.ID]
 	}
 	return all, err
+}
+
+// addressTowards is where the balancer's connections to an instance of a network come from.
+func (lb LoadBalancer) addressTowards(network *string) netip.Addr {
+	if lb.PrivateAddress != "" && lb.NetworkID == api.ValueOf(network) {
+		return addressOrZero(lb.PrivateAddress)
+	}
+	return addressOrZero(lb.Address)
+}
+
+func hasSource(r api.FirewallRule, from netip.Addr) bool {
+	return len(r.Sources) == 0 || slices.ContainsFunc(r.Sources, func(source string) bool {
+		prefix, err := netip.ParsePrefix(source)
+		return err == nil && prefix.Contains(from)
+	})
 }
 
 // Has tells whether what is for a port is let in.

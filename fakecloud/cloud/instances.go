@@ -370,8 +370,12 @@ func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string) error 
 }
 
 func removeTargets(ctx context.Context, tx *changeTx, balancers []LoadBalancer, ids []string) error {
+	isGone := func(t api.Target) bool { return slices.Contains(ids, t.InstanceID) }
 	for _, lb := range balancers {
-		lb.Targets = slices.DeleteFunc(lb.Targets, func(t api.Target) bool { return slices.Contains(ids, t.InstanceID) })
+		lb.Targets = slices.DeleteFunc(lb.Targets, isGone)
+		for i, l := range lb.Listeners {
+			lb.Listeners[i].Targets = slices.DeleteFunc(l.Targets, isGone)
+		}
 		if err := saveResource(ctx, tx, lb.State, &lb); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func (c *Cloud) orderedStats(lb LoadBalancer) api.LoadBalancerStats {
 	stats := c.cfg.DataPlane.Stats(lb.ID)
 	byTarget := make(map[string]api.TargetStats, len(stats.Targets))
 	for _, s := range stats.Targets {
-		byTarget[s.InstanceID] = s
+		byTarget[s.InstanceID] = s // The data plane gives names.
 	}
 	out := api.LoadBalancerStats{Listeners: []api.ListenerStats{}, Targets: []api.TargetStats{}}
 	for _, l := range lb.Listeners {
@@ -40,9 +40,9 @@ func (c *Cloud) orderedStats(lb LoadBalancer) api.LoadBalancerStats {
 		}
 		out.Listeners = append(out.Listeners, s)
 	}
-	for _, t := range lb.targetIDs() {
-		s := byTarget[t]
-		s.InstanceID = t
+	for _, t := range lb.AllTargets() {
+		s := byTarget[t.Name()]
+		s.InstanceID, s.IP = t.InstanceID, t.IP
 		out.Targets = append(out.Targets, s)
 	}
 	return out
@@ -74,11 +74,12 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 		}
 	}
 	out := make([]api.TargetHealth, 0, len(lb.Targets))
-	for _, t := range lb.targetIDs() {
-		h, ok := known[t]
+	for _, t := range lb.AllTargets() {
+		h, ok := known[t.Name()]
 		if !ok {
-			h = api.TargetHealth{InstanceID: t, Health: api.TargetUnknown, Reason: "the balancer does not forward to it yet"}
+			h = api.TargetHealth{Health: api.TargetUnknown, Reason: "the balancer does not forward to it yet"}
 		}
+		h.InstanceID, h.IP = t.InstanceID, t.IP
 		if h.History == nil {
 			h.History = []api.HealthChange{}
 		}
@@ -109,7 +110,7 @@ func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 		}
 		all = append(all, ForwardingBalancer{
 			ID: lb.ID, Project: lb.Project, Name: lb.Name, Kind: lb.Kind, Listeners: len(lb.Listeners),
-			Targets: len(lb.Targets), cloud: c, lb: lb,
+			Targets: len(lb.AllTargets()), cloud: c, lb: lb,
 		})
 	}
 	c.planeMu.Unlock()

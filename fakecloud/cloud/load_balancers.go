@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 
@@ -36,7 +37,7 @@ func (c *Cloud) CreateLoadBalancer(
 	err := joinRefusals(
 		checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr,
 		lb.checkOptions(), c.checkKind(lb.Kind), lb.checkFeatures(),
-		checkSize(lb.Type, lb.Listeners, len(lb.Targets)),
+		checkSize(lb.Type, lb.Listeners, len(lb.AllTargets())),
 		checkDrain(lb.DrainSeconds, lb.Listeners), checkErr, checkRecords(spec.Records), checkTags(spec.Tags),
 		c.checkHealthChecksAllowed(spec.HealthCheck, spec.Listeners),
 	)
@@ -56,7 +57,7 @@ func balancerOf(spec api.LoadBalancerCreate) (lb LoadBalancer, rangesErr, checkE
 	lb.LoadBalancer = api.LoadBalancer{
 		IPFamilies: []IPFamily{api.IPv4}, Type: cmp.Or(spec.Type, api.LoadBalancerUnlimited), Kind: kind,
 		Scheme: cmp.Or(spec.Scheme, api.SchemePublic), Algorithm: cmp.Or(spec.Algorithm, algorithmsOf(kind)[0]),
-		Listeners: withCheckDefaults(spec.Listeners), Targets: append([]api.Target{}, spec.Targets...),
+		Listeners: withCheckDefaults(spec.Listeners), Targets: withTargetDefaults(spec.Targets),
 		ClientAffinitySeconds: spec.ClientAffinitySeconds, IdleTimeoutSeconds: spec.IdleTimeoutSeconds,
 		DrainSeconds: spec.DrainSeconds, DeletionProtection: api.ValueOf(spec.DeletionProtection),
 	}
@@ -83,7 +84,8 @@ func (c *Cloud) newLoadBalancer(
 	address6, address6Err := c.balancerAddress6(tx.Tx, spec)
 	err := joinRefusals(
 		checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err,
-		c.checkTargets(ctx, tx.Tx, p, spec.Targets), checkCertificates(ctx, tx.Tx, p, spec.Listeners),
+		c.checkTargets(ctx, tx.Tx, p, "targets", spec.Targets), c.checkOwnTargets(ctx, tx.Tx, p, nil, spec.Listeners),
+		checkCertificates(ctx, tx.Tx, p, spec.Listeners),
 	)
 	if err != nil {
 		return LoadBalancer{}, err
@@ -170,12 +172,26 @@ func checkCertificates(ctx context.Context, tx *store.Tx, p Project, listeners [
 	return joinRefusals(errs...)
 }
 
-// withCheckDefaults gives valid listeners with defaults for what their health checks leave zero.
+// withTargetDefaults gives targets without weights that are the default.
+func withTargetDefaults(targets []api.Target) []api.Target {
+	out := append([]api.Target{}, targets...)
+	for i := range out {
+		if out[i].Weight == 1 {
+			out[i].Weight = 0
+		}
+	}
+	return out
+}
+
+// withCheckDefaults gives valid listeners with defaults for what their health checks leave zero, and of their targets.
 func withCheckDefaults(listeners []Listener) []Listener {
 	out := append([]Listener{}, listeners...)
 	for i := range out {
 		if check, err := withDefaultsOfCheck(out[i].HealthCheck); err == nil && check != nil {
 			out[i].HealthCheck = *check
+		}
+		if out[i].Targets != nil {
+			out[i].Targets = withTargetDefaults(out[i].Targets)
 		}
 	}
 	return out
@@ -281,35 +297,77 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 	return checkUnused(ctx, tx, api.ResourceLoadBalancer, p, self, name)
 }
 
+// checkOwnTargets checks the targets of listeners that the balancer does not have yet.
+func (c *Cloud) checkOwnTargets(ctx context.Context, tx *store.Tx, p Project, has, listeners []Listener) error {
+	var errs []error
+	for i, l := range listeners {
+		if !slices.ContainsFunc(has, l.Equal) {
+			errs = append(errs, c.checkTargets(ctx, tx, p, fmt.Sprintf("listeners.%d.targets", i), l.Targets))
+		}
+	}
+	return joinRefusals(errs...)
+}
+
+const maxWeight = 256
+
 // checkTargets refuses targets that are not instances of the project, are terminated, have an
-// address outside of the target ranges, or are named twice.
-func (c *Cloud) checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []api.Target) error {
+// address outside of the target ranges, or are named twice. At is the field that has them.
+func (c *Cloud) checkTargets(ctx context.Context, tx *store.Tx, p Project, at string, targets []api.Target) error {
 	named := make(map[string]bool, len(targets))
 	var errs []error
-	for i, target := range targets {
-		t := target.InstanceID
-		field := fmt.Sprintf("targets.%d.instanceId", i)
-		if named[t] {
-			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).
-				withField(field, "is named twice"))
-			continue
+	for i, t := range targets {
+		field, what := fmt.Sprintf("%s.%d.instanceId", at, i), "instance"
+		if t.IP != "" {
+			field, what = fmt.Sprintf("%s.%d.ip", at, i), "address"
 		}
-		named[t] = true
-		in, err := loadResource[Instance](ctx, tx, p, t)
-		var refused *Error
+		var err error
 		switch {
-		case errors.As(err, &refused):
-			err = refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).
-				withField(field, "is not an instance of the project")
-		case err == nil && in.State == InstanceTerminated:
-			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).
-				withField(field, "is terminated")
-		case err == nil:
-			err = c.checkTargetAddress(in.Address, field)
+		case (t.InstanceID == "") == (t.IP == ""):
+			err = refuse(InvalidRequest, "target %d: give either instanceId or ip", i).withField(field, "or the other is to be given")
+		case t.Weight < 0 || t.Weight > maxWeight:
+			err = refuse(InvalidRequest, "target %d: want a weight from 1 to %d", i, maxWeight).
+				withField(fmt.Sprintf("%s.%d.weight", at, i), "is out of range")
+		case named[t.Name()]:
+			err = refuse(InvalidRequest, "%s %q is a target twice: name it once", what, t.Name()).withField(field, "is named twice")
+		case t.IP != "":
+			err = c.checkTargetIP(t.IP, field)
+		default:
+			err = c.checkTargetInstance(ctx, tx, p, i, t.InstanceID, field)
 		}
+		named[t.Name()] = true
 		errs = append(errs, err)
 	}
 	return joinRefusals(errs...)
+}
+
+func (c *Cloud) checkTargetIP(text, field string) error {
+	a, err := netip.ParseAddr(text)
+	if err != nil || !a.Is4() {
+		return refuse(InvalidRequest, "target %q: want an IPv4 address", text).withField(field, "is not an IPv4 address")
+	}
+	return c.checkTargetAddress(a, field)
+}
+
+func (c *Cloud) checkTargetInstance(
+	ctx context.Context,
+	tx *store.Tx,
+	p Project,
+	i int,
+	id, field string,
+) error {
+	in, err := loadResource[Instance](ctx, tx, p, id)
+	var refused *Error
+	switch {
+	case errors.As(err, &refused):
+		return refuse(UnknownInstance, "target %d: no instance %q in project %q", i, id, p.Name).
+			withField(field, "is not an instance of the project")
+	case err == nil && in.State == InstanceTerminated:
+		return refuse(UnknownInstance, "target %d: instance %q is terminated", i, id).
+			withField(field, "is terminated")
+	case err == nil:
+		return c.checkTargetAddress(in.Address, field)
+	}
+	return err
 }
 
 // GetLoadBalancer reads one balancer.
@@ -422,12 +480,15 @@ func (c *Cloud) mergeUpdate(
 		lb.Name = *u.Name
 	}
 	if u.Listeners != nil {
-		errs = append(errs, checkListeners(*u.Listeners), checkCertificates(ctx, tx, p, *u.Listeners))
+		errs = append(
+			errs, checkListeners(*u.Listeners), checkCertificates(ctx, tx, p, *u.Listeners),
+			c.checkOwnTargets(ctx, tx, p, lb.Listeners, *u.Listeners),
+		)
 		lb.Listeners = withCheckDefaults(*u.Listeners)
 	}
-	if u.Targets != nil && !sameSet(lb.Targets, *u.Targets) {
-		errs = append(errs, c.checkTargets(ctx, tx, p, *u.Targets))
-		lb.Targets = *u.Targets
+	if u.Targets != nil && !sameSet(lb.Targets, withTargetDefaults(*u.Targets)) {
+		errs = append(errs, c.checkTargets(ctx, tx, p, "targets", *u.Targets))
+		lb.Targets = withTargetDefaults(*u.Targets)
 	}
 	if u.SourceRanges != nil {
 		ranges, err := checkRanges(*u.SourceRanges)
@@ -440,7 +501,7 @@ func (c *Cloud) mergeUpdate(
 		errs = append(errs, c.checkKind(lb.Kind))
 	}
 	errs = append(
-		errs, lb.checkOptions(), lb.checkFeatures(), checkSize(lb.Type, lb.Listeners, len(lb.Targets)),
+		errs, lb.checkOptions(), lb.checkFeatures(), checkSize(lb.Type, lb.Listeners, len(lb.AllTargets())),
 		checkDrain(lb.DrainSeconds, lb.Listeners), checkReservable(lb),
 	)
 	if u.HealthCheck != nil {

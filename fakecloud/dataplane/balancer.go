@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -95,6 +96,7 @@ type listener struct {
 type route struct {
 	listener        cloud.Listener
 	targets         []target // those not known to be unhealthy by the listener's check
+	weights         weights  // of targets
 	algorithm       cloud.Algorithm
 	sourceRanges    []netip.Prefix
 	connectionLimit int           // of all listeners together; 0: none
@@ -170,14 +172,14 @@ func ipVersionSuffix(a netip.Addr) string {
 // applyForwarding puts f in force. added are the sockets that openMissingSockets has
 // opened for it. The caller holds Plane.mu.
 func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]io.Closer) {
-	f.Listeners, f.Backends = slices.Clone(f.Listeners), slices.Clone(f.Backends)
+	f.Listeners, f.Backends, f.Own = slices.Clone(f.Listeners), slices.Clone(f.Backends), maps.Clone(f.Own)
 	f.SourceRanges = slices.Clone(f.SourceRanges)
 	if f.HealthCheck != nil {
 		f.HealthCheck = new(*f.HealthCheck)
 	}
 	b.affinity.setTimeout(f.Affinity)
 	b.flows.applyForwarding(f)
-	b.updateEndpoints(f.Backends)
+	b.updateEndpoints(f.AllBackends())
 	b.updateHealthChecks(f)
 	b.forwarding = f
 	wanted := listenersByAddress(f)
@@ -202,18 +204,20 @@ func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]i
 // updateRoutes gives every listener a new route, to all targets that are not known to
 // be unhealthy by its check, and updates the condition. The caller holds Plane.mu.
 func (b *balancer) updateRoutes() {
-	targets := map[receivers][]target{}
+	targets, weights := map[receivers][]target{}, map[receivers]weights{}
 	for at, want := range listenersByAddress(b.forwarding) {
 		r := receiversOf(b.forwarding, want)
 		if _, known := targets[r]; !known {
 			targets[r] = []target{}
-			for _, backend := range b.receivingBackends(b.forwarding, r) {
+			backends := b.receivingBackends(b.forwarding.BackendsOf(want), r)
+			for _, backend := range backends {
 				targets[r] = append(targets[r], target{b.endpoints[backend.Target], backend.Address})
 			}
+			weights[r] = weightsOf(backends)
 		}
 		had := b.listeners[at].route.Load()
 		b.listeners[at].route.Store(&route{
-			listener: want, targets: targets[r],
+			listener: want, targets: targets[r], weights: weights[r],
 			algorithm:       b.forwarding.Algorithm,
 			connectionLimit: b.forwarding.ConnectionLimit, sourceRanges: b.forwarding.SourceRanges,
 			idleTimeout: cmp.Or(want.IdleTimeoutSeconds.Duration(), b.forwarding.IdleTimeout), tls: tlsConfig(want, b.forwarding.Certificates, had),
@@ -228,23 +232,33 @@ type receivers struct {
 	check cloud.HealthCheck
 	// through is the port of the targets; zero while none has a firewall.
 	through port
+	// own is the listener, if it has targets of its own.
+	own cloud.ListenerKey
 }
 
 func receiversOf(f cloud.Forwarding, l cloud.Listener) receivers {
 	r := receivers{check: l.CheckInForce(f.HealthCheck)}
-	if slices.ContainsFunc(f.Backends, func(b cloud.Backend) bool { return b.LetIn != "" }) {
+	if slices.ContainsFunc(f.BackendsOf(l), func(b cloud.Backend) bool { return b.LetIn != "" }) {
 		r.through = port{l.Protocol, l.TargetPort}
+	}
+	if l.Targets != nil {
+		r.own = cloud.ListenerKey{Protocol: l.Protocol, Port: l.Port}
 	}
 	return r
 }
 
-// receivingBackends are the backends that get new flows: those that let them in, and are not known to be
-// unhealthy by the check. One that is not checked yet is unknown.
-func (b *balancer) receivingBackends(f cloud.Forwarding, r receivers) []cloud.Backend {
-	return slices.DeleteFunc(slices.Clone(f.Backends), func(backend cloud.Backend) bool {
-		w := b.checkedTargets[checkKey{backend, r.check}]
-		return w != nil && w.health.Health == api.TargetUnhealthy || !backend.LetIn.Has(r.through.protocol, r.through.number)
+// receivingBackends are the backends that get new flows: those that let them in, do not drain, and are not known to be
+// unhealthy by the check. One that is not checked yet is unknown. Backups are among them only if all are.
+func (b *balancer) receivingBackends(all []cloud.Backend, r receivers) []cloud.Backend {
+	hasFirst := false
+	receiving := slices.DeleteFunc(slices.Clone(all), func(backend cloud.Backend) bool {
+		w := b.checkedTargets[keyOf(backend, r.check)]
+		isLeftOut := backend.Drain || w != nil && w.health.Health == api.TargetUnhealthy ||
+			!backend.LetIn.Has(r.through.protocol, r.through.number)
+		hasFirst = hasFirst || !isLeftOut && !backend.Backup
+		return isLeftOut
 	})
+	return slices.DeleteFunc(receiving, func(backend cloud.Backend) bool { return backend.Backup && hasFirst })
 }
 
 // close closes the listeners and resets the connections, and waits until all goroutines

@@ -63,9 +63,9 @@ func (b *balancer) currentCondition() condition {
 		return condition{"the kernel forwards as before the last change: " + b.network.err.Error(), true}
 	case len(f.Listeners) == 0:
 		return condition{known: true} // Nobody can connect, so nobody is refused.
-	case len(f.Backends) == 0 && f.Targets > 0:
+	case len(f.AllBackends()) == 0 && f.Targets > 0:
 		return condition{"no target runs: " + clientsAreRefused, true}
-	case len(f.Backends) == 0:
+	case len(f.AllBackends()) == 0:
 		return condition{"it has no targets: " + clientsAreRefused, true}
 	}
 	var refusing []string // listeners
@@ -97,8 +97,8 @@ func (b *balancer) currentCondition() condition {
 // hasTarget tells whether a target that a listener reaches has the health given. The caller holds Plane.mu.
 func (b *balancer) hasTarget(l cloud.Listener, is api.TargetHealthState) bool {
 	check := l.CheckInForce(b.forwarding.HealthCheck)
-	return slices.ContainsFunc(b.forwarding.Backends, func(backend cloud.Backend) bool {
-		return b.checkedTargets[checkKey{backend, check}].health.Health == is &&
+	return slices.ContainsFunc(b.forwarding.BackendsOf(l), func(backend cloud.Backend) bool {
+		return b.checkedTargets[keyOf(backend, check)].health.Health == is && !backend.Drain &&
 			backend.LetIn.Has(l.Protocol, l.TargetPort)
 	})
 }

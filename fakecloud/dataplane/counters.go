@@ -84,8 +84,9 @@ func (b *balancer) collectStats() (out api.LoadBalancerStats) {
 			BytesIn: e.bytesIn.Load(), BytesOut: e.bytesOut.Load(),
 		})
 	}
-	current := make(map[string]bool, len(b.forwarding.Backends))
-	for _, backend := range b.forwarding.Backends {
+	backends := b.forwarding.AllBackends()
+	current := make(map[string]bool, len(backends))
+	for _, backend := range backends {
 		current[backend.Target] = true
 		add(b.endpoints[backend.Target])
 	}

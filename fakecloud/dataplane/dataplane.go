@@ -205,8 +205,9 @@ func (p *Plane) Health(id string) []api.TargetHealth {
 	if b == nil {
 		return nil
 	}
-	out := make([]api.TargetHealth, len(b.forwarding.Backends))
-	for i, backend := range b.forwarding.Backends {
+	backends := b.forwarding.AllBackends()
+	out := make([]api.TargetHealth, len(backends))
+	for i, backend := range backends {
 		out[i] = b.healthOf(backend)
 	}
 	return out

@@ -40,9 +40,8 @@ type flows struct {
 	mu           sync.Mutex
 	all          map[*flow]struct{} // nil once the balancer is closed
 	drainTimeout time.Duration
-	// The listeners and backends in force. Flows of any other drain.
-	listenAddresses map[listenAddress]bool
-	backends        map[cloud.Backend]bool
+	// The listeners in force, and the backends of each. Flows of any other drain.
+	backends map[listenAddress]map[cloud.Backend]bool
 }
 
 // add remembers a flow, to close it with the balancer. It returns false if the balancer
@@ -85,17 +84,26 @@ func (s *flows) remove(f *flow) {
 func (s *flows) applyForwarding(f cloud.Forwarding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drainTimeout, s.listenAddresses, s.backends = f.Drain, map[listenAddress]bool{}, map[cloud.Backend]bool{}
-	for at := range listenersByAddress(f) {
-		s.listenAddresses[at] = true
-	}
-	for _, b := range f.Backends {
-		b.LetIn = "" // Flows that were let in continue.
-		s.backends[b] = true
+	s.drainTimeout, s.backends = f.Drain, map[listenAddress]map[cloud.Backend]bool{}
+	shared := flowBackends(f.Backends)
+	for at, l := range listenersByAddress(f) {
+		s.backends[at] = shared
+		if l.Targets != nil {
+			s.backends[at] = flowBackends(f.BackendsOf(l))
+		}
 	}
 	for flow := range s.all {
 		s.scheduleDrain(flow)
 	}
+}
+
+// flowBackends are the backends as flows know them: those that were let in continue.
+func flowBackends(backends []cloud.Backend) map[cloud.Backend]bool {
+	all := make(map[cloud.Backend]bool, len(backends))
+	for _, b := range backends {
+		all[cloud.Backend{Target: b.Target, Address: b.Address}] = true
+	}
+	return all
 }
 
 // scheduleDrain sets or stops a flow's drain timer, by whether its listener and backend
@@ -107,8 +115,7 @@ func (s *flows) scheduleDrain(f *flow) {
 	}
 	switch {
 	case f.targetConn == nil: // It has no target yet.
-	case s.listenAddresses[f.listenAddress] &&
-		s.backends[cloud.Backend{Target: f.target.name, Address: f.target.address}]:
+	case s.backends[f.listenAddress][cloud.Backend{Target: f.target.name, Address: f.target.address}]:
 		f.drainStart = time.Time{}
 	default:
 		if f.drainStart.IsZero() {

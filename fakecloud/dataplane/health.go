@@ -46,19 +46,31 @@ type checkedTarget struct {
 	health   api.TargetHealth // guarded by Plane.mu
 }
 
-// checksInForce gives the different health checks that decide for f's listeners, in their order.
-// Without listeners it is the balancer's own.
-func checksInForce(f cloud.Forwarding) []cloud.HealthCheck {
-	if len(f.Listeners) == 0 {
-		return []cloud.HealthCheck{cloud.Listener{}.CheckInForce(f.HealthCheck)}
-	}
+// keyOf is the key of a backend, whose checks go on when its share of connections changes.
+func keyOf(backend cloud.Backend, check cloud.HealthCheck) checkKey {
+	return checkKey{backend.WithoutShare(), check}
+}
+
+// checksInForce gives the different health checks that decide for those of f's listeners that have the target, in
+// their order. Without any it is the balancer's own.
+func checksInForce(f cloud.Forwarding, target string) []cloud.HealthCheck {
 	var checks []cloud.HealthCheck
 	for _, l := range f.Listeners {
-		if check := l.CheckInForce(f.HealthCheck); !slices.Contains(checks, check) {
+		check := l.CheckInForce(f.HealthCheck)
+		if !slices.Contains(checks, check) && hasBackend(f, l, target) {
 			checks = append(checks, check)
 		}
 	}
+	if checks == nil {
+		return []cloud.HealthCheck{cloud.Listener{}.CheckInForce(f.HealthCheck)}
+	}
 	return checks
+}
+
+// hasBackend tells whether a listener has the target. Without targets of listeners' own, each has all.
+func hasBackend(f cloud.Forwarding, l cloud.Listener, target string) bool {
+	return len(f.Own) == 0 ||
+		slices.ContainsFunc(f.BackendsOf(l), func(b cloud.Backend) bool { return b.Target == target })
 }
 
 // updateHealthChecks starts and stops checks so that f's backends are checked as f says.
@@ -66,13 +78,13 @@ func checksInForce(f cloud.Forwarding) []cloud.HealthCheck {
 // Plane.mu.
 func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 	history := map[string][]api.HealthChange{}
-	for _, backend := range b.forwarding.Backends {
+	for _, backend := range b.forwarding.AllBackends() {
 		history[backend.Target] = b.healthOf(backend).History
 	}
-	checks, wanted := checksInForce(f), map[checkKey]bool{}
-	for _, backend := range f.Backends {
-		for _, check := range checks {
-			wanted[checkKey{backend, check}] = true
+	backends, wanted := f.AllBackends(), map[checkKey]bool{}
+	for _, backend := range backends {
+		for _, check := range checksInForce(f, backend.Target) {
+			wanted[keyOf(backend, check)] = true
 		}
 	}
 	for key, w := range b.checkedTargets {
@@ -81,10 +93,10 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 			delete(b.checkedTargets, key)
 		}
 	}
-	for _, backend := range f.Backends {
+	for _, backend := range backends {
 		var requests []chan struct{}
-		for _, check := range checks {
-			key := checkKey{backend, check}
+		for _, check := range checksInForce(f, backend.Target) {
+			key := keyOf(backend, check)
 			if b.checkedTargets[key] == nil {
 				b.checkedTargets[key] = b.startCheck(key, history[backend.Target])
 			}
@@ -119,19 +131,19 @@ func (b *balancer) startCheck(key checkKey, history []api.HealthChange) *checked
 // a check of its own, what each listener's says. The caller holds Plane.mu.
 func (b *balancer) healthOf(backend cloud.Backend) api.TargetHealth {
 	var worst *checkedTarget
-	for _, check := range checksInForce(b.forwarding) {
-		if w := b.checkedTargets[checkKey{backend, check}]; worst == nil || w.severity() > worst.severity() {
+	for _, check := range checksInForce(b.forwarding, backend.Target) {
+		if w := b.checkedTargets[keyOf(backend, check)]; worst == nil || w.severity() > worst.severity() {
 			worst = w
 		}
 	}
 	health := worst.health
-	hasOwnCheck := func(l cloud.Listener) bool { return l.HealthCheck != cloud.HealthCheck{} }
-	if slices.ContainsFunc(b.forwarding.Listeners, hasOwnCheck) {
+	differs := func(l cloud.Listener) bool { return l.HealthCheck != cloud.HealthCheck{} || l.Targets != nil }
+	if slices.ContainsFunc(b.forwarding.Listeners, differs) {
 		for _, l := range b.forwarding.Listeners {
-			if l.RedirectPort > 0 {
+			if l.RedirectPort > 0 || !hasBackend(b.forwarding, l, backend.Target) {
 				continue
 			}
-			of := b.checkedTargets[checkKey{backend, l.CheckInForce(b.forwarding.HealthCheck)}].health
+			of := b.checkedTargets[keyOf(backend, l.CheckInForce(b.forwarding.HealthCheck))].health
 			health.Listeners = append(health.Listeners, api.ListenerHealth{
 				Protocol: l.Protocol, Port: l.Port, Health: of.Health, Reason: of.Reason,
 			})

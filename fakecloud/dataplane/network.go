@@ -204,7 +204,7 @@ func (b *balancer) networkElements(f cloud.Forwarding) elements {
 			group := b.slotGroup(receiversOf(f, l))
 			all[element{set: groups, key: listenerKey(address, p)}] = numberKey(group)
 		}
-		for _, backend := range f.Backends {
+		for _, backend := range f.AllBackends() {
 			for _, what := range []counted{countPackets, countOpened} {
 				all[targetElement(address, backend.Address, what)] = ""
 			}
@@ -227,7 +227,7 @@ func (b *balancer) networkElements(f cloud.Forwarding) elements {
 			continue
 		}
 		filled[r] = true
-		for slot, target := range assignSlots(b.receivingBackends(f, r)) {
+		for slot, target := range assignSlots(b.receivingBackends(f.BackendsOf(l), r)) {
 			all[element{set: slotMap, key: slotKey(b.slotGroup(r), slot)}] = string(target.AsSlice())
 		}
 	}
@@ -351,7 +351,7 @@ func (b *balancer) networkStats() (out api.LoadBalancerStats) {
 			RefusedConnections: of(countRefused).packets, PacketsIn: all.packets, BytesIn: all.bytes,
 		})
 	}
-	for _, backend := range b.forwarding.Backends {
+	for _, backend := range b.forwarding.AllBackends() {
 		of := func(what counted) packetCount {
 			return sum(func(a netip.Addr) element { return targetElement(a, backend.Address, what) })
 		}

@@ -3,10 +3,12 @@ package dataplane
 import (
 	"cmp"
 	"iter"
+	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 // candidatesFor yields a route's targets in the order in which a client tries them: first
@@ -21,7 +23,7 @@ func (l *listener) candidatesFor(r *route, client netip.Addr, cookie string) ite
 		}
 		o := targetOrder{listener: l, route: r, client: client}
 		if r.algorithm != api.AlgorithmSourceHash {
-			o.turn = l.nextTurn.Add(1) - 1
+			o.turn = r.weights.spread(l.nextTurn.Add(1) - 1)
 		}
 		first := o.firstIndex()
 		if named := r.targetOfCookie(cookie); named != "" {
@@ -71,13 +73,70 @@ func (o targetOrder) rankOf(i int) rank {
 	r := rank{refused: o.listener.refusals.isRecent(t.endpoint), turnsAway: (uint64(i) + n - o.turn%n) % n}
 	switch o.route.algorithm {
 	case api.AlgorithmLeastConnections:
-		r.score = uint64(max(0, t.openConnections.Load()))
+		r.score = uint64(max(0, t.openConnections.Load())) * scale / o.route.weights.of(i)
 	case api.AlgorithmSourceHash:
 		// Rendezvous hashing: when targets come or go, only the clients of those
 		// targets move.
 		r.score = ^hashClientTarget(o.client, t.name)
+		if o.route.weights != nil {
+			// A client's hash is the time after which the target rings first; a heavier one rings more often.
+			first := -math.Log(float64(^r.score)/math.MaxUint64) / float64(o.route.weights.of(i))
+			r.score = math.Float64bits(first) // In the same order, as it is not negative.
+		}
 	}
 	return r
+}
+
+// scale is what open connections are multiplied by, for quotients by weights to differ.
+const scale = 1 << 16
+
+// weights are the sums of the targets' weights up to each of them; nil if all have the same.
+type weights []uint64
+
+func weightsOf(backends []cloud.Backend) weights {
+	differs := func(b cloud.Backend) bool { return max(1, b.Weight) != max(1, backends[0].Weight) }
+	if !slices.ContainsFunc(backends, differs) {
+		return nil
+	}
+	sums, sum := make(weights, len(backends)), uint64(0)
+	for i, b := range backends {
+		sum += uint64(max(1, b.Weight))
+		sums[i] = sum
+	}
+	return sums
+}
+
+// of is the weight of a target.
+func (w weights) of(i int) uint64 {
+	switch {
+	case w == nil:
+		return 1
+	case i == 0:
+		return w[0]
+	}
+	return w[i] - w[i-1]
+}
+
+// spread gives the index of the target whose turn it is. In as many turns as all weights together, each target has as
+// many as its weight, and they are spread: steps of about the golden ratio visit each place of the circle once.
+func (w weights) spread(turn uint64) uint64 {
+	if w == nil {
+		return turn
+	}
+	all := w[len(w)-1]
+	step := all*618/1000 | 1
+	for gcd(step, all) > 1 {
+		step += 2
+	}
+	at, _ := slices.BinarySearch(w, turn%all*step%all+1)
+	return uint64(at)
+}
+
+func gcd(a, b uint64) uint64 {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // firstIndex is the index of the target with the least rank.

@@ -135,3 +135,46 @@ func TestSourceHashSpreadsClientsAndKeepsThem(t *testing.T) {
 		assert.InDelta(t, clients/len(r.targets), share[target.name], 70, "%v", share)
 	}
 }
+
+func TestSourceHashByWeight(t *testing.T) {
+	r := &route{algorithm: api.AlgorithmSourceHash, targets: newTargets("a", "b"), weights: weightsOf([]cloud.Backend{{}, {Weight: 3}})}
+	share := map[string]int{}
+	for i := range 1000 {
+		share[triedNames(newTestListener(), r, clientNumber(i))[0]]++
+	}
+	assert.InDelta(t, 750, share["b"], 60)
+}
+
+func TestTurnsByWeight(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		backends := make([]cloud.Backend, rapid.IntRange(1, 9).Draw(t, "targets"))
+		all := 0
+		for i := range backends {
+			backends[i].Weight = rapid.IntRange(0, 256).Draw(t, "weight")
+			all += max(1, backends[i].Weight)
+		}
+		w := weightsOf(backends)
+		if w == nil {
+			return // They take turns.
+		}
+		turns := make([]int, len(backends))
+		for turn := range all {
+			turns[w.spread(uint64(turn))]++
+		}
+		for i, b := range backends {
+			require.Equal(t, max(1, b.Weight), turns[i], "%v", backends)
+		}
+	})
+}
+
+func TestSlotsByWeight(t *testing.T) {
+	slots := assignSlots([]cloud.Backend{
+		{Target: "a", Address: netip.MustParseAddr("10.0.0.1"), Weight: 256},
+		{Target: "b", Address: netip.MustParseAddr("10.0.0.2"), Weight: 64},
+	})
+	of := map[string]int{}
+	for _, s := range slots {
+		of[s.String()]++
+	}
+	assert.InDelta(t, slotCount/5, of["10.0.0.2"], 2)
+}

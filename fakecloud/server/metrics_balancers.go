@@ -152,7 +152,7 @@ func (c *balancerCollector) countBalancers() []prometheus.Metric {
 		}
 		if withTargets {
 			for _, t := range stats.Targets {
-				of := s.withLabels(t.InstanceID)
+				of := s.withLabels(t.Name())
 				of.addTarget(t)
 				if lb.Kind == api.KindNetwork {
 					of.addCounter(targetPacketsDesc, t.PacketsIn)

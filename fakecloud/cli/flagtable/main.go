@@ -142,7 +142,7 @@ func (g *generator) addFlag(at, path, text string, ref *openapi3.SchemaRef, requ
 		if item.Type.Is("object") && f.reference == "" {
 			f.parse = strings.TrimPrefix(field.Items.Ref, "#/components/schemas/")
 		} else if item.Type.Is("object") {
-			f.item = item.Required[0]
+			f.item = referringField(item)
 		}
 		if item.Type.Is("object") || f.reference != "" {
 			f.kind = "stringArray"
@@ -174,6 +174,16 @@ func (g *generator) addFlag(at, path, text string, ref *openapi3.SchemaRef, requ
 		g.fail("%s: x-flag %q: another field has that flag", at, text)
 	}
 	g.fields = append(g.fields, f)
+}
+
+// referringField is the field of a list's item that refers to what the list refers to.
+func referringField(item *openapi3.Schema) string {
+	for name, field := range item.Properties {
+		if extension(field, "x-reference") != "" {
+			return name
+		}
+	}
+	return ""
 }
 
 func texts(enum []any) (all []string) {

@@ -85,7 +85,11 @@ func OfBalancer(lb api.LoadBalancer) Object {
 	for _, l := range lb.Listeners {
 		t.AddFact("listener", fmt.Sprintf("%s %d, to port %d", l.Protocol, l.Port, l.TargetPort))
 	}
-	for _, target := range lb.Targets {
+	for _, target := range lb.AllTargets() {
+		if target.IP != "" {
+			t.AddFact("target", target.IP)
+			continue
+		}
 		t.Links = append(t.Links, Link{To: CloudKey(target.InstanceID)})
 	}
 	return t

@@ -388,15 +388,16 @@ func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) 
 }
 
 const instancesOf = `-- name: InstancesOf :many
-SELECT id, state, address FROM resources
+SELECT id, state, address, network_id FROM resources
 WHERE id IN (SELECT t.value FROM json_each(CAST(?1 AS TEXT)) AS t)
 ORDER BY id
 `
 
 type InstancesOfRow struct {
-	ID      string
-	State   string
-	Address *string
+	ID        string
+	State     string
+	Address   *string
+	NetworkID *string
 }
 
 func (q *Queries) InstancesOf(ctx context.Context, ids string) ([]InstancesOfRow, error) {
@@ -408,7 +409,12 @@ func (q *Queries) InstancesOf(ctx context.Context, ids string) ([]InstancesOfRow
 	var items []InstancesOfRow
 	for rows.Next() {
 		var i InstancesOfRow
-		if err := rows.Scan(&i.ID, &i.State, &i.Address); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.Address,
+			&i.NetworkID,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

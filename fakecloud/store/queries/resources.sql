@@ -78,7 +78,7 @@ SELECT kind, state, count(*) AS count FROM resources GROUP BY kind, state;
 SELECT count(*) FROM resources WHERE project_id = ? AND kind = ?;
 
 -- name: InstancesOf :many
-SELECT id, state, address FROM resources
+SELECT id, state, address, network_id FROM resources
 WHERE id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t)
 ORDER BY id;
 

@@ -1,0 +1,32 @@
+-- Listeners can have targets of their own, and targets can be addresses instead of instances.
+
+-- +goose Up
+-- +goose StatementBegin
+DROP TRIGGER targets_made;
+DROP TRIGGER targets_changed;
+CREATE VIEW targeted_instances AS
+SELECT resources.id AS load_balancer_id, json_extract(t.value, '$.instanceId') AS instance_id
+FROM resources, json_each(document, '$.targets') AS t
+WHERE kind = 'load-balancer' AND json_type(t.value, '$.instanceId') = 'text'
+UNION
+SELECT resources.id, json_extract(t.value, '$.instanceId')
+FROM resources, json_each(document, '$.listeners') AS l, json_each(document, l.fullkey || '.targets') AS t
+WHERE kind = 'load-balancer' AND json_type(t.value, '$.instanceId') = 'text';
+
+CREATE TRIGGER targets_made AFTER INSERT ON resources WHEN NEW.kind = 'load-balancer' BEGIN
+    INSERT INTO load_balancer_targets (load_balancer_id, instance_id)
+    SELECT load_balancer_id, instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id;
+END;
+-- Of a thousand targets, one that goes is one row.
+CREATE TRIGGER targets_changed AFTER UPDATE OF document ON resources
+WHEN NEW.kind = 'load-balancer' AND (
+    json_extract(NEW.document, '$.targets') IS NOT json_extract(OLD.document, '$.targets')
+    OR json_extract(NEW.document, '$.listeners') IS NOT json_extract(OLD.document, '$.listeners')
+) BEGIN
+    DELETE FROM load_balancer_targets WHERE load_balancer_id = NEW.id AND instance_id NOT IN (
+        SELECT instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id
+    );
+    INSERT OR IGNORE INTO load_balancer_targets (load_balancer_id, instance_id)
+    SELECT load_balancer_id, instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id;
+END;
+-- +goose StatementEnd
