@@ -95,7 +95,7 @@ type backend struct {
 	TargetID *string `json:"targetId,omitempty"`
 }
 
-// backendOptions are recorded. A network load balancer has other names for the same three.
+// backendOptions are a target's, but for offline. A network load balancer has other names for the same three.
 type backendOptions struct {
 	Weight    *int  `json:"weight,omitempty"`
 	Drain     *bool `json:"drain,omitempty"`
@@ -106,13 +106,20 @@ type backendOptions struct {
 	IsOffline *bool `json:"isOffline,omitempty"`
 }
 
-// flags are the options of a service but the weight.
+// flags are the options of a service but the weight: drain, backup and offline.
 func (o *backendOptions) flags(s *service) []**bool {
 	if s == nlbService {
 		return []**bool{&o.IsDrain, &o.IsBackup, &o.IsOffline}
 	}
 	return []**bool{&o.Drain, &o.Backup, &o.Offline}
 }
+
+// The places of flags.
+const (
+	drain = iota
+	backup
+	offline
+)
 
 // fill sets a field that is left out.
 func fill[T any](field **T, value T) {
@@ -238,8 +245,9 @@ type record struct {
 	Sets           map[string]backendSetRecord `json:"sets"`
 }
 
-// backendSetRecord is a backend set. Its backends are the balancer's targets, on the port; or, where they are not
-// those, its own. A thousand of each set would not fit into a record.
+// backendSetRecord is a backend set. Its backends are the targets of the listeners that name it, on the port, or its
+// own: those of a set that no listener names, or of which some are offline. A thousand of each set would not fit into
+// a record.
 type backendSetRecord struct {
 	backendSet
 	Port int             `json:"port"`
@@ -268,14 +276,6 @@ func readInstances(ctx context.Context, r *dialect.Request) (instances, error) {
 		}
 	}
 	return known, err
-}
-
-// toRecords gives targets as backends of a set.
-func (known instances) toRecords(targets api.Targets) (all []backendRecord) {
-	for _, t := range targets {
-		all = append(all, backendRecord{Instance: known.byID[t.InstanceID].Serial})
-	}
-	return all
 }
 
 // balancer is a load balancer as both sides see it.
@@ -310,11 +310,57 @@ func (s *service) toBalancer(lb *api.LoadBalancer, known instances) (*balancer, 
 	return b, nil
 }
 
+// targetsOf are the targets of a listener that names the set, or the balancer's.
+func (b *balancer) targetsOf(set string) api.Targets {
+	for _, l := range b.listeners {
+		for _, n := range b.Listeners {
+			isNative := l.Port == n.Port && slices.Contains(b.service.protocols[l.Protocol].native, n.Protocol)
+			if l.DefaultBackendSetName == set && isNative && n.Targets != nil {
+				return n.Targets
+			}
+		}
+	}
+	return b.Targets
+}
+
+// toRecords gives targets as backends of a set.
+func (b *balancer) toRecords(targets api.Targets) (all []backendRecord) {
+	for _, t := range targets {
+		in, isInstance := b.instances.byID[t.InstanceID]
+		if !isInstance {
+			in = b.instances.byAddress[t.IP]
+		}
+		rec := backendRecord{Instance: in.Serial}
+		if t.Weight > 0 {
+			rec.Weight = &t.Weight
+		}
+		flags := rec.flags(b.service)
+		*flags[drain], *flags[backup] = &t.Drain, &t.Backup
+		all = append(all, rec)
+	}
+	return all
+}
+
+// toTargets gives the backends of a set as targets. Those that are offline are none.
+func (b *balancer) toTargets(set *backendSet) api.Targets {
+	targets := api.Targets{}
+	for _, one := range set.Backends {
+		flags := one.flags(b.service)
+		if !api.ValueOf(*flags[offline]) {
+			targets = append(targets, api.Target{
+				InstanceID: b.instances.byAddress[one.IPAddress].ID, Weight: api.ValueOf(one.Weight),
+				Drain: api.ValueOf(*flags[drain]), Backup: api.ValueOf(*flags[backup]),
+			})
+		}
+	}
+	return targets
+}
+
 // showSet returns a set with the backends that still exist.
 func (b *balancer) showSet(rec backendSetRecord) *backendSet {
 	set := rec.backendSet
 	set.Backends = []backend{}
-	targets, isTarget := b.instances.toRecords(b.Targets), map[int64]bool{}
+	targets, isTarget := b.toRecords(b.targetsOf(set.Name)), map[int64]bool{}
 	for _, t := range targets {
 		isTarget[t.Instance] = true
 	}
@@ -324,7 +370,8 @@ func (b *balancer) showSet(rec backendSetRecord) *backendSet {
 	served := b.isServed(set.Name)
 	for _, own := range rec.Own {
 		in, known := b.instances.bySerial[own.Instance]
-		if known && (isTarget[own.Instance] || !served) {
+		isOffline := api.ValueOf(*own.flags(b.service)[offline])
+		if known && (isTarget[own.Instance] || !served || isOffline) {
 			set.Backends = append(set.Backends, b.toBackend(in, rec.Port, own.backendOptions))
 		}
 	}
@@ -474,6 +521,9 @@ func (l listener) proxyProtocol() api.ProxyProtocol {
 	return ""
 }
 
+// maxWeight is the most that a backend can have. See "Backend" in OCI's reference.
+const maxWeight = 100
+
 // setBackends gives a set backends as a request has them.
 func (b *balancer) setBackends(set *backendSet, given []backend) error {
 	set.Backends = []backend{}
@@ -489,6 +539,8 @@ func (b *balancer) setBackends(set *backendSet, given []backend) error {
 			return dialect.Invalid("backends", "have %q, which no instance has", cmp.Or(g.IPAddress, api.ValueOf(g.TargetID)))
 		case g.Port != given[0].Port:
 			return dialect.Invalid("backends", "have the ports %d and %d: all backends of a set must have one", given[0].Port, g.Port)
+		case g.Weight != nil && (*g.Weight < 1 || *g.Weight > maxWeight):
+			return dialect.Invalid("backends", "have the weight %d: want 1 to %d", *g.Weight, maxWeight)
 		case slices.ContainsFunc(set.Backends, func(other backend) bool { return other.IPAddress == address }):
 			return dialect.Invalid("backends", "have %s:%d twice", address, g.Port)
 		}
@@ -540,7 +592,7 @@ func (b *balancer) putListener(name string, l listener) error {
 
 // toUpdate gives the native change that makes the balancer what b has become.
 func (b *balancer) toUpdate() api.LoadBalancerUpdate {
-	targets, listeners, idle := b.targets(), api.Listeners{}, 0
+	targets, listeners, idle := b.commonTargets(), api.Listeners{}, 0
 	for _, name := range slices.Sorted(maps.Keys(b.listeners)) {
 		l := b.listeners[name]
 		idle = max(idle, b.service.idleSeconds(l))
@@ -551,13 +603,16 @@ func (b *balancer) toUpdate() api.LoadBalancerUpdate {
 			native := api.Listener{
 				Protocol: protocol, Port: l.Port, TargetPort: port, HealthCheck: set.HealthChecker.toNative(port),
 			}
+			if own := b.toTargets(set); !slices.Equal(own, targets) {
+				native.Targets = own
+			}
 			if protocol != api.ProtocolUDP {
 				native.ProxyProtocol = l.proxyProtocol()
 			}
 			listeners = append(listeners, native)
 		}
 	}
-	b.recordSets(targets)
+	b.recordSets()
 	b.rec.Version, b.rec.Listeners = recordVersion, b.listeners
 	return api.LoadBalancerUpdate{
 		Algorithm: new(b.algorithm()), IdleTimeoutSeconds: new(api.Seconds(idle)), Listeners: &listeners, Targets: &targets,
@@ -565,23 +620,26 @@ func (b *balancer) toUpdate() api.LoadBalancerUpdate {
 	}
 }
 
-// targets are the backends of all sets that are served, each once.
-func (b *balancer) targets() api.Targets {
-	targets := api.Targets{}
-	for _, set := range b.servedSets() {
-		for _, one := range set.Backends {
-			t := api.Target{InstanceID: b.instances.byAddress[one.IPAddress].ID}
-			if !slices.Contains(targets, t) {
-				targets = append(targets, t)
+// commonTargets are the backends of the most sets that are served. Listeners of others have targets of their own.
+func (b *balancer) commonTargets() api.Targets {
+	common, most := api.Targets{}, 0
+	served := b.servedSets()
+	for _, set := range served {
+		targets, same := b.toTargets(set), 0
+		for _, other := range served {
+			if slices.Equal(targets, b.toTargets(other)) {
+				same++
 			}
 		}
+		if same > most {
+			common, most = targets, same
+		}
 	}
-	return targets
+	return common
 }
 
-// recordSets puts the sets into the record, without the backends where they are the balancer's targets.
-func (b *balancer) recordSets(targets api.Targets) {
-	all := b.instances.toRecords(targets)
+// recordSets puts the sets into the record, without the backends where they are targets.
+func (b *balancer) recordSets() {
 	b.rec.Sets = map[string]backendSetRecord{}
 	for name, set := range b.sets {
 		rec := backendSetRecord{backendSet: *set, Port: set.port(), Own: []backendRecord{}}
@@ -594,7 +652,7 @@ func (b *balancer) recordSets(targets api.Targets) {
 			serial := b.instances.byAddress[one.IPAddress].Serial
 			rec.Own = append(rec.Own, backendRecord{serial, one.backendOptions})
 		}
-		if b.isServed(name) && slices.Equal(rec.Own, all) {
+		if b.isServed(name) && len(b.toTargets(set)) == len(set.Backends) {
 			rec.Own = nil
 		}
 		b.rec.Sets[name] = rec

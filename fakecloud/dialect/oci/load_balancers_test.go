@@ -2,8 +2,11 @@ package oci_test
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,6 +18,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/oci"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
@@ -553,4 +558,83 @@ func (s *sdk) getNLB(id *string) networkloadbalancer.NetworkLoadBalancer {
 	))(s.t)
 	requireMandatory(s.t, answer.NetworkLoadBalancer)
 	return answer.NetworkLoadBalancer
+}
+
+// serveName has a node answer connections to its port 30080 with its name.
+func serveName(t *testing.T, n node, name string) {
+	t.Helper()
+	l := must.Do((&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(*n.vnic.PrivateIP, "30080")))(t)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, name)
+			_ = c.Close()
+		}
+	}()
+}
+
+// shares tells how many of eight connections each node gets.
+func shares(t *testing.T, lb loadbalancer.LoadBalancer, port string) map[string]int {
+	t.Helper()
+	all := map[string]int{}
+	for range 8 {
+		c, err := net.Dial("tcp", net.JoinHostPort(*lb.IpAddresses[0].IpAddress, port))
+		if err == nil {
+			name, _ := io.ReadAll(c)
+			_ = c.Close()
+			all[string(name)]++
+		}
+	}
+	return all
+}
+
+func TestEachListenerForwardsToItsBackendSet(t *testing.T) {
+	c := cloudtest.Start(t, cloudtest.Dialect(dialect.Dialect))
+	s := newUser(t, c, "ccm", api.RoleEditor, makeKeys()[0])
+	one, two := createNode(t, c, s, "node-1"), createNode(t, c, s, "node-2")
+	serveName(t, one, "one")
+	serveName(t, two, "two")
+	details := lbDetails(s, "uid-1", one, two)
+	check := &loadbalancer.HealthCheckerDetails{Protocol: new("TCP"), Port: new(30080)}
+	set := func(backends ...loadbalancer.BackendDetails) loadbalancer.BackendSetDetails {
+		return loadbalancer.BackendSetDetails{Policy: new("ROUND_ROBIN"), HealthChecker: check, Backends: backends}
+	}
+	with := func(n node, change func(*loadbalancer.BackendDetails)) loadbalancer.BackendDetails {
+		b := backend(n, 30080)
+		change(&b)
+		return b
+	}
+	details.BackendSets = map[string]loadbalancer.BackendSetDetails{
+		"weights": set(with(one, func(b *loadbalancer.BackendDetails) { b.Weight = new(3) }), backend(two, 30080)),
+		"drain":   set(with(one, func(b *loadbalancer.BackendDetails) { b.Drain = new(true) }), backend(two, 30080)),
+		"backup":  set(backend(one, 30080), with(two, func(b *loadbalancer.BackendDetails) { b.Backup = new(true) })),
+		"offline": set(with(one, func(b *loadbalancer.BackendDetails) { b.Offline = new(true) }), backend(two, 30080)),
+		"none":    set(),
+	}
+	ports := map[string]string{"weights": "8081", "drain": "8082", "backup": "8083", "offline": "8084", "none": "8085"}
+	details.Listeners = map[string]loadbalancer.ListenerDetails{}
+	for name, port := range ports {
+		details.Listeners[name] = loadbalancer.ListenerDetails{
+			DefaultBackendSetName: &name, Port: new(must.Do(strconv.Atoi(port))(t)), Protocol: new("TCP"),
+		}
+	}
+	id := s.await(createLB(s, details, "uid-1")).LoadBalancerId
+	lb := s.getLB(id)
+	for name, want := range map[string]map[string]int{
+		"weights": {"one": 6, "two": 2}, "drain": {"two": 8}, "backup": {"one": 8}, "offline": {"two": 8}, "none": {},
+	} {
+		got := shares(t, lb, ports[name])
+		delete(got, "") // Refused.
+		assert.Equal(t, want, got, name)
+		assert.Len(t, lb.BackendSets[name].Backends, len(details.BackendSets[name].Backends), name)
+	}
+	first := func(set string) loadbalancer.Backend { return lb.BackendSets[set].Backends[0] }
+	assert.Equal(t, 3, *first("weights").Weight)
+	assert.True(t, *first("drain").Drain)
+	assert.True(t, *first("offline").Offline)
+	assert.True(t, *lb.BackendSets["backup"].Backends[1].Backup)
 }

@@ -44,10 +44,11 @@ var Dialect = dialect.Dialect{
 	Limits: []string{
 		"a tenancy is a project of this cloud, its root compartment is the only one, and a user is a token",
 		"a network is a VCN with one subnet and one security list, and an instance has one VNIC",
-		"all listeners of a load balancer forward to the backends of all sets that listeners name, each to its set's port",
-		"the policy of the first such set in order of name is for all, and so is the longest idle time-out of a listener",
-		"weights of backends, drain, backup and offline are recorded, and so are shapes and defined tags",
-		"security lists and network security groups are recorded: they filter nothing",
+		"all backends of a set have one port, and are instances",
+		"the policy of the first set that a listener names, in order of name, is for all, and so is the longest idle time-out",
+		"shapes and defined tags are recorded",
+		"security lists and network security groups are recorded, and filter nothing: they filter packets of a subnet's " +
+			"hosts, and firewalls here what balancers send to single instances",
 		"a network load balancer is a proxy, too: preserving clients' addresses is recorded, and not done",
 		"TLS, certificates, rule sets, hostnames, IPv6, and health checks of UDP and DNS are refused",
 		"instances are made, started and stopped by fakecloud's own API",
