@@ -195,6 +195,9 @@ type Answer struct {
 	Body   any
 }
 
+// Text is the body of an answer that is no JSON.
+type Text string
+
 // Request is a call that is being made. Its embedded client makes native calls for the caller,
 // and needs the context that the call is made with.
 type Request struct {
@@ -347,11 +350,14 @@ func (s *Served) serveCall(w http.ResponseWriter, r *http.Request, c Call) {
 		return
 	}
 	maps.Copy(w.Header(), answer.Header)
-	if answer.Body == nil {
+	switch body := answer.Body.(type) {
+	case nil:
 		w.WriteHeader(answer.Status)
-		return
+	case Text:
+		s.server.AnswerText(w, r, string(body))
+	default:
+		s.server.AnswerJSON(w, r, answer.Status, body)
 	}
-	s.server.AnswerJSON(w, r, answer.Status, answer.Body)
 }
 
 func (s *Served) do(r *http.Request, c Call) (*Answer, error) {

@@ -151,6 +151,17 @@ func (s *Server) AnswerJSON(w http.ResponseWriter, r *http.Request, status int, 
 	s.answerJSON(w, r, status, body)
 }
 
+// AnswerText answers a call of a front.
+func (s *Server) AnswerText(w http.ResponseWriter, r *http.Request, text string) {
+	s.answerPlain(w, r, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
+}
+
+// ProxyUser gives the user whom a front's caller names to the front as its proxy, or "".
+func ProxyUser(r *http.Request) string {
+	user, _, _ := proxyAuth(r)
+	return user
+}
+
 // CallerProject gives the project of a front's caller.
 func CallerProject(r *http.Request) cloud.Project { return callerProject(r) }
 

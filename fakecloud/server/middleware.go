@@ -231,6 +231,10 @@ func (s *Server) identifyCaller(r *http.Request) {
 			secret = password
 		}
 	}
+	if secret == "" && c.front != nil && r.URL.IsAbs() { // It is asked as a proxy: see Request.Instance of package dialect.
+		scheme = "Bearer"
+		_, secret, _ = proxyAuth(r)
+	}
 	if strings.EqualFold(scheme, "Signature") && c.front != nil && c.front.ReadKeyID != nil {
 		s.identifySigner(r, secret)
 		return
@@ -245,6 +249,12 @@ func (s *Server) identifyCaller(r *http.Request) {
 	s.findCaller(r, c.secret, s.cloud.Remembers, func() (cloud.Principal, error) {
 		return s.cloud.Authenticate(r.Context(), c.secret)
 	})
+}
+
+// proxyAuth gives the user and password that a client shows to its proxy (RFC 9110, section 11.7).
+func proxyAuth(r *http.Request) (user, password string, ok bool) {
+	shown := http.Request{Header: http.Header{"Authorization": r.Header.Values("Proxy-Authorization")}}
+	return shown.BasicAuth()
 }
 
 // findCaller finds out who calls by a credential. An address that guesses credentials does not cause a read of the

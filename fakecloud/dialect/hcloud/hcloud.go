@@ -51,7 +51,7 @@ var Dialect = dialect.Dialect{
 	Calls: slices.Concat(
 		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
 		servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls, networks.calls(), networkActions,
-		balancerTypes.calls(), balancers.calls(), balancerCalls, certificates.calls(), certificateCalls,
+		balancerTypes.calls(), balancers.calls(), balancerCalls, certificates.calls(), certificateCalls, metadataCalls,
 	),
 	Refusals:        refusals,
 	Codes:           codes,

@@ -3,9 +3,12 @@ package hcloud_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -178,4 +181,34 @@ func TestRefusals(t *testing.T) {
 		_, _, err = sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
 	}
 	requireError(t, hcloud.ErrorCodeRateLimitExceeded)(err)
+}
+
+// A program on a server asks for http://169.254.169.254, and reaches the cloud as its proxy.
+func TestServersKnowTheirMetadata(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	in := createInstance(t, c, "node-1")
+	network := must.First(sdk.Network.GetByName(t.Context(), "default"))(t)
+	secret := strings.TrimSpace(string(must.Do(os.ReadFile(c.TokenFile))(t)))
+	get := func(user, password, thing string) (int, string) {
+		proxy := must.Do(url.Parse(c.DialectURL("hcloud")))(t)
+		proxy.User = url.UserPassword(user, password)
+		on := http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy), DisableKeepAlives: true}}
+		resp := must.Do(on.Get("http://169.254.169.254/hetzner/v1/metadata" + thing))(t)
+		defer func() { _ = resp.Body.Close() }()
+		return resp.StatusCode, string(must.Do(io.ReadAll(resp.Body))(t))
+	}
+	for thing, want := range map[string]string{
+		"/hostname": "node-1", "/instance-id": strconv.FormatInt(in.Serial, 10), "/availability-zone": in.Zone,
+		"/region": in.Region, "/private-networks": fmt.Sprintf("network_id: %d\n", network.ID), "": "hostname: node-1\n",
+	} {
+		status, text := get("node-1", secret, thing)
+		assert.Equal(t, http.StatusOK, status)
+		assert.Contains(t, text, want)
+	}
+	for _, wrong := range [][3]string{{"node-2", secret, ""}, {"", secret, ""}, {"node-1", secret, "/userdata"}} {
+		status, text := get(wrong[0], wrong[1], wrong[2])
+		assert.Equal(t, http.StatusNotFound, status, text)
+	}
+	status, _ := get("node-1", "guessed", "")
+	assert.Equal(t, http.StatusUnauthorized, status)
 }
