@@ -95,6 +95,17 @@ func (l *Lab) FillCloudValues(ctx context.Context, p *program.CCM) error {
 			return err
 		}
 	}
+	if p.IsTold(".Region") {
+		cloud, err := l.Cloud()
+		if err != nil {
+			return err
+		}
+		zones, err := cloud.ListZones(ctx)
+		if err != nil {
+			return err
+		}
+		p.Values.Region = zones[0].Region // There is always a zone, and one region.
+	}
 	if !p.IsTold(keyFields) {
 		return nil
 	}

@@ -262,6 +262,14 @@ func TokenFlag(caller, file string) string {
 	return "--token=" + caller + ":" + role + "=" + file
 }
 
+// RegionFlags are fakecloud's flags for the region and the zones of a lab that has another cloud's.
+func RegionFlags(st *state.Lab) []string {
+	if st.CloudRegion == "" {
+		return nil
+	}
+	return []string{"--region=" + st.CloudRegion, "--zones=" + strings.Join(st.CloudZones, ",")}
+}
+
 // QuotaFlags are fakecloud's flags for the quota of a lab. A lab with one is at a seat of a classroom.
 func QuotaFlags(st *state.Lab) []string {
 	if st.InstanceQuota == 0 {

@@ -31,6 +31,9 @@ type Preset struct {
 	// WithoutAPI tells that the program makes its cloud's answers up and calls nobody: there is no
 	// dialect to speak, and nothing to judge.
 	WithoutAPI bool `json:"withoutAPI"`
+	// Region and Zones are those of the cloud of a lab that is made for the program; "" is fakecloud's own.
+	Region string   `json:"region"`
+	Zones  []string `json:"zones"`
 	// KubeletProviderIDs is what kubelets get as --provider-id, a template of cluster.KubeletProviderID,
 	// for a program that does not find instances by Node name.
 	KubeletProviderIDs string `json:"kubeletProviderIDs"`
@@ -61,6 +64,8 @@ type Suite struct {
 	// ExternalAddresses tells that all addresses of Nodes are external ones to it, and that each has an IPv6
 	// address beside it.
 	ExternalAddresses bool `json:"externalAddresses"`
+	// InstanceTypes are its cloud's names of the types of the lab's, where they differ.
+	InstanceTypes map[string]string `json:"instanceTypes"`
 	// RegionIsZone tells that its cloud has no regions beside what the lab's calls zones.
 	RegionIsZone bool `json:"regionIsZone"`
 	// Claims are capabilities that the CCM has. Unsupported are features and capabilities that

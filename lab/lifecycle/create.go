@@ -68,6 +68,7 @@ func claimNew(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster.
 		}
 	}
 	st.KubeletProviderIDs, st.InstanceQuota = o.KubeletProviderIDs, o.InstanceQuota
+	st.CloudRegion, st.CloudZones = o.CloudRegion, o.CloudZones
 	if err := cluster.CheckProviderIDs(st.KubeletProviderIDs); err != nil {
 		return nil, nil, err
 	}
@@ -167,6 +168,9 @@ type Options struct {
 	// was brought up with before, or as its kind of cluster begins with;
 	// NoNodes is none.
 	Nodes int
+	// CloudRegion and CloudZones are those of a new lab's cloud; "" is fakecloud's own.
+	CloudRegion string
+	CloudZones  []string
 	// InstanceQuota is how many instances a new lab's cloud allows; 0 is the cloud's default.
 	InstanceQuota int
 	// Profile is the cloud's; "" is the one that the lab has, or

@@ -50,6 +50,9 @@ type Lab struct {
 	Profile string `json:"profile"`
 	// Nodes is the number of instances that `lab up` makes.
 	Nodes int `json:"nodes"`
+	// CloudRegion and CloudZones are what the lab's cloud calls those that it has, unless it is by its own names.
+	CloudRegion string   `json:"cloudRegion,omitempty"`
+	CloudZones  []string `json:"cloudZones,omitempty"`
 	// InstanceQuota is how many instances the lab's cloud allows at first; 0 is the cloud's default.
 	InstanceQuota int `json:"instanceQuota,omitempty"`
 	// Bin is where our own programs are, if not beside the lab command, e.g. in a

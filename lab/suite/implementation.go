@@ -291,6 +291,7 @@ func (o *Options) UseDialect(dialect string) error {
 		return err
 	}
 	o.Dialect, o.addressNames = dialect, preset.AddressNames
+	o.CCMNames.InstanceTypes = preset.Suite.InstanceTypes
 	o.KubeletProviderIDs = preset.KubeletProviderIDs != ""
 	o.CCMNames.Dialect, o.CCMNames.RegionIsZone = dialect, preset.Suite.RegionIsZone
 	o.CCMNames.AddressPrefix = preset.Suite.AddressPrefix

@@ -124,6 +124,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 	}
 	args = append(args, c.Cloud().DialectFlags()...)
 	args = append(args, cluster.QuotaFlags(c.lab)...)
+	args = append(args, cluster.RegionFlags(c.lab)...)
 	for _, caller := range cluster.Callers {
 		args = append(args, cluster.TokenFlag(caller, dataDir+"/"+caller+".token"))
 	}

@@ -198,6 +198,7 @@ func (s Site) Fakecloud(tag string, targets ...netip.Addr) process.Spec {
 	}
 	spec.Args = append(spec.Args, s.Cloud().DialectFlags()...)
 	spec.Args = append(spec.Args, cluster.QuotaFlags(s.Lab)...)
+	spec.Args = append(spec.Args, cluster.RegionFlags(s.Lab)...)
 	for _, caller := range cluster.Callers {
 		spec.Args = append(spec.Args, cluster.TokenFlag(caller, s.Cloud().TokenFile(caller)))
 	}

@@ -212,7 +212,8 @@ func (c *Cloud) toInstance(i *api.Instance, err error) (conformance.Instance, er
 
 func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
-		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i), Type: string(i.Type), Zone: i.Zone,
+		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i), Zone: i.Zone,
+		Type:   cmp.Or(c.Names.InstanceTypes[string(i.Type)], string(i.Type)),
 		Region: cmp.Or(c.Names.Region, i.Region),
 	}
 	if c.Names.RegionIsZone {

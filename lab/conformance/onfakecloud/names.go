@@ -27,6 +27,8 @@ type Names struct {
 	Dialect string
 	// RegionIsZone tells that its cloud has no regions beside what this one calls zones.
 	RegionIsZone bool
+	// InstanceTypes are its cloud's names of types, by this one's, where they differ.
+	InstanceTypes map[string]string
 	// Region is its cloud's name for the region; "" is this one's.
 	Region string
 	// ExternalAddresses tells that instances have external addresses alone to it, and an IPv6 one beside each.

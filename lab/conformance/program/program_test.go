@@ -128,7 +128,7 @@ func TestProgramCheck(t *testing.T) {
 	for _, want := range []string{
 		plain + " is not an executable file",
 		`argument 2, "--bad={{.Kubekonfig}}"`, "can't evaluate field Kubekonfig",
-		"the fields are .Kubeconfig, .CloudConfig, .ClusterName, .ClusterCIDR, .NeedsRoutes, .CloudURL, .DialectURL, .DialectHost, .TokenFile, .KeyFile, .KeyFingerprint, .Project, .NetworkCode, .CAFile, .Address, .Port",
+		"the fields are .Kubeconfig, .CloudConfig, .ClusterName, .ClusterCIDR, .NeedsRoutes, .CloudURL, .DialectURL, .DialectHost, .TokenFile, .KeyFile, .KeyFingerprint, .Project, .Region, .NetworkCode, .CAFile, .Address, .Port",
 		`argument 3, "{{"`, `environment "TOKEN": want NAME=value`, `environment "=x": want NAME=value`,
 		`environment "A={{.Token}}"`, "the CCM's configuration", "can't evaluate field Insecure",
 	} {

@@ -37,6 +37,8 @@ type Values struct {
 	KeyFile, KeyFingerprint string
 	// Project is the cloud's project, or account, that the cluster is in.
 	Project string
+	// Region is that of the lab's cloud.
+	Region string
 	// NetworkCode is what the identifiers of the project's network end in, in dialects that use codes.
 	NetworkCode string
 	// CAFile holds the certificate that signed the cloud's.
