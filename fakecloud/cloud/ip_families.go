@@ -39,6 +39,14 @@ func trackedPrefix(pool netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(pool.Addr(), max(pool.Bits(), 96))
 }
 
+// IPFamilies gives the families of addresses that balancers of this cloud can have.
+func (c *Cloud) IPFamilies() []IPFamily {
+	if !c.cfg.LoadBalancerCIDR6.IsValid() {
+		return []IPFamily{api.IPv4}
+	}
+	return []IPFamily{api.IPv4, api.IPv6}
+}
+
 // checkFamilies refuses combinations of families that no balancer can have. None at all
 // means the default.
 func (c *Cloud) checkFamilies(families []IPFamily) error {

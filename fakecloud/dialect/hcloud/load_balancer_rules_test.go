@@ -176,9 +176,9 @@ func TestLoadBalancerRefusals(t *testing.T) {
 
 // What is not there is null or an empty list, whatever a client is written in.
 func TestLoadBalancerHasNoEmptyTexts(t *testing.T) {
-	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
-	_, _, made := send(t, sdk, "POST", "/load_balancers", `{"name": "web", "load_balancer_type": "lb11", "location": "`+
-		zoneOf(t, c)+`", "services": [{"protocol": "tcp", "listen_port": 80, "destination_port": 80}, {"protocol": "http",
+	_, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	_, _, made := send(t, sdk, "POST", "/load_balancers", `{"name": "web", "load_balancer_type": "lb11", "location": 1,
+		"services": [{"protocol": "tcp", "listen_port": 80, "destination_port": 80}, {"protocol": "http",
 		"listen_port": 81, "health_check": {"protocol": "http"}}], "targets": [{"type": "label_selector",
 		"label_selector": {"selector": "a=b"}}]}`)
 	lb := made["load_balancer"].(map[string]any)
@@ -254,4 +254,14 @@ func TestServicesOfHTTPAreInForce(t *testing.T) {
 	requireError(t, hcloud.ErrorCodeSourcePortAlreadyUsed)(sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080)))
 	await(t, sdk)(sdk.LoadBalancer.DeleteService(t.Context(), lb, 443))
 	assert.Empty(t, must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0].Listeners)
+}
+
+// Every balancer has an IPv6 address where the cloud has any.
+func TestLoadBalancersHaveIPv6(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.IPv6())
+	lb := createBalancer(t, c, sdk)
+	require.NotNil(t, lb.PublicNet.IPv6.IP)
+	ip := lb.PublicNet.IPv6.IP.String()
+	await(t, sdk)(sdk.LoadBalancer.ChangeDNSPtr(t.Context(), lb, ip, hcloud.Ptr("lb.example")))
+	assert.Equal(t, "lb.example", must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t).PublicNet.IPv6.DNSPtr)
 }

@@ -275,7 +275,7 @@ func algorithmNamed(field, name string) (api.LoadBalancerAlgorithm, error) {
 type createRequest struct {
 	Name             string            `json:"name"`
 	LoadBalancerType schema.IDOrName   `json:"load_balancer_type"`
-	Location         string            `json:"location,omitempty"`
+	Location         *schema.IDOrName  `json:"location,omitempty"`
 	NetworkZone      string            `json:"network_zone,omitempty"`
 	Labels           map[string]string `json:"labels"`
 	Algorithm        *struct {
@@ -338,10 +338,16 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 		return nil, err
 	}
 	var operation string
-	lb, err := r.CreateLoadBalancer(client.OperationInto(ctx, &operation), api.LoadBalancerCreate{
+	create := api.LoadBalancerCreate{
 		Name: q.Name, Type: b.Type, Algorithm: b.Algorithm, Scheme: b.Scheme, Listeners: b.Listeners, Targets: b.Targets,
-		NetworkID: b.NetworkID, Tags: q.Labels, Records: b.records(),
-	})
+		NetworkID: b.NetworkID, Tags: q.Labels, Records: b.records(), IPFamilies: r.Cloud.IPFamilies(),
+	}
+	ctxOfCreate := client.OperationInto(ctx, &operation)
+	lb, err := r.CreateLoadBalancer(ctxOfCreate, create)
+	if client.HasCode(err, api.ProblemCode(cloud.AddressPoolExhausted)) { // A machine may have no IPv6 address but ::1.
+		create.IPFamilies = nil
+		lb, err = r.CreateLoadBalancer(ctxOfCreate, create)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -365,16 +371,17 @@ func refuseMetrics(ctx context.Context, r *dialect.Request, _ struct{}) (any, er
 
 // chooseLocation gives the location asked for, or the first of the network zone asked for.
 func (q createRequest) chooseLocation(r *dialect.Request) (string, error) {
-	if (q.Location == "") == (q.NetworkZone == "") {
+	if (q.Location == nil) == (q.NetworkZone == "") {
 		return "", dialect.Invalid("location", "or network_zone must be given, and not both")
 	}
-	for _, z := range r.Cloud.Zones() {
-		if q.Location == z.Name || q.NetworkZone == z.Region {
+	for i, z := range r.Cloud.Zones() {
+		if q.Location == nil && q.NetworkZone == z.Region ||
+			q.Location != nil && (q.Location.ID == int64(i+1) || q.Location.Name == z.Name) {
 			return z.Name, nil
 		}
 	}
-	if q.Location != "" {
-		return "", dialect.Invalid("location", "%q is none that there is", q.Location)
+	if q.Location != nil {
+		return "", dialect.Invalid("location", "is none that there is")
 	}
 	return "", dialect.Invalid("network_zone", "%q is none that there is", q.NetworkZone)
 }
