@@ -63,8 +63,18 @@ The manifest is YAML:
     state: stopped            # running or stopped
   loadBalancers:              # as in POST /v1/load-balancers, but
   - name: web
-    listeners: [{protocol: tcp, port: 8080, targetPort: 30080}]
-    targets: [node-1]         # instances by name
+    listeners:
+    - {protocol: tcp, port: 8080, targetPort: 30080}
+    - protocol: https
+      port: 8443
+      targetPort: 30443
+      certificates: [shop]    # by name, or certificateIds
+      targets: [node-1]       # its own, instead of the balancer's
+    targets:                  # instances by name, addresses, and what else targets have
+    - node-1
+    - 127.90.0.9
+    - {instance: node-2, weight: 3, drain: true}
+    - {ip: 127.90.0.10, backup: true}
     reservedAddress: web      # by name
     ipFamilies: [ipv4, ipv6]  # as final as an address
   firewalls:                  # as in POST /v1/firewalls, but

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,16 +66,8 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 				continue
 			}
 			for _, ref := range w.refs {
-				for _, name := range ref.names {
-					switch {
-					case exists(ref.kind, name):
-					case ref.list:
-						errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name))
-					default:
-						errs = append(errs, fmt.Errorf(
-							"%s: %s %q exists neither here nor in the cloud", w.position, ref.field, name,
-						))
-					}
+				if !exists(ref.kind, ref.name) {
+					errs = append(errs, fmt.Errorf("%s: %v exists neither here nor in the cloud", w.position, ref))
 				}
 			}
 			s, err := p.compareResource(w, existing[k.key+"/"+w.name])
@@ -120,15 +111,9 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 		return s, nil
 	}
 	s.ID = p.ids[w.kind.key+"/"+w.name]
+	w.setIDs(p.ids)
 	has, given := toMap(existing), maps.Clone(w.given)
 	s.version = versionOf(has)
-	named := map[string]string{}
-	for _, ref := range w.refs {
-		given[ref.id], _ = ref.value(p.ids)
-		if ref.list { // Whose names are told, rather than IDs.
-			named[ref.id] = ref.field
-		}
-	}
 	switch of := existing.(type) {
 	case api.Quotas:
 		for name, quota := range has {
@@ -148,15 +133,14 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 			s.Changes = append(s.Changes, "state")
 		}
 	case api.LoadBalancer:
+		fillInTargets(has)
 		if check, ok := given["healthCheck"].(map[string]any); ok && check["protocol"] == "none" &&
 			of.HealthCheck == nil {
 			delete(given, "healthCheck")
 		}
 	}
 	var errs []error
-	fields := slices.Sorted(maps.Keys(given))
-	slices.SortStableFunc(fields, func(a, b string) int { return -cmp.Compare(named[a], named[b]) })
-	for _, field := range fields {
+	for _, field := range slices.Sorted(maps.Keys(given)) {
 		switch {
 		case includesAll(has[field], given[field]), w.kind.isWriteOnly(field):
 			continue
@@ -171,12 +155,33 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 		default:
 			s.patch[field] = given[field]
 		}
-		s.Changes = append(s.Changes, cmp.Or(named[field], field))
+		s.Changes = append(s.Changes, w.kind.fieldInManifest(field))
 	}
 	if len(s.Changes) > 0 {
 		s.Action = updated
 	}
 	return s, errors.Join(errs...)
+}
+
+// fillInTargets adds what answers leave out of targets, so that it can be compared: weights of 1 and, of a listener, that
+// it has the balancer's targets rather than none.
+func fillInTargets(balancer map[string]any) {
+	lists := []any{balancer["targets"]}
+	for _, listener := range balancer["listeners"].([]any) {
+		of := listener.(map[string]any)
+		if of["targets"] == nil {
+			of["targets"] = []any{"the balancer's"}
+			continue
+		}
+		lists = append(lists, of["targets"])
+	}
+	for _, list := range lists {
+		for _, target := range list.([]any) {
+			if of := target.(map[string]any); of["weight"] == nil {
+				of["weight"] = 1.0
+			}
+		}
+	}
 }
 
 func versionOf(has map[string]any) int64 {

@@ -137,24 +137,18 @@ func (p *plan) keepBalancer(s *step, lb *api.LoadBalancer) bool {
 // requestFields are the fields of a step's request, with the IDs of the resources that it
 // refers to.
 func (p *plan) requestFields(s *step) (map[string]any, error) {
-	fields := s.patch
+	if missing := s.want.setIDs(p.ids); len(missing) > 0 {
+		return nil, fmt.Errorf("its %v does not exist", missing[0])
+	}
 	if s.Action == created {
-		fields = maps.Clone(s.want.given)
+		return maps.Clone(s.want.given), nil
 	}
-	for _, ref := range s.want.refs {
-		if _, changes := fields[ref.id]; s.Action == updated && !changes {
-			continue
+	for field := range s.patch {
+		if field != "tags" { // These are merged.
+			s.patch[field] = s.want.given[field]
 		}
-		value, missing := ref.value(p.ids)
-		switch {
-		case missing != "" && ref.list:
-			return nil, fmt.Errorf("its instance %q does not exist", missing)
-		case missing != "":
-			return nil, fmt.Errorf("%s %q does not exist", ref.field, missing)
-		}
-		fields[ref.id] = value
 	}
-	return fields, nil
+	return s.patch, nil
 }
 
 // createOrUpdate creates or updates one resource. It keeps the ID of a created one in p.ids.

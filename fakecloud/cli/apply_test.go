@@ -11,10 +11,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/testcerts"
 )
 
 const seedManifest = `
@@ -176,7 +178,7 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, []string{
 		"quotas updated instances", "backend updated tags", "front updated tags", "node-1 updated tags",
 		"node-2 updated state", "node-3 updated state",
-		"web updated targets,healthCheck,tags", "web updated instances", "there created", "node-1 updated tags",
+		"web updated healthCheck,tags,targets", "web updated instances", "there created", "node-1 updated tags",
 	}, r.apply(other, "--wait"))
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "server"}, r.instance("node-1").Tags)
 	assert.Equal(t, api.InstanceRunning, r.instance("node-2").State)
@@ -221,7 +223,12 @@ func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 		},
 		{
 			"instances:\n- name: new\nloadBalancers:\n- {name: b, listeners: [{protocol: tcp, port: 1, targetPort: 1}], targets: [none]}\n",
-			`no instance is named "none", here or in the cloud`, 1,
+			`instance "none" exists neither here nor in the cloud`, 1,
+		},
+		{
+			"instances:\n- name: new\nloadBalancers:\n" +
+				"- {name: b, listeners: [{protocol: https, port: 1, targetPort: 1, certificates: [none]}]}\n",
+			`certificate "none" exists neither here nor in the cloud`, 1,
 		},
 	} {
 		_, errs, code := r.runApply(c.manifest)
@@ -249,4 +256,58 @@ loadBalancers:
 	assert.Regexp(t, `(?m)^instance +far +failed`, out)
 	assert.Regexp(t, `(?m)^instance +near +created`, out)
 	assert.Regexp(t, `(?m)^load balancer +b +failed`, out)
+}
+
+// Certificates go by name or by ID, and targets by name or address, with what else targets have.
+func TestApplyCertificatesAndTargets(t *testing.T) {
+	r := newApplyRig(t)
+	list := func() []api.LoadBalancer {
+		return must.Do(r.client.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
+	}
+	certificate, key := testcerts.For(t, "shop.example.com")
+	manifest := must.Do(yaml.Marshal(map[string]any{
+		"certificates": []any{map[string]any{"name": "shop", "certificate": certificate, "privateKey": key}},
+	}))(t)
+	web := string(manifest) + `
+instances: [{name: node-1}, {name: node-2}]
+loadBalancers:
+- name: web
+  listeners:
+  - {protocol: https, port: 18443, targetPort: 30443, certificates: [shop], targets: [node-2, 127.91.0.10]}
+  - {protocol: tcp, port: 18090, targetPort: 30080}
+  - {protocol: tcp, port: 18091, targetPort: 30080, targets: []}
+  targets:
+  - node-1
+  - 127.91.0.9
+  - {instance: node-2, weight: 3, drain: true}
+  - {ip: 127.91.0.10, weight: 1, backup: true}
+`
+	created := []string{"shop created", "node-1 created", "node-2 created", "web created"}
+	assert.Equal(t, created, r.apply(web, "--wait"))
+	unchanged := []string{"shop unchanged", "node-1 unchanged", "node-2 unchanged", "web unchanged"}
+	assert.Equal(t, unchanged, r.apply(web))
+
+	one, two := r.instance("node-1").ID, r.instance("node-2").ID
+	certificates := must.Do(r.client.ListCertificates(t.Context(), client.CertificateFilter{}))(t)
+	require.Len(t, certificates, 1)
+	lb := list()[0]
+	assert.Equal(t, []api.Target{
+		{InstanceID: one}, {IP: "127.91.0.9"}, {InstanceID: two, Weight: 3, Drain: true}, {IP: "127.91.0.10", Backup: true},
+	}, lb.Targets)
+	assert.Equal(t, []string{certificates[0].ID}, lb.Listeners[0].CertificateIDs)
+	assert.Equal(t, []api.Target{{InstanceID: two}, {IP: "127.91.0.10"}}, lb.Listeners[0].Targets)
+	assert.Nil(t, lb.Listeners[1].Targets)
+	assert.Equal(t, []api.Target{}, lb.Listeners[2].Targets)
+
+	byID := strings.Replace(web, "certificates: [shop]", "certificateIds: ["+certificates[0].ID+"]", 1)
+	assert.Equal(t, unchanged, r.apply(byID))
+	for before, after := range map[string]string{
+		"weight: 3": "weight: 1", "drain: true": "drain: false", "[node-2, 127.91.0.10]": "[node-2]",
+		"targetPort: 30080}": "targetPort: 30080, targets: []}",
+	} {
+		changed := r.apply(strings.Replace(web, before, after, 1), "--dry-run")
+		assert.Regexp(t, "web updated (targets|listeners)", changed[3], before)
+	}
+	assert.Equal(t, "web updated targets", r.apply(strings.Replace(web, "weight: 3", "weight: 1", 1))[3])
+	assert.Zero(t, list()[0].Targets[2].Weight)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,24 +32,30 @@ type wantedResource struct {
 	// given holds the fields of the request that creates it, as the manifest gives
 	// them. References to other resources are in refs.
 	given map[string]any
-	// state and refs are fields that the API does not have, or has as IDs.
+	// state is a field that the API does not have.
 	state string
 	refs  []reference
 }
 
-// reference is a field that names other resources where the API takes their IDs.
+// reference is a name in the manifest, where the API takes an ID.
 type reference struct {
+	kind, name string
+	setID      func(id string) // in wantedResource.given
+}
+
+// referringField is a field that names other resources. The API has their IDs in a field of its own.
+type referringField struct {
 	field, kind, id string
-	list            bool   // or the one
-	item            string // the field of a list's items that has the ID; "" if the items are IDs
-	names           []string
+	under           string // the list whose items have the field; "" if the resource has it
+	list            bool   // of names
+	orID            bool   // the API's field may be given instead
 }
 
 // manifestKind is a kind of resource that a manifest can hold, under a key of its own.
 type manifestKind struct {
 	key    string
 	single bool // a project has one of it, without a name
-	refs   []reference
+	refs   []referringField
 	// takeOwnFields, unless nil, moves the fields that only the manifest has from w.given to w. It returns what is
 	// wrong, by field.
 	takeOwnFields func(w *wantedResource) map[string]string
@@ -64,22 +71,24 @@ var manifestKinds = []*manifestKind{
 	{key: "certificates", manifestCalls: callsOf((*app).certificateKind, nil)},
 	{
 		key: "instances", takeOwnFields: takeInstanceState, manifestCalls: callsOf((*app).instanceKind, (*plan).keepInstance),
-		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},
+		refs: []referringField{{field: "network", kind: "networks", id: "networkId"}},
 	},
 	{
 		key: "loadBalancers", manifestCalls: callsOf((*app).balancerKind, (*plan).keepBalancer),
-		refs: []reference{
+		refs: []referringField{
 			{field: "reservedAddress", kind: "addresses", id: "addressId"},
-			{field: "targets", kind: "instances", id: "targets", list: true, item: "instanceId"},
+			{field: "targets", kind: "instances", id: "targets", list: true},
+			{field: "targets", kind: "instances", id: "targets", list: true, under: "listeners"},
+			{field: "certificates", kind: "certificates", id: "certificateIds", list: true, under: "listeners", orID: true},
 		},
 	},
 	{
 		key: "firewalls", manifestCalls: callsOf((*app).firewallKind, nil),
-		refs: []reference{{field: "instances", kind: "instances", id: "instanceIds", list: true}},
+		refs: []referringField{{field: "instances", kind: "instances", id: "instanceIds", list: true}},
 	},
 	{
 		key: "routes", manifestCalls: callsOf((*app).routeKind, nil),
-		refs: []reference{{field: "instance", kind: "instances", id: "instanceId"}},
+		refs: []referringField{{field: "instance", kind: "instances", id: "instanceId"}},
 	},
 }
 
@@ -95,72 +104,130 @@ func takeInstanceState(w *wantedResource) map[string]string {
 	return nil
 }
 
-// takeReferences moves the references out of w.given. It returns what is wrong, by field.
+// takeReferences puts placeholders, which satisfy the schema, where w.given has names, and adds the names to w.refs. It
+// returns what is wrong, by field.
 func (w *wantedResource) takeReferences() map[string]string {
 	bad := map[string]string{}
-	for _, ref := range w.kind.refs {
-		if _, ok := w.given[ref.id]; ok && ref.id != ref.field {
-			bad[ref.id] = "is not known: give the name as " + ref.field
-			if ref.list {
-				bad[ref.id] = "is not known: give the names as " + ref.field
-			}
-			delete(w.given, ref.id)
-		}
-		given, ok := w.given[ref.field]
-		if !ok {
+	for _, f := range w.kind.refs {
+		if f.under == "" {
+			w.takeField(f, w.given, "", bad)
 			continue
 		}
-		delete(w.given, ref.field)
-		if ref.list {
-			ref.takeNames(given, bad)
-		} else {
-			name, _ := given.(string)
-			if name == "" {
-				bad[ref.field] = "must be a name"
+		items, _ := w.given[f.under].([]any)
+		for i, item := range items {
+			if object, ok := item.(map[string]any); ok {
+				w.takeField(f, object, fmt.Sprintf("%s/%d/", f.under, i), bad)
 			}
-			ref.names = []string{name}
-			w.given[ref.id] = "named" // A placeholder that satisfies the schema; the ID comes later.
 		}
-		w.refs = append(w.refs, ref)
 	}
 	return bad
 }
 
-func (r *reference) takeNames(given any, bad map[string]string) {
-	list, ok := given.([]any)
-	if !ok {
-		bad[r.field] = "must be a list of instances' names"
-	}
-	for i, one := range list {
-		name, _ := one.(string)
-		switch {
-		case name == "":
-			bad[r.field+"/"+strconv.Itoa(i)] = "must be the name of an instance"
-		case slices.Contains(r.names, name):
-			bad[r.field+"/"+strconv.Itoa(i)] = "is named twice"
+// takeField takes the references of one field of an object, which is at a path in the resource.
+func (w *wantedResource) takeField(f referringField, object map[string]any, at string, bad map[string]string) {
+	given, has := object[f.field]
+	if _, ok := object[f.id]; ok && f.id != f.field && (has || !f.orID) {
+		bad[at+f.id] = "is not known: give the name as " + f.field
+		if f.list {
+			bad[at+f.id] = "is not known: give the names as " + f.field
 		}
-		r.names = append(r.names, name)
+		delete(object, f.id)
 	}
+	if !has {
+		return
+	}
+	delete(object, f.field)
+	if f.list {
+		object[f.id] = w.takeList(f, given, at+f.field, bad)
+		return
+	}
+	name, _ := given.(string)
+	if name == "" {
+		bad[at+f.field] = "must be a name"
+	}
+	object[f.id] = "named"
+	w.refs = append(w.refs, reference{f.kind, name, func(id string) { object[f.id] = id }})
 }
 
-// value is what the API takes for a reference. missing is a name that has no ID; it is "" if there is none.
-func (r reference) value(ids map[string]string) (value any, missing string) {
-	all := []any{}
-	for _, name := range r.names {
-		id := ids[r.kind+"/"+name]
-		if id == "" {
-			missing = name
-		}
-		if r.item != "" {
-			all = append(all, map[string]any{r.item: id})
+// takeList returns the list that the API takes for a list of names or, of targets, of names, addresses and mappings.
+func (w *wantedResource) takeList(f referringField, given any, at string, bad map[string]string) []any {
+	list, ok := given.([]any)
+	if !ok {
+		bad[at] = "must be a list of names"
+	}
+	out, seen := make([]any, len(list)), map[string]bool{}
+	for i, one := range list {
+		path := at + "/" + strconv.Itoa(i)
+		name, _ := one.(string)
+		if f.field == "targets" {
+			var target map[string]any
+			target, name = w.takeTarget(one, path, bad)
+			out[i] = target
 		} else {
-			all = append(all, id)
+			out[i] = "named"
+			w.refs = append(w.refs, reference{f.kind, name, func(id string) { out[i] = id }})
+			if name == "" {
+				bad[path] = "must be a name"
+			}
 		}
+		if seen[name] && bad[path] == "" {
+			bad[path] = "is named twice"
+		}
+		seen[name] = true
 	}
-	if r.list {
-		return all, missing
+	return out
+}
+
+// takeTarget returns what the API takes for a target, and the instance's name or the address that the target has.
+func (w *wantedResource) takeTarget(given any, at string, bad map[string]string) (target map[string]any, name string) {
+	target = asTarget(given)
+	if _, ok := target["instanceId"]; ok {
+		bad[at+"/instanceId"] = "is not known: give the name as instance"
+		delete(target, "instanceId")
 	}
-	return all[0], missing
+	name, _ = target["instance"].(string)
+	address, _ := target["ip"].(string)
+	delete(target, "instance")
+	if (name == "") == (address == "") {
+		bad[at] = "must be a mapping with either instance (a name) or ip"
+		return target, ""
+	}
+	if name != "" {
+		target["instanceId"] = "named"
+		w.refs = append(w.refs, reference{"instances", name, func(id string) { target["instanceId"] = id }})
+	}
+	return target, name + address
+}
+
+// asTarget is a target as a mapping. A name alone or an address alone is one with nothing else.
+func asTarget(given any) map[string]any {
+	switch of := given.(type) {
+	case map[string]any:
+		return of
+	case string:
+		if _, err := netip.ParseAddr(of); err == nil {
+			return map[string]any{"ip": of}
+		}
+		return map[string]any{"instance": of}
+	}
+	return map[string]any{}
+}
+
+// setIDs puts the IDs of the resources that w names in their places. It returns what it refers to that has no ID.
+func (w *wantedResource) setIDs(ids map[string]string) (missing []reference) {
+	for _, ref := range w.refs {
+		id := ids[ref.kind+"/"+ref.name]
+		if id == "" {
+			missing = append(missing, ref)
+		}
+		ref.setID(id)
+	}
+	return missing
+}
+
+func (r reference) String() string {
+	at := slices.IndexFunc(manifestKinds, func(k *manifestKind) bool { return k.key == r.kind })
+	return fmt.Sprintf("%s %q", manifestKinds[at].singular, r.name)
 }
 
 // isFixed tells whether a field cannot be changed once the resource exists.
@@ -173,6 +240,16 @@ func (k *manifestKind) isFixed(field string) bool {
 func (k *manifestKind) isWriteOnly(field string) bool {
 	given := fieldOf(k.create, field)
 	return given != nil && given.Value.WriteOnly
+}
+
+// fieldInManifest is the name that the manifest has for a field of the API.
+func (k *manifestKind) fieldInManifest(field string) string {
+	for _, ref := range k.refs {
+		if ref.id == field && ref.under == "" {
+			return ref.field
+		}
+	}
+	return field
 }
 
 // fieldOf is a field of a schema; nil if that has none of the name.

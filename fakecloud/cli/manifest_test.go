@@ -34,8 +34,11 @@ func TestParseManifest(t *testing.T) {
 		t, map[string]any{"name": "node-1", "zone": "nebula-1a", "tags": map[string]any{"a": "b"}}, all[0].given,
 	)
 	assert.Nil(t, all[1].refs)
-	assert.Equal(t, []string{"node-1", "node-2"}, all[2].refs[0].names)
-	assert.Equal(t, []reference{{field: "instance", kind: "instances", id: "instanceId", names: []string{"node-1"}}}, all[3].refs)
+	require.Empty(t, all[2].setIDs(map[string]string{"instances/node-1": "i-1", "instances/node-2": "i-2"}))
+	assert.Equal(t, []any{map[string]any{"instanceId": "i-1"}, map[string]any{"instanceId": "i-2"}}, all[2].given["targets"])
+	missing := all[3].setIDs(nil)
+	require.Len(t, missing, 1)
+	assert.Equal(t, `instance "node-1"`, missing[0].String())
 	assert.Equal(t, "m:15: routes[0] (node-1)", all[3].position)
 }
 
@@ -60,6 +63,22 @@ routes:
 - {name: r, destination: 10.0.0.0/8, instanceId: i-1}
 firewalls:
 - {name: f, instanceIds: [i-1], rules: [{protocol: icmp, firstPort: 1, lastPort: 1}]}
+---
+loadBalancers:
+- name: web
+  listeners:
+  - protocol: https
+    port: 1
+    targetPort: 1
+    certificates: [shop, 3]
+    certificateIds: [cert-1]
+    targets:
+    - {weight: 3}
+    - {instanceId: i-1}
+    - {ip: 127.90.0.1, share: 3}
+    - 127.90.0.1
+    - {instance: a, ip: 127.90.0.2}
+  targets: 127.90.0.1
 `))
 	var told []string
 	for line := range strings.Lines(err.Error()) {
@@ -77,11 +96,20 @@ firewalls:
 		`m:12: loadBalancers[0] (We/b): name string doesn't match the regular expression "^[!$&-+.0-;@-\[\]-~]([ !$&-+.0-;@-\[\]-~-]*[!$&-+.0-;@-\[\]-~-])?$"`,
 		`m:14: loadBalancers[0] (We/b): listeners.0.port number must be at most 65535`,
 		`m:15: loadBalancers[0] (We/b): targets.1 is named twice`,
-		`m:15: loadBalancers[0] (We/b): targets.2 must be the name of an instance`,
+		`m:15: loadBalancers[0] (We/b): targets.2 must be a mapping with either instance (a name) or ip`,
 		`m:17: routes[0] (r): instance property "instance" is missing`,
 		`m:17: routes[0] (r): instanceId is not known: give the name as instance`,
 		`m:19: firewalls[0] (f): instanceIds is not known: give the names as instances`,
 		`m:19: firewalls[0] (f): rules.0.protocol value is not one of the allowed values ["tcp","udp"]`,
+		`m:27: loadBalancers[0] (web): listeners.0.certificates.1 must be a name`,
+		`m:28: loadBalancers[0] (web): listeners.0.certificateIds is not known: give the names as certificates`,
+		`m:30: loadBalancers[0] (web): listeners.0.targets.0 must be a mapping with either instance (a name) or ip`,
+		`m:31: loadBalancers[0] (web): listeners.0.targets.1 must be a mapping with either instance (a name) or ip`,
+		`m:31: loadBalancers[0] (web): listeners.0.targets.1.instanceId is not known: give the name as instance`,
+		`m:32: loadBalancers[0] (web): listeners.0.targets.2.share is not known`,
+		`m:33: loadBalancers[0] (web): listeners.0.targets.3 is named twice`,
+		`m:34: loadBalancers[0] (web): listeners.0.targets.4 must be a mapping with either instance (a name) or ip`,
+		`m:35: loadBalancers[0] (web): targets must be a list of names`,
 	}, told)
 	for manifest, want := range map[string]string{
 		"":                                  "is empty: give",
@@ -104,6 +132,7 @@ func FuzzManifest(f *testing.F) {
 	f.Add(validManifest)
 	f.Add("instances: [&a {name: x, tags: {b: *a}}]")
 	f.Add("instances:\n- &a {name: x}\n- *a\nroutes: [{name: r, instance: [1]}]")
+	f.Add("loadBalancers: [{name: a, listeners: [{certificates: [b], targets: [{instance: c}, {ip: d}]}]}]")
 	f.Add("loadBalancers: [{name: 1, targets: x, healthCheck: [], listeners: {}}]")
 	f.Fuzz(func(t *testing.T, manifest string) {
 		all, err := parseManifest("m", strings.NewReader(manifest))

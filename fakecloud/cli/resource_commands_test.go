@@ -76,6 +76,7 @@ func TestCommands(t *testing.T) {
 	fails(2, "whole seconds", "load-balancers", "create", "x", "--listener", "1:2", "--client-affinity", "1500ms")
 	fails(2, "want PORT:TARGETPORT", "load-balancers", "create", "x", "--listener", "1:2/sctp")
 
+	testTargetsAndRules(t, ok, fails)
 	manifest := filepath.Join(dir, "checked.yaml")
 	require.NoError(t, os.WriteFile(manifest, []byte("loadBalancers:\n- name: checked\n  listeners:\n"+
 		"  - {protocol: tcp, port: 18088, targetPort: 1, healthCheck: {protocol: http, port: 2}}\n"), 0o600))
@@ -301,4 +302,29 @@ func TestFollowEndsWithCtrlC(t *testing.T) {
 	require.True(t, lines.Scan(), lines.Err())
 	assert.Contains(t, lines.Text(), "-> pending")
 	end()
+}
+
+// testTargetsAndRules tests the short forms of targets and of firewalls' rules.
+func testTargetsAndRules(
+	t *testing.T, ok func(args ...string) string, fails func(code int, says string, args ...string),
+) {
+	t.Helper()
+	create := []string{"load-balancers", "create", "mixed", "--listener", "18089:1", "--target"}
+	ok(append(create, "172.18.0.9", "--target", "there")...)
+	assert.Regexp(t, `(?s)targets:\n- ip: 172.18.0.9\n- instanceId: i-\S+\n`, ok("load-balancers", "get", "mixed", "-o", "yaml"))
+	assert.Regexp(t, `(?m)^172\.18\.0\.9 +(unknown|unhealthy) `, ok("load-balancers", "health", "mixed"))
+	ok("load-balancers", "delete", "mixed")
+	fails(1, "targets.0.ip", append(create, "8.8.8.8")...)
+	fails(1, "targets.0.ip", append(create, "fd00::1")...)
+	fails(1, `no instance is named "172.18.0"`, append(create, "172.18.0")...)
+
+	create = []string{"firewalls", "create", "web", "--instance", "there", "--allow"}
+	for _, rule := range []string{"tcp", "tcp:", "tcp:a@10.0.0.0/8", "tcp:1-@10.0.0.0/8"} {
+		fails(2, "with a source tcp:30080@10.0.0.0/8", append(create, rule)...)
+	}
+	fails(1, "rules.0.sources.0", append(create, "tcp:1@10.0.0.0")...)
+	fails(1, "rules.0.sources.0", append(create, "tcp:1@")...)
+	out := ok(append(create, "tcp:30080@10.0.0.0/8", "--allow", "udp:1-3@10.0.0.0/8@127.0.0.0/8")...)
+	assert.Contains(t, out, " tcp:30080@10.0.0.0/8,udp:1-3@10.0.0.0/8@127.0.0.0/8 ")
+	ok("firewalls", "delete", "web")
 }
