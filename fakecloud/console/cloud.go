@@ -237,10 +237,13 @@ func listObjects(ctx context.Context, cloud *client.Client) (objects []scene.Obj
 	routes, err3 := cloud.ListRoutes(ctx, client.RouteFilter{})
 	addresses, err4 := cloud.ListAddresses(ctx, client.AddressFilter{})
 	firewalls, err5 := cloud.ListFirewalls(ctx, client.FirewallFilter{})
+	certificates, err6 := cloud.ListCertificates(ctx, client.CertificateFilter{})
+	ofCertificate := func(c api.Certificate) scene.Object { return scene.OfCertificate(c, time.Now()) }
 	return slices.Concat(
 		toObjects(instances, scene.OfInstance), toObjects(balancers, scene.OfBalancer), toObjects(routes, scene.OfRoute),
 		toObjects(addresses, scene.OfAddress), toObjects(firewalls, scene.OfFirewall),
-	), errors.Join(err1, err2, err3, err4, err5)
+		toObjects(certificates, ofCertificate),
+	), errors.Join(err1, err2, err3, err4, err5, err6)
 }
 
 func toObjects[T any](items []T, toObject func(T) scene.Object) (objects []scene.Object) {

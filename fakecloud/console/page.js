@@ -375,9 +375,9 @@ function draw() {
   );
   fillBand(
     "balancers",
-    [...of("balancer"), ...of("address").filter((a) => !find(a.links?.[0]?.to))]
+    [...of("balancer"), ...of("address").filter((a) => !find(a.links?.[0]?.to)), ...of("certificate")]
       .filter((t) => !isFiltered(t))
-      .map((t) => chip(t, [...factsOf(t, "address", "listener"), ...illTargets(t)])),
+      .map((t) => chip(t, [...factsOf(t, "address", "listener", "expires"), ...illTargets(t)])),
   );
   drawMachines(of, find);
   drawLines(flow);

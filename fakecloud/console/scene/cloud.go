@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -138,6 +139,35 @@ func OfFirewall(f api.Firewall) Object {
 		t.Links = append(t.Links, Link{To: CloudKey(id)})
 	}
 	return t
+}
+
+// OfCertificate is a certificate as it is at a time.
+func OfCertificate(c api.Certificate, now time.Time) Object {
+	t := Object{
+		ID: "certificate/" + c.Name, Kind: KindCertificate, Name: c.Name, CloudID: c.ID, Keys: []string{CloudKey(c.ID)},
+		Expires: c.NotAfter.UTC(),
+	}
+	t.AddFact("expires", t.Expires.Format(time.RFC3339))
+	for _, name := range c.DomainNames {
+		t.AddFact("domain", name)
+	}
+	t.setExpiry(now)
+	return t
+}
+
+// expirySoon is how long before it expires somebody should look at a certificate.
+const expirySoon = 14 * 24 * time.Hour
+
+// setExpiry tells how a certificate is at a time.
+func (t *Object) setExpiry(now time.Time) {
+	switch left := t.Expires.Sub(now); {
+	case left <= 0:
+		t.State, t.Level = "expired", LevelBad
+	case left <= expirySoon:
+		t.State, t.Level = "expires soon", LevelBad
+	default:
+		t.State, t.Level = "valid", LevelOK
+	}
 }
 
 // OfFault is a fault rule.

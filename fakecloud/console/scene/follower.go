@@ -57,6 +57,7 @@ func NewFollower(store Store, seq int64, answered time.Time) *Follower {
 		Seq: seq, store: store, counted: map[string]trafficCount{},
 		Source: NewSource(
 			store, "cloud", answered, KindInstance, KindBalancer, KindRoute, KindAddress, KindFirewall,
+			KindCertificate,
 		),
 	}
 }
@@ -99,6 +100,8 @@ func thingOfEvent(ev api.Event) (t Object, shown bool) {
 		return OfAddress(*ev.Address), true
 	case ev.Firewall != nil:
 		return OfFirewall(*ev.Firewall), true
+	case ev.Certificate != nil:
+		return OfCertificate(*ev.Certificate, ev.Time), true
 	}
 	return t, false
 }
@@ -111,8 +114,8 @@ type Reader interface {
 	ListFaults(ctx context.Context) ([]api.Fault, error)
 }
 
-// Poll adds what no event tells: health and traffic of the balancers' targets, and faults. What cannot be
-// read stays as it was, and is unknown soon.
+// Poll adds what no event tells: health and traffic of the balancers' targets, faults, and that certificates expire.
+// What cannot be read stays as it was, and is unknown soon.
 func (f *Follower) Poll(ctx context.Context, cloud Reader) error {
 	listing, cancel := context.WithTimeout(ctx, PollInterval)
 	defer cancel()
@@ -127,7 +130,23 @@ func (f *Follower) Poll(ctx context.Context, cloud Reader) error {
 	observed := f.Observe(err)
 	asking, cancelAsking := context.WithTimeout(ctx, PollInterval)
 	defer cancelAsking()
-	return errors.Join(err, observed, f.PollFaults(asking, cloud)) // No fault hides the faults.
+	// No fault hides the faults.
+	return errors.Join(err, observed, f.PollFaults(asking, cloud), f.refreshCertificates())
+}
+
+// refreshCertificates marks the certificates that have come to expire.
+func (f *Follower) refreshCertificates() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, t := range f.store.Objects() {
+		if before := t.State; t.Kind == KindCertificate {
+			if t.setExpiry(time.Now()); t.State != before {
+				errs = append(errs, f.store.Add(Change{Time: time.Now(), Object: &t}))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (f *Follower) pollTraffic(ctx context.Context, cloud Reader, listed []api.LoadBalancer) error {

@@ -16,11 +16,12 @@ type Kind string
 
 // Kinds of the cloud's objects.
 const (
-	KindInstance Kind = "instance"
-	KindBalancer Kind = "balancer"
-	KindRoute    Kind = "route"
-	KindAddress  Kind = "address"
-	KindFirewall Kind = "firewall"
+	KindInstance    Kind = "instance"
+	KindBalancer    Kind = "balancer"
+	KindRoute       Kind = "route"
+	KindAddress     Kind = "address"
+	KindFirewall    Kind = "firewall"
+	KindCertificate Kind = "certificate"
 	// KindFault is a fault that is in force.
 	KindFault Kind = "fault"
 )
@@ -55,6 +56,8 @@ type Object struct {
 	Reason string `json:"reason,omitempty"`
 	// CloudID tells apart instances and balancers that had the same name one after the other.
 	CloudID string `json:"cloudId,omitempty"`
+	// Expires is when a certificate does.
+	Expires time.Time `json:"expires,omitzero"`
 	// Facts are what else is to be known, in the order in which it is to be read.
 	Facts []Fact `json:"facts,omitempty"`
 	// Keys are other names by which links find the thing.

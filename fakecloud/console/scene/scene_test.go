@@ -98,6 +98,31 @@ func TestFaultsAreFollowed(t *testing.T) {
 	assert.Empty(t, store.Scene)
 }
 
+// A certificate is marked from 14 days before it expires on, which no event tells.
+func TestCertificatesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory{Scene{}}
+		f := NewFollower(store, 0, time.Time{})
+		shop := api.Certificate{
+			Metadata: api.Metadata{ID: "cert-1", Name: "shop"}, NotAfter: time.Now().Add(expirySoon + time.Hour),
+			DomainNames: []string{"shop.example.com"},
+		}
+		require.NoError(t, f.Event(api.Event{Seq: 1, Time: time.Now(), Type: api.EventCreated, Certificate: &shop}))
+		requireState := func(state string, level Level) {
+			t.Helper()
+			require.NoError(t, f.Poll(t.Context(), &fakeCloud{}))
+			is := store.Scene["certificate/shop"]
+			require.Equal(t, []any{state, level}, []any{is.State, is.Level})
+			require.Contains(t, is.Facts, Fact{"expires", shop.NotAfter.UTC().Format(time.RFC3339)})
+		}
+		requireState("valid", LevelOK)
+		time.Sleep(time.Hour)
+		requireState("expires soon", LevelBad)
+		time.Sleep(expirySoon)
+		requireState("expired", LevelBad)
+	})
+}
+
 // A source that has not answered for a while is in the scene with since when, and with what is unknown meanwhile. An
 // answer beside a broken stream proves nothing.
 func TestSourcesThatDoNotAnswer(t *testing.T) {
