@@ -108,22 +108,6 @@ func (e EventType) Valid() bool {
 	return false
 }
 
-// Defines values for FaultMatchKinds.
-const (
-	FaultInstance     FaultMatchKinds = "instance"
-	FaultLoadBalancer FaultMatchKinds = "load-balancer"
-)
-
-// Valid tells whether e is one of the values above.
-func (e FaultMatchKinds) Valid() bool {
-	switch e {
-	case FaultInstance,
-		FaultLoadBalancer:
-		return true
-	}
-	return false
-}
-
 // Defines values for FirewallRuleProtocol.
 const (
 	FirewallTCP FirewallRuleProtocol = "tcp"
@@ -1122,7 +1106,7 @@ type FaultList struct {
 // and lifted, nor do operations that need no token.
 type FaultMatch struct {
 	// Kinds For `stuck` and `fail` only, resources of these kinds; of both when left out.
-	Kinds []FaultMatchKinds `json:"kinds,omitempty"`
+	Kinds []ResourceKind `json:"kinds,omitempty"`
 
 	// Operations The operation is one of these, by their operationId; or the call of a dialect, by its name in GET /v1/dialects.
 	Operations []string `json:"operations,omitempty"`
@@ -1145,9 +1129,6 @@ type FaultMatch struct {
 	// Example: ccm
 	Token string `json:"token,omitempty"`
 }
-
-// FaultMatchKinds defines model for FaultMatch.Kinds.
-type FaultMatchKinds string
 
 // FaultThrottle What exceeds the rate is answered with 429 and, in Retry-After, the seconds
 // until a call will go through; only that is a hit. All calls that match share

@@ -22,15 +22,15 @@ func (p *problems) add(path, format string, args ...any) {
 
 // check refuses rules that make no sense, with the names of the fields: above all, rules
 // that can never match or never do anything.
-func (r *Rules) check(ctx context.Context, s Spec, now time.Time) error {
+func (r *Rules) check(ctx context.Context, s api.FaultCreate, now time.Time) error {
 	var p problems
-	s.Effect.checkEffect(&p)
-	if s.Effect.ofLifeCycles() {
+	checkEffect(s.Effect, &p)
+	if ofLifeCycles(s.Effect) {
 		r.checkLifeCycle(s, &p)
 	} else {
 		r.checkCalls(s, &p)
 	}
-	s.checkWhen(s.Effect, now, &p)
+	checkWhen(s, now, &p)
 	if key, _, _ := strings.Cut(s.Match.Tag, "="); s.Match.Tag != "" && key == "" {
 		p.add("match.tag", "has no key: give key=value, or key")
 	}
@@ -60,7 +60,7 @@ func (p *problems) refuse() error {
 	}
 }
 
-func (r *Rules) checkCalls(s Spec, p *problems) {
+func (r *Rules) checkCalls(s api.FaultCreate, p *problems) {
 	m, e := s.Match, s.Effect
 	if len(m.Kinds) > 0 {
 		p.add("match.kinds", "is for effect.stuck and effect.fail only: name match.operations instead")
@@ -78,7 +78,7 @@ func (r *Rules) checkCalls(s Spec, p *problems) {
 				path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds",
 				id,
 			)
-		} else if why := e.unsuitedReason(op); why != "" {
+		} else if why := unsuitedReason(e, op); why != "" {
 			p.add(path, "is %q, which %s", id, why)
 		}
 	}
@@ -123,9 +123,9 @@ func (r *Rules) checkDialectCode(code string, p *problems) {
 
 // unsuitedReason says why calls of the operation cannot have the effect; it is empty if
 // they can.
-func (e Effect) unsuitedReason(op Operation) string {
+func unsuitedReason(e api.FaultEffect, op Operation) string {
 	switch {
-	case e.suitsOperation(op):
+	case suitsOperation(e, op):
 		return ""
 	case e.EmptyList:
 		return "does not list: effect.emptyList is for those that do"
@@ -135,7 +135,7 @@ func (e Effect) unsuitedReason(op Operation) string {
 		return "changes nothing: effect.carryOut is for those that do"
 	case op.Streams && (e.Stale || e.CarryOut):
 		return "answers with a stream, which cannot be kept"
-	case op.Streams && (e.Delay > 0 || e.Jitter > 0):
+	case op.Streams && (e.DelayMilliseconds > 0 || e.JitterMilliseconds > 0):
 		return "answers with a stream: effect.omitFields is for its events, which cannot be delayed"
 	case e.Stale:
 		return "does not read: effect.stale is for those that do"
@@ -144,7 +144,7 @@ func (e Effect) unsuitedReason(op Operation) string {
 }
 
 // checkOmitted finds fields to omit that no answer has.
-func (r *Rules) checkOmitted(s Spec, p *problems) {
+func (r *Rules) checkOmitted(s api.FaultCreate, p *problems) {
 	ids := s.Match.Operations
 	if len(ids) == 0 {
 		ids = slices.Collect(maps.Keys(r.operations))
@@ -160,7 +160,7 @@ func (r *Rules) checkOmitted(s Spec, p *problems) {
 	}
 }
 
-func (r *Rules) checkLifeCycle(s Spec, p *problems) {
+func (r *Rules) checkLifeCycle(s api.FaultCreate, p *problems) {
 	m, e := s.Match, s.Effect
 	if m.Token != "" {
 		p.add("match.token", "is about calls, and the effect is on life cycles")
@@ -215,7 +215,7 @@ func joinKinds(kinds []cloud.Resource) string {
 
 // exclusiveEffects gives the names of the effects that exclude each other: those on calls,
 // and those on life cycles.
-func (e Effect) exclusiveEffects() (ends, cycles []string) {
+func exclusiveEffects(e api.FaultEffect) (ends, cycles []string) {
 	edits := ""
 	switch {
 	case e.PartialList != 0:
@@ -246,28 +246,28 @@ func (e Effect) exclusiveEffects() (ends, cycles []string) {
 	return ends, cycles
 }
 
-// Kind names the effect that ends a call, or that is on life cycles; "delay" if there is
+// EffectKind names the effect that ends a call, or that is on life cycles; "delay" if there is
 // neither.
-func (e Effect) Kind() string {
-	ends, cycles := e.exclusiveEffects()
+func EffectKind(e api.FaultEffect) string {
+	ends, cycles := exclusiveEffects(e)
 	if all := slices.Concat(ends, cycles); len(all) > 0 {
 		return all[len(all)-1] // A throttle's hit has a status, too.
 	}
 	return "delay"
 }
 
-func (e Effect) checkEffect(p *problems) {
-	ends, cycles := e.exclusiveEffects()
+func checkEffect(e api.FaultEffect, p *problems) {
+	ends, cycles := exclusiveEffects(e)
 	switch {
 	case len(cycles) > 1:
 		p.add("effect."+cycles[1], "cannot go with effect.%s: make two faults", cycles[0])
 	case len(cycles) == 1 && len(ends) > 0:
 		p.add("effect."+ends[0], "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
-	case len(cycles) == 1 && (e.Delay != 0 || e.Jitter != 0):
+	case len(cycles) == 1 && (e.DelayMilliseconds != 0 || e.JitterMilliseconds != 0):
 		p.add("effect.delayMilliseconds", "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
 	case len(ends) > 1:
 		p.add("effect."+ends[1], "cannot go with effect.%s: a call can end in one way only", ends[0])
-	case len(ends)+len(cycles) == 0 && e.Delay == 0 && e.Jitter == 0 && !e.CarryOut:
+	case len(ends)+len(cycles) == 0 && e.DelayMilliseconds == 0 && e.JitterMilliseconds == 0 && !e.CarryOut:
 		p.add(
 			"effect",
 			"does nothing: give a delay, or one of status, dialectCode, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage",
@@ -281,7 +281,7 @@ func (e Effect) checkEffect(p *problems) {
 		path string
 		bad  bool
 	}{
-		{"delayMilliseconds", e.Delay < 0}, {"jitterMilliseconds", e.Jitter < 0}, {"partialList", e.PartialList < 0},
+		{"delayMilliseconds", e.DelayMilliseconds < 0}, {"jitterMilliseconds", e.JitterMilliseconds < 0}, {"partialList", e.PartialList < 0},
 	} {
 		if n.bad {
 			p.add("effect."+n.path, "cannot be negative")
@@ -293,15 +293,15 @@ func (e Effect) checkEffect(p *problems) {
 			"must be above 0, and a burst at least 1: for no call at all, use effect.status 429",
 		)
 	}
-	e.checkCompanions(p)
+	checkCompanions(e, p)
 }
 
 // checkCompanions checks fields that are of use only beside another field.
-func (e Effect) checkCompanions(p *problems) {
+func checkCompanions(e api.FaultEffect, p *problems) {
 	if e.Status != 0 && (e.Status < 400 || e.Status > 599) {
 		p.add("effect.status", "must be from 400 to 599")
 	}
-	if e.RetryAfter != 0 && e.Status == 0 && e.DialectCode == "" {
+	if e.RetryAfterSeconds != 0 && e.Status == 0 && e.DialectCode == "" {
 		p.add("effect.retryAfterSeconds", "needs effect.status or effect.dialectCode")
 	}
 	if e.Project != "" && e.Status != 404 {
@@ -312,50 +312,50 @@ func (e Effect) checkCompanions(p *problems) {
 	}
 }
 
-func (w When) checkWhen(e Effect, now time.Time, p *problems) {
+func checkWhen(s api.FaultCreate, now time.Time, p *problems) {
 	counts := []struct {
 		path string
 		n    int
-	}{{"times", w.Times}, {"skip", w.Skip}, {"every", w.Every}}
+	}{{"times", s.Times}, {"skip", s.Skip}, {"every", s.Every}}
 	for _, c := range counts {
 		if c.n < 0 {
 			p.add(c.path, "cannot be negative")
 		}
-		if c.n != 0 && (e.Stuck || e.ZoneOutage != "") {
+		if c.n != 0 && (s.Effect.Stuck || s.Effect.ZoneOutage != "") {
 			p.add(c.path, "cannot go with an effect that lasts: give it an end with until or forSeconds")
 		}
 	}
-	if w.Every == 1 {
+	if s.Every == 1 {
 		p.add("every", "is 1, which is each of them: leave it out")
 	}
-	if !(w.Probability >= 0 && w.Probability <= 1) {
+	if !(s.Probability >= 0 && s.Probability <= 1) {
 		p.add("probability", "must be above 0 and at most 1")
 	}
-	if w.Probability != 0 && (e.Stuck || e.ZoneOutage != "") {
+	if s.Probability != 0 && (s.Effect.Stuck || s.Effect.ZoneOutage != "") {
 		p.add("probability", "cannot go with an effect that lasts: name what it is for with match")
 	}
-	if w.Seed < 0 || w.Seed > maxSeed {
+	if s.Seed < 0 || s.Seed > maxSeed {
 		p.add("seed", "must be from 1 to %d", int64(maxSeed))
 	}
-	if w.Seed != 0 && w.Probability == 0 && e.Jitter == 0 {
+	if s.Seed != 0 && s.Probability == 0 && s.Effect.JitterMilliseconds == 0 {
 		p.add("seed", "draws nothing: it goes with probability or effect.jitterMilliseconds")
 	}
-	w.checkWindow(now, p)
+	checkWindow(s, now, p)
 }
 
-func (w When) checkWindow(now time.Time, p *problems) {
-	if w.After < 0 || w.From != nil && w.After != 0 {
+func checkWindow(s api.FaultCreate, now time.Time, p *problems) {
+	if s.AfterSeconds < 0 || s.From != nil && s.AfterSeconds != 0 {
 		p.add("afterSeconds", "cannot be negative, or go with from: give one")
 	}
-	if w.For < 0 || w.Until != nil && w.For != 0 {
+	if s.ForSeconds < 0 || s.Until != nil && s.ForSeconds != 0 {
 		p.add("forSeconds", "cannot be negative, or go with until: give one")
 	}
-	w.makeAbsolute(now, Effect{})
+	from, until := windowOf(s, now)
 	switch {
-	case w.Until == nil:
-	case !w.Until.After(now):
+	case until == nil:
+	case !until.After(now):
 		p.add("until", "is in the past: by the cloud's clock it is %s", now.Format(time.RFC3339))
-	case w.From != nil && !w.Until.After(*w.From):
+	case from != nil && !until.After(*from):
 		p.add("until", "must be after from")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jonboulle/clockwork"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
@@ -55,19 +56,19 @@ func TestCountsThatWereNotStoredAreTriedAgain(t *testing.T) {
 // counted for it is not counted twice, and uses up no turn.
 func TestAWriteThatFailsCountsNothing(t *testing.T) {
 	for effect, want := range map[string]struct {
-		faults.Effect
+		api.FaultEffect
 		state string
 	}{
-		"fail":  {faults.Effect{Fail: "no disk"}, "error no disk"},
-		"crash": {faults.Effect{Crash: true}, "error crashed"},
-		"stuck": {faults.Effect{Stuck: true}, "pending "},
+		"fail":  {api.FaultEffect{Fail: "no disk"}, "error no disk"},
+		"crash": {api.FaultEffect{Crash: true}, "error crashed"},
+		"stuck": {api.FaultEffect{Stuck: true}, "pending "},
 	} {
 		t.Run(effect, func(t *testing.T) {
 			w := failing(
 				t,
 				`CREATE TRIGGER no BEFORE UPDATE ON resources WHEN NEW.name = 'bad' AND NEW.state = 'running' BEGIN SELECT RAISE(ABORT, 'no'); END`,
 			)
-			spec := faults.Spec{Effect: want.Effect, Match: faults.Match{Tag: "name=good"}}
+			spec := api.FaultCreate{Effect: want.FaultEffect, Match: api.FaultMatch{Tag: "name=good"}}
 			if effect != "stuck" {
 				spec.Times = 1
 			}

@@ -1,7 +1,7 @@
 // Package faults makes calls and life cycles go wrong. It keeps the rules that say which
 // ones, how often and how, and finds the rule that applies to a call or a resource. It does
 // not apply it: package server does so to a call, and package cloud to a resource. It knows
-// of HTTP what an answer is made of, and nothing of routes. Begin with Spec, Open and
+// of HTTP what an answer is made of, and nothing of routes. Begin with Open and
 // Rules.Apply.
 package faults
 
@@ -11,13 +11,12 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/jonboulle/clockwork"
-	"github.com/oklog/ulid/v2"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults/effects"
 )
@@ -60,95 +59,16 @@ type Call struct {
 	Within string
 }
 
-// Match selects calls or resources. Empty fields match all.
-type Match struct {
-	Token      string           `json:"token,omitempty"`
-	Operations []string         `json:"operations,omitempty"`
-	Resource   string           `json:"resource,omitempty"`
-	Tag        string           `json:"tag,omitempty"`     // key=value, or key
-	Project    string           `json:"project,omitempty"` // an ID; the creator's project when empty
-	Kinds      []cloud.Resource `json:"kinds,omitempty"`   // of life cycles
-}
-
-// Throttle lets so many calls a second through.
-type Throttle struct {
-	PerSecond float64 `json:"perSecond"`
-	Burst     int     `json:"burst"` // 1 when 0
-}
-
-// Effect is what happens to a call or to a resource.
-type Effect struct {
-	// Delay comes before anything else; up to Jitter is added to it.
-	Delay  time.Duration `json:"delay,omitempty"`
-	Jitter time.Duration `json:"jitter,omitempty"`
-
-	// At most one of the following ends a call. PartialList and OmitFields can be combined.
-
-	Status int `json:"status,omitempty"` // 400 to 599, or 0
-	// DialectCode is in place of Status: see Operation.Codes.
-	DialectCode string `json:"dialectCode,omitempty"`
-	// RetryAfter goes with either, in whole seconds; 0 for none.
-	RetryAfter time.Duration `json:"retryAfter,omitempty"`
-	// Project goes with status 404: the ID that the answer names instead of the
-	// caller's project.
-	Project string `json:"project,omitempty"`
-	Hang    bool   `json:"hang,omitempty"`
-	Drop    bool   `json:"drop,omitempty"`
-	// Body is the answer's, with status 200; nil for none.
-	Body        *string   `json:"body,omitempty"`
-	ContentType string    `json:"contentType,omitempty"` // of Body
-	EmptyList   bool      `json:"emptyList,omitempty"`
-	Throttle    *Throttle `json:"throttle,omitempty"`
-	Stale       bool      `json:"stale,omitempty"`
-	PartialList int       `json:"partialList,omitempty"`
-	OmitFields  []string  `json:"omitFields,omitempty"` // dotted paths
-
-	// CarryOut has the operation carried out before the call ends by Status, DialectCode, Hang, Drop or
-	// Body.
-	CarryOut bool `json:"carryOut,omitempty"`
-
-	// A rule on life cycles has exactly one of the following, and none of the above.
-
-	Stuck      bool   `json:"stuck,omitempty"`
-	Fail       string `json:"fail,omitempty"` // the reason
-	Crash      bool   `json:"crash,omitempty"`
-	ZoneOutage string `json:"zoneOutage,omitempty"` // the zone
-}
-
 // ofLifeCycles tells whether the effect is on resources, not on calls.
-func (e Effect) ofLifeCycles() bool {
+func ofLifeCycles(e api.FaultEffect) bool {
 	return e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != ""
-}
-
-// Spec is what a rule is made of.
-type Spec struct {
-	Match  Match  `json:"match"`
-	Effect Effect `json:"effect"`
-	When
-	// Scenario is set in data of earlier versions, for rules that a scenario made. Open lifts
-	// these.
-	Scenario string `json:"scenario,omitempty"`
-}
-
-// Fault is a rule.
-type Fault struct {
-	ID string
-	// Owner is the ID of the project that made it.
-	Owner     string
-	CreatedAt time.Time
-	Spec
-	// Matched is how many calls or resources the rule matched, and Hits to how many of
-	// them it was applied.
-	Matched, Hits int
-	// Spent tells that the rule matches nothing any more.
-	Spent bool
 }
 
 // Hit is a rule's effect on one call.
 type Hit struct {
 	Fault string // the rule's ID
-	// Effect has the drawn delay in Delay, for a throttle Status and RetryAfter, and for a dialect's code Status.
-	Effect Effect
+	// Effect has the drawn delay, for a throttle a status and when to try again, and for a dialect's code its status.
+	Effect api.FaultEffect
 	// Lifted is closed when the rule is deleted.
 	Lifted <-chan struct{}
 	// Answers are those that a stale rule has captured.
@@ -156,7 +76,8 @@ type Hit struct {
 }
 
 type rule struct {
-	Fault
+	api.Fault
+	owner     string // the ID of the project that made it
 	phase     cloud.FaultPhase
 	lifted    chan struct{}
 	answers   effects.Answers
@@ -171,7 +92,7 @@ func (r *rule) projectID() string {
 	if r.Match.Project != "" {
 		return r.Match.Project
 	}
-	return r.Owner
+	return r.owner
 }
 
 func (r *rule) isSpent(now time.Time) bool {
@@ -202,7 +123,6 @@ type Rules struct {
 }
 
 // Open brings the stored rules of a cloud back into force, for calls of these operations.
-// Rules that scenarios of earlier versions made are lifted.
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
 	return r, r.loadStored(ctx)
@@ -217,49 +137,39 @@ func (r *Rules) loadStored(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var orphans, stuck []string
+	var stuck []string
 	for _, f := range stored {
-		back := newRule(
-			Fault{ID: f.ID, Owner: f.Project, CreatedAt: f.CreatedAt, Matched: int(f.Matched), Hits: int(f.Hits)},
-		)
-		back.phase = f.Phase
-		if err := json.Unmarshal(f.Spec, &back.Spec); err != nil {
+		back := newRule(f.Project, api.Fault{})
+		if err := json.Unmarshal(f.Spec, &back.Fault); err != nil {
 			return fmt.Errorf("stored fault %s: %w", f.ID, err)
 		}
-		if back.Scenario != "" {
-			orphans = append(orphans, f.ID)
-			continue
-		}
+		back.ID, back.CreatedAt, back.phase = f.ID, f.CreatedAt, f.Phase
+		back.Matched, back.Hits = int(f.Matched), int(f.Hits)
 		r.rules = append(r.rules, back)
 		if back.Effect.Stuck {
 			stuck = append(stuck, back.projectID())
 		}
 	}
 	r.cloud.SetFaults(r)
-	if err := r.cloud.LiftFaults(ctx, orphans); err != nil {
-		return err
-	}
 	return r.cloud.ReleaseOrphans(ctx, stuck)
 }
 
-func newRule(f Fault) *rule {
-	return &rule{Fault: f, lifted: make(chan struct{}), held: map[string]bool{}}
+func newRule(owner string, f api.Fault) *rule {
+	return &rule{Fault: f, owner: owner, lifted: make(chan struct{}), held: map[string]bool{}}
 }
 
 func (r *Rules) now() time.Time { return r.clock.Now().UTC().Truncate(time.Millisecond) }
 
 // Create adds a rule that a project makes. Rules that make no sense are refused, with the
 // names of the fields, and so is one rule too many.
-func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, error) {
+func (r *Rules) Create(ctx context.Context, project string, s api.FaultCreate) (api.Fault, error) {
 	now := r.now()
 	if err := r.check(ctx, s, now); err != nil {
-		return Fault{}, err
+		return api.Fault{}, err
 	}
-	s.Match.Operations = append([]string(nil), s.Match.Operations...)
-	s.makeAbsolute(now, s.Effect)
-	made := newRule(Fault{ID: "f-" + strings.ToLower(ulid.Make().String()), Owner: project, CreatedAt: now, Spec: s})
+	made := newRule(project, newFault(s, now))
 	if err := r.addRule(ctx, made); err != nil {
-		return Fault{}, err
+		return api.Fault{}, err
 	}
 	if s.Effect.Crash || s.Effect.ZoneOutage != "" {
 		// What begins at once has happened when Create returns.
@@ -273,18 +183,18 @@ func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, erro
 func (r *Rules) addRule(ctx context.Context, made *rule) error {
 	r.change.Lock()
 	defer r.change.Unlock()
-	if len(r.List(made.Owner)) >= maxRules {
+	if len(r.List(made.owner)) >= maxRules {
 		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf(
 			"the project has %d faults already, which is the limit: delete some first, spent ones for instance",
 			maxRules,
 		)}
 	}
-	spec, err := json.Marshal(made.Spec)
+	spec, err := json.Marshal(made.Fault)
 	if err != nil {
 		return err
 	}
 	if err := r.cloud.SaveFault(
-		ctx, cloud.StoredFault{ID: made.ID, Project: made.Owner, Spec: spec, CreatedAt: made.CreatedAt},
+		ctx, cloud.StoredFault{ID: made.ID, Project: made.owner, Spec: spec, CreatedAt: made.CreatedAt},
 	); err != nil {
 		return err
 	}
@@ -296,39 +206,39 @@ func (r *Rules) addRule(ctx context.Context, made *rule) error {
 }
 
 // List gives the rules that a project made, oldest first.
-func (r *Rules) List(project string) []Fault {
+func (r *Rules) List(project string) []api.Fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := []Fault{}
+	all := []api.Fault{}
 	for _, one := range r.rules {
-		if one.Owner == project && !one.suspended {
+		if one.owner == project && !one.suspended {
 			all = append(all, r.toFault(one))
 		}
 	}
 	return all
 }
 
-func (r *Rules) toFault(one *rule) Fault {
+func (r *Rules) toFault(one *rule) api.Fault {
 	f := one.Fault
 	f.Spent = one.isSpent(r.now())
 	return f
 }
 
 // Get gives one rule that a project made.
-func (r *Rules) Get(project, id string) (Fault, error) {
+func (r *Rules) Get(project, id string) (api.Fault, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
-		if one.Owner == project && one.ID == id && !one.suspended {
+		if one.owner == project && one.ID == id && !one.suspended {
 			return r.toFault(one), nil
 		}
 	}
-	return Fault{}, &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf("the project has no fault %q", id)}
+	return api.Fault{}, &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf("the project has no fault %q", id)}
 }
 
 // Delete lifts a rule and releases what it holds.
 func (r *Rules) Delete(ctx context.Context, project, id string) error {
-	lifted, err := r.liftRules(ctx, func(one *rule) bool { return one.Owner == project && one.ID == id })
+	lifted, err := r.liftRules(ctx, func(one *rule) bool { return one.owner == project && one.ID == id })
 	if err == nil && lifted == 0 {
 		_, err = r.Get(project, id)
 	}
@@ -337,7 +247,7 @@ func (r *Rules) Delete(ctx context.Context, project, id string) error {
 
 // DeleteAll lifts the rules that a project made.
 func (r *Rules) DeleteAll(ctx context.Context, project string) error {
-	_, err := r.liftRules(ctx, func(one *rule) bool { return one.Owner == project })
+	_, err := r.liftRules(ctx, func(one *rule) bool { return one.owner == project })
 	return err
 }
 
@@ -354,7 +264,7 @@ func (r *Rules) liftRules(ctx context.Context, which func(*rule) bool) (int, err
 
 // Suspend implements cloud.Faults.
 func (r *Rules) Suspend(project string) (ids []string, finish func(remove bool)) {
-	return r.suspendRules(func(one *rule) bool { return one.Owner == project || one.projectID() == project })
+	return r.suspendRules(func(one *rule) bool { return one.owner == project || one.projectID() == project })
 }
 
 // suspendRules takes rules out of force. finish then removes them, or puts them back.
@@ -403,7 +313,7 @@ func (r *Rules) Apply(c Call) (*Hit, error) {
 			continue
 		}
 		r.countMatch(one)
-		if !one.isTurn(one.Matched) {
+		if !one.isTurn() {
 			continue
 		}
 		e := one.Effect
@@ -412,12 +322,12 @@ func (r *Rules) Apply(c Call) (*Hit, error) {
 			if wait == 0 {
 				continue
 			}
-			e.Status, e.RetryAfter = 429, wait
+			e.Status, e.RetryAfterSeconds = 429, wait
 		}
 		if e.DialectCode != "" {
 			e.Status = r.codesOf(c)[e.DialectCode]
 		}
-		e.Delay += one.drawJitter(one.Matched, e.Jitter)
+		e.DelayMilliseconds += one.drawJitter()
 		one.Hits++
 		return &Hit{Fault: one.ID, Effect: e, Lifted: one.lifted, Answers: &one.answers}, nil
 	}
@@ -430,20 +340,20 @@ func (r *Rules) needsTags(c Call) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.rules, func(one *rule) bool {
-		return one.Match.Tag != "" && one.projectID() == c.Project && !one.Effect.ofLifeCycles()
+		return one.Match.Tag != "" && one.projectID() == c.Project && !ofLifeCycles(one.Effect)
 	})
 }
 
 func (r *Rules) matchesCall(one *rule, c Call, tags map[string]string) bool {
 	op, known := r.operations[c.Operation]
 	m := one.Match
-	return known && !one.Effect.ofLifeCycles() && one.projectID() == c.Project &&
+	return known && !ofLifeCycles(one.Effect) && one.projectID() == c.Project &&
 		(m.Token == "" || m.Token == c.Token) &&
 		(len(m.Operations) == 0 || slices.Contains(m.Operations, c.Operation)) &&
 		(m.Resource == "" || m.Resource == c.Resource) &&
 		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(tags)) &&
 		(one.Effect.DialectCode == "" || r.codesOf(c)[one.Effect.DialectCode] != 0) &&
-		one.Effect.suitsOperation(op) && one.Effect.suitsEvent(op, c) && !r.suitsOuter(one, c)
+		suitsOperation(one.Effect, op) && suitsEvent(one.Effect, op, c) && !r.suitsOuter(one, c)
 }
 
 // codesOf gives the errors of the dialect that a call is of, or that makes it; nil if there is none.
@@ -456,7 +366,7 @@ func (r *Rules) codesOf(c Call) map[string]int {
 
 // suitsEvent tells whether the effect is for an event, if the call is one, or for the call. Of a
 // stream, fields are left out of its events, and any other effect is for the call that opens it.
-func (e Effect) suitsEvent(op Operation, c Call) bool {
+func suitsEvent(e api.FaultEffect, op Operation, c Call) bool {
 	isOfEvents := op.Streams && len(e.OmitFields) > 0
 	if c.Has == nil {
 		return !isOfEvents
@@ -469,11 +379,11 @@ func (e Effect) suitsEvent(op Operation, c Call) bool {
 func (r *Rules) suitsOuter(one *rule, c Call) bool {
 	outer, known := r.operations[c.Within]
 	m := one.Match
-	return known && len(m.Operations) == 0 && m.Resource == "" && m.Tag == "" && one.Effect.suitsOperation(outer)
+	return known && len(m.Operations) == 0 && m.Resource == "" && m.Tag == "" && suitsOperation(one.Effect, outer)
 }
 
 // suitsOperation tells whether calls of the operation can have the effect.
-func (e Effect) suitsOperation(op Operation) bool {
+func suitsOperation(e api.FaultEffect, op Operation) bool {
 	switch {
 	case e.EmptyList:
 		return op.Lists
@@ -482,7 +392,7 @@ func (e Effect) suitsOperation(op Operation) bool {
 	case e.Stale, e.CarryOut:
 		return !op.Streams
 	case len(e.OmitFields) > 0:
-		isHeldUp := e.Delay > 0 || e.Jitter > 0
+		isHeldUp := e.DelayMilliseconds > 0 || e.JitterMilliseconds > 0
 		return (!op.Streams || !isHeldUp) && slices.ContainsFunc(e.OmitFields, op.Answers)
 	}
 	return true

@@ -28,7 +28,7 @@ func (r *Rules) firstHit(s cloud.Subject, now time.Time, undo func(func()), has 
 			continue
 		}
 		r.countMatch(one)
-		hit := one.isTurn(one.Matched)
+		hit := one.isTurn()
 		if hit {
 			one.Hits++
 		}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -97,7 +96,7 @@ func (w *world) counts(t *testing.T, id string, matched, hits int) {
 	assert.Equal(t, []int{matched, hits}, []int{f.Matched, f.Hits})
 }
 
-func (w *world) lift(t *testing.T, f faults.Fault) {
+func (w *world) lift(t *testing.T, f api.Fault) {
 	t.Helper()
 	require.NoError(t, w.Delete(t.Context(), w.project, f.ID))
 }
@@ -111,7 +110,7 @@ func requireCode(t *testing.T, want cloud.Code, err error) {
 
 func TestStuckUntilLifted(t *testing.T) {
 	w := living(t)
-	f := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}})
+	f := w.make(t, api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
 	in, lb := w.instance(t, "a", ""), w.balancer(t, "b")
 	w.pass(t, time.Minute)
 	require.Eventually(t, func() bool { return w.List(w.project)[0].Hits == 2 }, patience, time.Millisecond)
@@ -126,9 +125,9 @@ func TestStuckUntilLifted(t *testing.T) {
 	w.state(t, in, "running", "")
 	w.state(t, lb, "active", "")
 
-	f = w.make(t, faults.Spec{
-		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{api.ResourceLoadBalancer}},
-		When: faults.When{For: time.Minute},
+	f = w.make(t, api.FaultCreate{
+		Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Kinds: []cloud.Resource{api.ResourceLoadBalancer}},
+		ForSeconds: 60,
 	})
 	must.First(w.cloud.StopInstance(t.Context(), w.proj(), in))(t)
 	must.First(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
@@ -143,9 +142,9 @@ func TestStuckUntilLifted(t *testing.T) {
 // Of two that hold a resource, the one that is left goes on to.
 func TestStuckTwice(t *testing.T) {
 	w := living(t)
-	first := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}})
+	first := w.make(t, api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
 	in := w.instance(t, "a", "")
-	second := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Tag: "name=a"}})
+	second := w.make(t, api.FaultCreate{Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Tag: "name=a"}})
 	w.pass(t, time.Minute)
 	require.Eventually(t, func() bool { return w.List(w.project)[0].Hits == 1 }, patience, time.Millisecond)
 	w.lift(t, first)
@@ -158,7 +157,7 @@ func TestStuckTwice(t *testing.T) {
 func TestWhatCannotBeBuilt(t *testing.T) {
 	w := living(t)
 	const reason = "the host has no disk left"
-	f := w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, When: faults.When{Times: 2}})
+	f := w.make(t, api.FaultCreate{Effect: api.FaultEffect{Fail: reason}, Times: 2})
 	in := w.instance(t, "a", "")
 	w.pass(t, 300*time.Millisecond)
 	w.state(t, in, "error", reason)
@@ -174,7 +173,7 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 	w.state(t, in, "running", "")
 
 	name := "c"
-	w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: lb}})
+	w.make(t, api.FaultCreate{Effect: api.FaultEffect{Fail: reason}, Match: api.FaultMatch{Resource: lb}})
 	must.First(w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, api.LoadBalancerUpdate{Name: &name}))(t)
 	w.pass(t, time.Second)
 	w.state(t, lb, "error", reason)
@@ -183,8 +182,8 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 func TestCrashes(t *testing.T) {
 	w := living(t)
 	a, b := w.runs(t, "a", ""), w.runs(t, "b", "")
-	f := w.make(t, faults.Spec{
-		Effect: faults.Effect{Crash: true}, Match: faults.Match{Tag: "name=a"}, When: faults.When{Times: 2},
+	f := w.make(t, api.FaultCreate{
+		Effect: api.FaultEffect{Crash: true}, Match: api.FaultMatch{Tag: "name=a"}, Times: 2,
 	})
 	assert.Equal(t, "error crashed", w.stateOf(t, a), "with the reply")
 	assert.Equal(t, "running ", w.stateOf(t, b))
@@ -198,7 +197,7 @@ func TestCrashes(t *testing.T) {
 	w.state(t, a, "running", "")
 	w.counts(t, f.ID, 2, 2)
 
-	w.make(t, faults.Spec{Effect: faults.Effect{Crash: true}, When: faults.When{After: time.Minute}})
+	w.make(t, api.FaultCreate{Effect: api.FaultEffect{Crash: true}, AfterSeconds: 60})
 	assert.Equal(t, "running ", w.stateOf(t, b), "its window has not begun")
 	w.pass(t, time.Minute)
 	w.state(t, a, "error", "crashed")
@@ -222,7 +221,7 @@ func TestZoneOutage(t *testing.T) {
 	w.state(t, stopped, "stopped", "")
 	pending = w.instance(t, "f", zone)
 
-	f := w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: zone}})
+	f := w.make(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: zone}})
 	for _, id := range []string{a, b, pending} {
 		assert.Equal(t, "error "+reason, w.stateOf(t, id))
 	}
@@ -244,7 +243,7 @@ func TestZoneOutage(t *testing.T) {
 	must.First(w.cloud.TerminateInstance(t.Context(), w.proj(), b))(t)
 	w.reopen(t)
 	assert.Equal(t, "error "+reason, w.stateOf(t, a), "an outage outlives the process")
-	other := w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: zone}, When: faults.When{For: time.Minute}})
+	other := w.make(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: zone}, ForSeconds: 60})
 	w.lift(t, f)
 	assert.Equal(t, "error "+reason, w.stateOf(t, a), "there is another")
 	w.counts(t, other.ID, 0, 0)
@@ -256,19 +255,6 @@ func TestZoneOutage(t *testing.T) {
 	w.state(t, a, "running", "")
 	require.NotContains(t, []string{"running ", "pending "}, w.stateOf(t, b))
 	must.First(w.cloud.CreateInstance(t.Context(), w.proj(), api.InstanceCreate{Zone: zone}))(t)
-}
-
-// What a rule of an earlier version's scenario did is undone at the start.
-func TestAnOutageOfAScenarioEndsAtTheStart(t *testing.T) {
-	w := living(t)
-	a := w.runs(t, "a", "nebula-1a")
-	must.Do(w.Create(
-		t.Context(), w.project, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Scenario: "s-1"},
-	))(t)
-	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, a))
-	w.reopen(t)
-	w.pass(t, time.Second)
-	w.state(t, a, "running", "")
 }
 
 // A virtual clock that is moved past the begin and the end of windows brings both,
@@ -292,11 +278,11 @@ func TestWindowsOnAVirtualClock(t *testing.T) {
 	}
 	in, lb := w.instance(t, "a", "nebula-1a"), w.balancer(t, "b")
 	advance(time.Second)
-	w.make(t, faults.Spec{
-		Effect: faults.Effect{ZoneOutage: "nebula-1a"}, When: faults.When{After: time.Minute, For: time.Minute},
+	w.make(t, api.FaultCreate{
+		Effect: api.FaultEffect{ZoneOutage: "nebula-1a"}, AfterSeconds: 60, ForSeconds: 60,
 	})
-	w.make(t, faults.Spec{
-		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: lb}, When: faults.When{For: time.Hour},
+	w.make(t, api.FaultCreate{
+		Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Resource: lb}, ForSeconds: 3600,
 	})
 	must.First(w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb))(t)
 	advance(90 * time.Second)

@@ -19,15 +19,15 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	w := living(t)
 	ctx := t.Context()
 	lost := w.runs(t, "lost", "nebula-1a")
-	for _, s := range []faults.Spec{
-		{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Match: faults.Match{Project: w.project}},
-		{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.project}},
-		{Effect: faults.Effect{Hang: true}, Match: faults.Match{Project: w.project}},
+	for _, s := range []api.FaultCreate{
+		{Effect: api.FaultEffect{ZoneOutage: "nebula-1a"}, Match: api.FaultMatch{Project: w.project}},
+		{Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Project: w.project}},
+		{Effect: api.FaultEffect{Hang: true}, Match: api.FaultMatch{Project: w.project}},
 	} {
 		must.Do(w.Create(ctx, w.other, s))(t)
 	}
-	about := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.other}})
-	own := w.make(t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: callsOf("makeThing")})
+	about := w.make(t, api.FaultCreate{Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Project: w.other}})
+	own := w.make(t, api.FaultCreate{Effect: api.FaultEffect{Status: 503}, Match: callsOf("makeThing")})
 	stuck := w.instance(t, "stuck", "nebula-1b")
 	w.pass(t, time.Minute)
 	w.state(t, lost, "error", "zone nebula-1a has an outage")
@@ -42,7 +42,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	require.Len(t, w.List(w.other), 3, "they stay if the project does")
 	require.NotNil(t, applyTo(t, w.Rules, call))
 	w.lift(t, about)
-	about = w.make(t, faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Project: w.other}})
+	about = w.make(t, api.FaultCreate{Effect: api.FaultEffect{Hang: true}, Match: api.FaultMatch{Project: w.other}})
 	must.First(w.cloud.TerminateInstance(ctx, inOther, in.ID))(t)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		w.clock.Advance(time.Second)
@@ -52,7 +52,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	<-hit.Lifted
 	assert.Nil(t, applyTo(t, w.Rules, call))
 	assert.Empty(t, w.List(w.other))
-	assert.Equal(t, []faults.Fault{own}, w.List(w.project))
+	assert.Equal(t, []api.Fault{own}, w.List(w.project))
 	_, err := w.Get(w.project, about.ID)
 	requireCode(t, cloud.NotFound, err)
 	w.pass(t, time.Minute)
@@ -71,8 +71,8 @@ func TestOrphansAreReleasedAtStart(t *testing.T) {
 	w := openWorld(t, path, clock)
 	stop := w.run(t)
 	lost := w.runs(t, "lost", "nebula-1a")
-	w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}})
-	w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}})
+	w.make(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: "nebula-1a"}})
+	w.make(t, api.FaultCreate{Effect: api.FaultEffect{Stuck: true}})
 	stuck, balancer := w.instance(t, "stuck", "nebula-1b"), w.balancer(t, "stuck")
 	w.pass(t, time.Minute)
 	require.Eventually(t, func() bool { return w.List(w.project)[1].Hits == 2 }, patience, time.Millisecond)

@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
 func TestRulesThatNeverMatchAreRefused(t *testing.T) {
 	w := newWorld(t)
-	for field, all := range map[string][]faults.Match{
+	for field, all := range map[string][]api.FaultMatch{
 		"": {
 			{Resource: "x-1"}, {Resource: "t-1"}, {Tag: "a"}, {Tag: "a", Operations: []string{"getPlain", "getThing"}},
 		},

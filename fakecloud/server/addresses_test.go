@@ -94,7 +94,7 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 	requireOK(t)(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))
 	requireCode(t, api.InUse)(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: other.ID}))
 	r.createFault(t, api.FaultCreate{
-		Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}}, Effect: api.FaultEffect{Stuck: true},
+		Match: api.FaultMatch{Kinds: []api.ResourceKind{api.ResourceInstance}}, Effect: api.FaultEffect{Stuck: true},
 	})
 	requireOK(t)(r.TerminateInstance(ctx, other.ID))
 	requireCode(t, api.WrongState)(r.AttachAddress(ctx, two.ID, api.AddressAttach{InstanceID: other.ID}))

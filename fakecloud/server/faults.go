@@ -48,7 +48,7 @@ func (s *Server) injectFaults(next http.Handler) http.Handler {
 		}
 		c.fault = hit.Fault
 		s.metrics.countFault(hit.Effect)
-		if hit.Effect.Delay == 0 && !hit.Effect.Hang {
+		if hit.Effect.DelayMilliseconds == 0 && !hit.Effect.Hang {
 			s.applyFault(w, r, hit, next)
 			return
 		}
@@ -58,7 +58,8 @@ func (s *Server) injectFaults(next http.Handler) http.Handler {
 
 func (s *Server) applyFault(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
 	e := hit.Effect
-	if e.Delay > 0 && !s.holdCall(w, r, hit, e.Delay) {
+	delay := time.Duration(e.DelayMilliseconds) * time.Millisecond
+	if delay > 0 && !s.holdCall(w, r, hit, delay) {
 		s.breakOff(w, r)
 		return
 	}
@@ -148,8 +149,8 @@ func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults
 	default:
 		code = api.Unavailable
 	}
-	if e.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(e.RetryAfter.Seconds())))
+	if e.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
 	}
 	p := s.newProblem(
 		r, e.Status, code, fmt.Sprintf("fault %s answers this call with status %d", hit.Fault, e.Status), nil,
@@ -163,7 +164,7 @@ func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults
 }
 
 func (s *Server) listFaults(w http.ResponseWriter, r *http.Request) {
-	s.answerJSON(w, r, http.StatusOK, api.FaultList{Items: mapSlice(s.faults.List(callerProject(r).ID), toAPIFault)})
+	s.answerJSON(w, r, http.StatusOK, api.FaultList{Items: s.faults.List(callerProject(r).ID)})
 }
 
 func (s *Server) createFault(w http.ResponseWriter, r *http.Request) {
@@ -171,18 +172,16 @@ func (s *Server) createFault(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	f, err := s.faults.Create(r.Context(), callerProject(r).ID, toFaultSpec(body))
-	if err != nil {
-		s.answerError(w, r, err)
-		return
+	f, err := s.faults.Create(r.Context(), callerProject(r).ID, body)
+	if err == nil {
+		w.Header().Set("Location", "/v1/faults/"+f.ID)
 	}
-	w.Header().Set("Location", "/v1/faults/"+f.ID)
-	s.answerJSON(w, r, http.StatusCreated, toAPIFault(f))
+	s.answerResult(w, r, http.StatusCreated, f, err)
 }
 
 func (s *Server) getFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
 	f, err := s.faults.Get(callerProject(r).ID, id)
-	s.answerResult(w, r, http.StatusOK, toAPIFault(f), err)
+	s.answerResult(w, r, http.StatusOK, f, err)
 }
 
 func (s *Server) deleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
@@ -198,78 +197,6 @@ func (s *Server) zoneState(p cloud.Project, zone string) api.ZoneState {
 		return api.ZoneOutage
 	}
 	return api.ZoneAvailable
-}
-
-func toAPIFault(f faults.Fault) api.Fault {
-	m, e := f.Match, f.Effect
-	return api.Fault{
-		ID: f.ID, CreatedAt: f.CreatedAt, Matched: f.Matched, Hits: f.Hits, Spent: f.Spent,
-		Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From,
-		Until: f.Until,
-		Match: api.FaultMatch{
-			Token: m.Token, Operations: m.Operations, Resource: m.Resource, Tag: m.Tag, Project: m.Project,
-			Kinds: mapSliceOrNil(m.Kinds, func(k cloud.Resource) api.FaultMatchKinds { return api.FaultMatchKinds(k) }),
-		},
-		Effect: toAPIFaultEffect(e),
-	}
-}
-
-func toAPIFaultEffect(e faults.Effect) api.FaultEffect {
-	out := api.FaultEffect{
-		DelayMilliseconds: int(e.Delay.Milliseconds()), JitterMilliseconds: int(e.Jitter.Milliseconds()),
-		Status: e.Status, RetryAfterSeconds: int(e.RetryAfter.Seconds()), Project: e.Project, DialectCode: e.DialectCode,
-		Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
-		Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
-		Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,
-	}
-	if e.Throttle != nil {
-		out.Throttle = &api.FaultThrottle{PerSecond: e.Throttle.PerSecond, Burst: e.Throttle.Burst}
-	}
-	return out
-}
-
-func toFaultSpec(f api.FaultCreate) faults.Spec {
-	m, e := f.Match, f.Effect
-	spec := faults.Spec{
-		When: faults.When{
-			Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From,
-			Until: f.Until,
-			After: fractionalSeconds(f.AfterSeconds), For: fractionalSeconds(f.ForSeconds),
-		},
-		Match: faults.Match{
-			Token: m.Token, Operations: m.Operations, Resource: m.Resource, Tag: m.Tag, Project: m.Project,
-			Kinds: mapSliceOrNil(m.Kinds, func(k api.FaultMatchKinds) cloud.Resource { return cloud.Resource(k) }),
-		},
-		Effect: faults.Effect{
-			Delay:  time.Duration(e.DelayMilliseconds) * time.Millisecond,
-			Jitter: time.Duration(e.JitterMilliseconds) * time.Millisecond,
-			Status: e.Status, RetryAfter: api.Seconds(e.RetryAfterSeconds).Duration(), Project: e.Project,
-			DialectCode: e.DialectCode,
-			Hang:        e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
-			Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
-			Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,
-		},
-	}
-	if e.Throttle != nil {
-		spec.Effect.Throttle = &faults.Throttle{PerSecond: e.Throttle.PerSecond, Burst: e.Throttle.Burst}
-	}
-	return spec
-}
-
-// mapSliceOrNil is mapSlice, but gives nil for an empty slice.
-func mapSliceOrNil[A, B any](in []A, fn func(A) B) []B {
-	if len(in) == 0 {
-		return nil
-	}
-	return mapSlice(in, fn)
-}
-
-// fractionalSeconds converts seconds to a duration in whole milliseconds, at least one.
-func fractionalSeconds(seconds float64) time.Duration {
-	if seconds <= 0 {
-		return 0
-	}
-	return max(time.Duration(seconds*float64(time.Second)).Truncate(time.Millisecond), time.Millisecond)
 }
 
 // maxAnswer bounds the size of an answer that a fault stores or edits.
@@ -330,7 +257,7 @@ func (s *Server) editMessage(r *http.Request, m eventMessage) ([]byte, error) {
 }
 
 // omitFields removes the fields that a rule names by dotted paths from a value, or from each item of a list.
-func omitFields(value json.RawMessage, e faults.Effect) (json.RawMessage, error) {
+func omitFields(value json.RawMessage, e api.FaultEffect) (json.RawMessage, error) {
 	var err error
 	for _, field := range e.OmitFields {
 		if value, err = effects.RemoveField(value, strings.Split(field, ".")...); err != nil {
@@ -341,7 +268,7 @@ func omitFields(value json.RawMessage, e faults.Effect) (json.RawMessage, error)
 }
 
 // editAnswer removes items and fields from an answer.
-func editAnswer(body json.RawMessage, e faults.Effect) (json.RawMessage, error) {
+func editAnswer(body json.RawMessage, e api.FaultEffect) (json.RawMessage, error) {
 	var whole struct{ Items json.RawMessage }
 	if err := json.Unmarshal(body, &whole); err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/release"
@@ -103,8 +104,8 @@ func (m *metrics) countCall(c *requestRecord, rec *responseRecorder) {
 }
 
 // countFault counts a fault that is applied to a call.
-func (m *metrics) countFault(e faults.Effect) {
-	m.faultHits.WithLabelValues(e.Kind()).Inc()
+func (m *metrics) countFault(e api.FaultEffect) {
+	m.faultHits.WithLabelValues(faults.EffectKind(e)).Inc()
 }
 
 func (s *Server) getMetrics(w http.ResponseWriter, r *http.Request) {

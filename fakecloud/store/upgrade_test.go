@@ -94,9 +94,24 @@ func TestUpgradeRenamesStoredFields(t *testing.T) {
 			must.Do(conn.ExecContext(t.Context(), insert, kind, r.old))(t)
 		}
 	}
+	specs := map[string]string{
+		"f-1": `{"match":{"tag":"a"},"effect":{"delay":1500000000,"jitter":2000000,"throttle":{"perSecond":1}}}`,
+		"f-2": `{"match":{},"effect":{"status":503,"retryAfter":5000000000},"times":1}`,
+		"f-3": `{"match":{},"effect":{"zoneOutage":"nebula-1a"},"scenario":"s-1"}`,
+	}
+	for id, spec := range specs {
+		must.Do(conn.ExecContext(t.Context(), `INSERT INTO faults (id, project_id, spec, created_at, matched, hits, phase)
+			VALUES (?, 'p-1', ?, 1, 0, 0, 1)`, id, spec))(t)
+	}
+	must.Do(conn.ExecContext(t.Context(), "INSERT INTO fault_instances VALUES ('f-3', 'i-1')"))(t)
 	require.NoError(t, conn.Close())
 	require.NoError(t, open(t, path).Close())
 	upgraded := raw(t, path)
+	assert.Equal(t, []string{
+		`f-1{"match":{"tag":"a"},"effect":{"throttle":{"perSecond":1},"delayMilliseconds":1500,"jitterMilliseconds":2}}`,
+		`f-2{"match":{},"effect":{"status":503,"retryAfterSeconds":5},"times":1}`,
+	}, query(t, upgraded, "SELECT id || spec FROM faults WHERE id LIKE 'f-%' ORDER BY id"), "nothing of scenarios")
+	assert.Empty(t, query(t, upgraded, "SELECT fault_id FROM fault_instances WHERE fault_id = 'f-3'"))
 	for kind, r := range renamed {
 		for _, stored := range []string{
 			"SELECT document FROM resources WHERE id = 'new-", "SELECT body FROM events WHERE resource_id = 'new-",

@@ -192,7 +192,7 @@ type callScope struct {
 	// words: each operation has one of them in its name.
 	words []string
 	// kind is the cloud's resource kind. The resource may have no ID yet.
-	kind api.FaultMatchKinds
+	kind api.ResourceKind
 	id   string
 	tags api.Tags
 }
@@ -308,9 +308,9 @@ func (a LabFacts) addLifecycleFaults(f *finding, of callScope) *finding {
 			what = "keeps resources in states like pending and provisioning"
 		case e.Fail != "":
 			what = fmt.Sprintf("has what is built end in error (%s)", e.Fail)
-		case e.Crash && of.kind == api.FaultInstance:
+		case e.Crash && of.kind == api.ResourceInstance:
 			what = "crashes instances"
-		case e.ZoneOutage != "" && of.kind == api.FaultInstance:
+		case e.ZoneOutage != "" && of.kind == api.ResourceInstance:
 			what = "has zone " + e.ZoneOutage + " lost"
 		}
 		if what == "" || !a.isFaultInForce(rule) || !a.matchesFault(rule, of) || len(rule.Match.Kinds) > 0 &&

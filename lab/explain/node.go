@@ -63,7 +63,7 @@ func Node(f NodeFacts) Explanation {
 
 // callScope selects the CCM's calls for this Node.
 func (f NodeFacts) callScope() callScope {
-	a := callScope{words: nodeWords, kind: api.FaultInstance}
+	a := callScope{words: nodeWords, kind: api.ResourceInstance}
 	if i := f.matchingInstance(); i != nil {
 		a.id, a.tags = i.ID, i.Tags
 	}

@@ -93,7 +93,7 @@ func Service(f ServiceFacts) Explanation {
 func (f ServiceFacts) isManagedByCCM() bool { return f.Service.Spec.LoadBalancerClass == nil }
 
 func (f ServiceFacts) callScope() callScope {
-	a := callScope{words: serviceWords, kind: api.FaultLoadBalancer}
+	a := callScope{words: serviceWords, kind: api.ResourceLoadBalancer}
 	if f.Balancer != nil {
 		a.id, a.tags = f.Balancer.ID, f.Balancer.Tags
 	}

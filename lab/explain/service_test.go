@@ -235,11 +235,11 @@ func TestServices(t *testing.T) {
 			f.Faults = []api.Fault{
 				{
 					ID: "f-1", Effect: api.FaultEffect{Stuck: true},
-					Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}},
+					Match: api.FaultMatch{Kinds: []api.ResourceKind{api.ResourceInstance}},
 				},
 				{
 					ID: "f-2", Effect: api.FaultEffect{Stuck: true},
-					Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}},
+					Match: api.FaultMatch{Kinds: []api.ResourceKind{api.ResourceLoadBalancer}},
 				},
 				{ID: "f-3", Effect: api.FaultEffect{Crash: true}},
 			}

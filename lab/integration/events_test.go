@@ -95,7 +95,7 @@ func TestEvents(t *testing.T) {
 		}},
 		{"a balancer that failed", contract.ReasonLoadBalancerFailed, func(w *world) (string, []string) {
 			w.fault(api.FaultCreate{
-				Match:  api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}},
+				Match:  api.FaultMatch{Kinds: []api.ResourceKind{api.ResourceLoadBalancer}},
 				Effect: api.FaultEffect{Fail: "no capacity in this region"},
 			})
 			return w.createService("failed", nil), []string{"no capacity in this region"}

@@ -1,4 +1,4 @@
--- Listeners can have targets of their own, and targets can be addresses instead of instances.
+-- Listeners can have targets of their own, and targets can be addresses instead of instances. Faults are as in the API.
 
 -- +goose Up
 -- +goose StatementBegin
@@ -29,4 +29,15 @@ WHEN NEW.kind = 'load-balancer' AND (
     INSERT OR IGNORE INTO load_balancer_targets (load_balancer_id, instance_id)
     SELECT load_balancer_id, instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id;
 END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- Fault rules are stored as the API shows them: not in nanoseconds. There are no scenarios any more.
+DELETE FROM fault_instances WHERE fault_id IN (SELECT id FROM faults WHERE json_extract(spec, '$.scenario') <> '');
+DELETE FROM faults WHERE json_extract(spec, '$.scenario') <> '';
+UPDATE faults SET spec = json_patch(spec, json_object('effect', json_object(
+    'delayMilliseconds', json_extract(spec, '$.effect.delay') / 1000000, 'delay', NULL,
+    'jitterMilliseconds', json_extract(spec, '$.effect.jitter') / 1000000, 'jitter', NULL,
+    'retryAfterSeconds', json_extract(spec, '$.effect.retryAfter') / 1000000000, 'retryAfter', NULL)))
+WHERE json_type(spec, '$.effect') = 'object';
 -- +goose StatementEnd

@@ -97,9 +97,9 @@ func (c *Cloud) createRule(ctx context.Context, rule api.FaultCreate) (protocol.
 }
 
 // lifeCycleKinds are the things that have a life cycle.
-var lifeCycleKinds = map[conformance.Thing]api.FaultMatchKinds{
-	conformance.Instances: api.FaultInstance,
-	conformance.Balancers: api.FaultLoadBalancer,
+var lifeCycleKinds = map[conformance.Thing]api.ResourceKind{
+	conformance.Instances: api.ResourceInstance,
+	conformance.Balancers: api.ResourceLoadBalancer,
 }
 
 // injectLifeCycleFault makes a rule about the things themselves, whoever has made them.
