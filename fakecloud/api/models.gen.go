@@ -639,7 +639,7 @@ type AuditEntry struct {
 
 	// RequestID As in the header `X-Request-Id` and in the log.
 	//
-	// Example: kq5wm2x7rvdhbzgn3ytc
+	// Example: 6f1ed002ab5595859014ebf0951522d9
 	RequestID string `json:"requestId"`
 
 	// Resource The ID in the path, or that of what was created; the name of a token or snapshot.
@@ -674,7 +674,7 @@ type AuditEntry struct {
 // AuditGroup defines model for AuditGroup.
 type AuditGroup string
 
-// AuditList Example: {"items":[{"bytesIn":0,"bytesOut":230,"code":"not-found","durationMilliseconds":0.8,"operation":"getInstance","requestId":"kq5wm2x7rvdhbzgn3ytc","resource":"i-01jd3n6f0c5w3y","status":404,"time":"2026-01-02T15:04:05.123Z","token":"ccm","userAgent":"ccm/v1"}],"nextPageToken":"YXVkaXQtNDI"}
+// AuditList Example: {"items":[{"bytesIn":0,"bytesOut":230,"code":"not-found","durationMilliseconds":0.8,"operation":"getInstance","requestId":"6f1ed002ab5595859014ebf0951522d9","resource":"i-01jd3n6f0c5w3y","status":404,"time":"2026-01-02T15:04:05.123Z","token":"ccm","userAgent":"ccm/v1"}],"nextPageToken":"YXVkaXQtNDI"}
 type AuditList struct {
 	Items []AuditEntry `json:"items"`
 
@@ -2020,7 +2020,7 @@ type OperationList struct {
 // balancer is being created leaves the creation running.
 type OperationState string
 
-// Problem Example: {"code":"not-found","detail":"no instance \"i-1\" in project \"default\"","project":"p-01jd3n5qk2v8","requestId":"kq5wm2x7rvdhbzgn3ytc","status":404,"title":"Not Found","type":"urn:fakecloud:problem:not-found"}
+// Problem Example: {"code":"not-found","detail":"no instance \"i-1\" in project \"default\"","project":"p-01jd3n5qk2v8","requestId":"6f1ed002ab5595859014ebf0951522d9","status":404,"title":"Not Found","type":"urn:fakecloud:problem:not-found"}
 type Problem struct {
 	// Code Stable; safe to program against.
 	//

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
@@ -119,6 +120,13 @@ func (r *responseRecorder) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController flush and set deadlines.
 func (r *responseRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
+// newRequestID returns an ID of hexadecimal digits, as clients of some clouds want them.
+func newRequestID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // It never fails.
+	return hex.EncodeToString(id[:])
+}
+
 // recordRequests gives each request an ID and its record, and when the request has ended
 // counts it in the metrics, completes its audit entry and logs it.
 func (s *Server) recordRequests(next http.Handler) http.Handler { return s.recordRequestsOf(nil, next) }
@@ -126,7 +134,7 @@ func (s *Server) recordRequests(next http.Handler) http.Handler { return s.recor
 // recordRequestsOf is recordRequests for the calls of a front, or native ones if that is nil.
 func (s *Server) recordRequestsOf(front *Front, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &requestRecord{id: strings.ToLower(rand.Text()), start: time.Now(), op: noOperation}
+		c := &requestRecord{id: newRequestID(), start: time.Now(), op: noOperation}
 		switch outer := recordOf(r); {
 		case front != nil:
 			c.beginFront(front, w, r)

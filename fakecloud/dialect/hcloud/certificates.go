@@ -49,6 +49,11 @@ func typeOfCertificate(c api.Certificate) (string, error) {
 func listCertificates(ctx context.Context, r *dialect.Request, name string) ([]api.Certificate, error) {
 	all, err := r.ListCertificates(ctx, client.CertificateFilter{Name: name})
 	types := r.HTTP.URL.Query()["type"]
+	for _, t := range types {
+		if t != "uploaded" && t != "managed" {
+			return nil, dialect.Invalid("type", "must be uploaded or managed")
+		}
+	}
 	return slices.DeleteFunc(all, func(c api.Certificate) bool {
 		is, _ := typeOfCertificate(c)
 		return len(types) > 0 && !slices.Contains(types, is)
@@ -62,7 +67,7 @@ func toCertificate(ctx context.Context, r *dialect.Request, c *api.Certificate) 
 		UsedBy: []schema.CertificateUsedByRef{},
 	}
 	var bytes []string
-	for pair := range slices.Chunk([]byte(c.Fingerprint), 2) {
+	for pair := range slices.Chunk([]byte(strings.ToUpper(c.Fingerprint)), 2) {
 		bytes = append(bytes, string(pair))
 	}
 	out.Fingerprint = strings.Join(bytes, ":")
@@ -71,7 +76,7 @@ func toCertificate(ctx context.Context, r *dialect.Request, c *api.Certificate) 
 		return out, err
 	}
 	if out.Type == "managed" {
-		out.Status = &schema.CertificateStatusRef{Issuance: "completed", Renewal: "scheduled"}
+		out.Status = &schema.CertificateStatusRef{Issuance: "completed", Renewal: "unavailable"} // None is renewed here.
 	}
 	balancers, _, err := r.Cloud.ListLoadBalancers(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
 	for _, lb := range balancers {
@@ -159,5 +164,5 @@ func retryIssuance(ctx context.Context, r *dialect.Request, _ struct{}) (any, er
 	if _, err := certificates.find(ctx, r, struct{}{}); err != nil {
 		return nil, err
 	}
-	return nil, &cloud.Error{Code: unsupported, Message: "issuance and renewal of the certificate have not failed"}
+	return nil, &cloud.Error{Code: unsupported, Message: "certificate not retryable"}
 }

@@ -3,10 +3,12 @@ package hcloud_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +43,13 @@ func TestCertificates(t *testing.T) {
 	assert.Equal(t, hcloud.CertificateTypeUploaded, uploaded.Type)
 	assert.Nil(t, uploaded.Status)
 	assert.Empty(t, uploaded.UsedBy)
-	assert.Len(t, strings.Split(uploaded.Fingerprint, ":"), 32)
+	assert.Regexp(t, "^[0-9A-F]{2}(:[0-9A-F]{2}){31}$", uploaded.Fingerprint)
+	requireRetryRefused := func(of *hcloud.Certificate) {
+		t.Helper()
+		_, _, err := sdk.Certificate.RetryIssuance(t.Context(), of)
+		assert.Regexp(t, `^certificate not retryable \(unsupported_error, [0-9a-f]{32}\)$`, err)
+	}
+	requireRetryRefused(uploaded)
 	requireError(t, hcloud.ErrorCodeUniquenessError)(sdk.Certificate.Create(t.Context(), upload))
 	_, other := testcerts.For(t, "other.example.com")
 	upload.PrivateKey, upload.Name = other, "other"
@@ -56,7 +64,7 @@ func TestCertificates(t *testing.T) {
 	assert.Equal(t, []string{"blog.example.com", "*.example.org"}, managed.DomainNames)
 	assert.Equal(t, hcloud.CertificateStatusTypeCompleted, managed.Status.Issuance)
 	assert.WithinDuration(t, time.Now().AddDate(0, 0, 90), managed.NotValidAfter, time.Hour)
-	requireError(t, hcloud.ErrorUnsupportedError)(sdk.Certificate.RetryIssuance(t.Context(), managed))
+	requireRetryRefused(managed)
 	_, _, err := sdk.Certificate.CreateCertificate(t.Context(), hcloud.CertificateCreateOpts{
 		Name: "bad", Type: hcloud.CertificateTypeManaged, DomainNames: []string{"no name"},
 	})
@@ -77,8 +85,51 @@ func TestCertificates(t *testing.T) {
 		require.Len(t, found, 1)
 		assert.Equal(t, want, found[0].Name)
 	}
+	status, _, answer := send(t, sdk, http.MethodGet, "/certificates?type=managed&type=none", "")
+	assert.Equal(t, http.StatusUnprocessableEntity, status)
+	assert.Contains(t, answer["error"].(map[string]any)["message"], "invalid input in field 'type'")
 	must.Do(sdk.Certificate.Delete(t.Context(), renamed))(t)
 	assert.Nil(t, must.First(sdk.Certificate.GetByID(t.Context(), renamed.ID))(t))
+}
+
+// The keys of certificates, uploaded and managed, are in nothing that can be read of the cloud.
+func TestPrivateKeysStayInTheCloud(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	chain, key := testcerts.For(t, "shop.example.com")
+	uploaded := must.First(sdk.Certificate.Create(t.Context(), hcloud.CertificateCreateOpts{
+		Name: "shop", Certificate: chain, PrivateKey: key,
+	}))(t)
+	issued := must.First(sdk.Certificate.CreateCertificate(t.Context(), hcloud.CertificateCreateOpts{
+		Name: "managed", Type: hcloud.CertificateTypeManaged, DomainNames: []string{"blog.example.com"},
+	}))(t)
+	must.First(sdk.Certificate.Update(t.Context(), uploaded, hcloud.CertificateUpdateOpts{Name: "store"}))(t)
+	must.Do(c.CreateSnapshot(t.Context(), "now"))(t)
+	body := strings.Split(key, "\n")[1]
+	token := strings.TrimSpace(string(must.Do(os.ReadFile(c.TokenFile))(t)))
+	read := func(url, want string) {
+		t.Helper()
+		req := must.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp := must.Do(http.DefaultClient.Do(req))(t)
+		text := string(must.Do(io.ReadAll(resp.Body))(t))
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, http.StatusOK, resp.StatusCode, url)
+		for part, has := range map[string]bool{want: true, body: false, "PRIVATE KEY": false} {
+			assert.Equal(t, has, strings.Contains(text, part), "%s in %s", part, url)
+		}
+	}
+	for url, want := range map[string]string{
+		c.URL + "/v1/certificates":                                                       "shop.example.com",
+		c.URL + "/v1/audit":                                                              "createCertificate",
+		c.URL + "/v1/events?after=0&follow=false":                                        "shop.example.com",
+		c.URL + "/v1/operations":                                                         "items",
+		c.URL + "/v1/snapshots/now/content":                                              "shop.example.com",
+		c.DialectURL("hcloud") + "/v1/certificates":                                      "shop.example.com",
+		c.DialectURL("hcloud") + "/v1/actions?id=" + fmt.Sprint(issued.Action.ID):        "create_certificate",
+		c.DialectURL("hcloud") + "/v1/certificates/" + fmt.Sprint(issued.Certificate.ID): "blog.example.com",
+	} {
+		read(url, want)
+	}
 }
 
 // What clients get of a service of https is what the dialect was told.
