@@ -34,7 +34,8 @@ var Dialect = dialect.Dialect{
 		"a location is a zone of this cloud, and its network zone the region",
 		"a primary IP is a reserved address; an instance that was made otherwise has a public address only while one is " +
 			"attached to it",
-		"the public network of IPv6 of a server is a record, and leads nowhere",
+		"the public network of IPv6 of a server is a record, and leads nowhere; so is the IPv6 address of a balancer " +
+			"where the cloud has no addresses of IPv6 left (--load-balancer-cidr6): it begins with 2001:db8:",
 		"images, user data, SSH keys, rescue systems, rebuilds, backups and changes of type are recorded or taken, and no " +
 			"machine has them",
 		"a server is in one network, which is chosen when it is created; one that is detached keeps its address in it",

@@ -401,7 +401,7 @@ func changeDNSPtr(
 	b *balancer,
 	q schema.LoadBalancerActionChangeDNSPtrRequest,
 ) error {
-	if q.IP != b.Address && (b.IPv6Address == "" || q.IP != b.IPv6Address) {
+	if q.IP != b.Address && q.IP != b.ipv6() {
 		return dialect.Invalid("ip", "%q is no public address of the load balancer", q.IP)
 	}
 	if b.record.DNSPtr == nil {

@@ -160,7 +160,6 @@ func TestLoadBalancerRefusals(t *testing.T) {
 		assert.Equal(t, want, fields[0].(map[string]any)["name"], body)
 	}
 	for body, want := range map[string]string{
-		`"public_interface": false}`:                                             "load_balancer_not_attached_to_network",
 		`"targets": [{"type": "ip", "ip": {"ip": "203.0.113.1"}}]}`:              "ip_not_owned",
 		`"services": [{"protocol": "https", "http": {"certificates": [4711]}}]}`: "not_found",
 		`"services": [{"protocol": "http"}, {"protocol": "http"}]}`:              "source_port_already_used",
@@ -256,12 +255,33 @@ func TestServicesOfHTTPAreInForce(t *testing.T) {
 	assert.Empty(t, must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0].Listeners)
 }
 
-// Every balancer has an IPv6 address where the cloud has any.
+// Every balancer has an IPv6 address, be it a record.
 func TestLoadBalancersHaveIPv6(t *testing.T) {
-	c, sdk := startCloud(t, cloudtest.IPv6())
-	lb := createBalancer(t, c, sdk)
-	require.NotNil(t, lb.PublicNet.IPv6.IP)
-	ip := lb.PublicNet.IPv6.IP.String()
-	await(t, sdk)(sdk.LoadBalancer.ChangeDNSPtr(t.Context(), lb, ip, hcloud.Ptr("lb.example")))
-	assert.Equal(t, "lb.example", must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t).PublicNet.IPv6.DNSPtr)
+	for name, options := range map[string][]cloudtest.Option{"genuine": {cloudtest.IPv6()}, "recorded": nil} {
+		t.Run(name, func(t *testing.T) {
+			c, sdk := startCloud(t, options...)
+			lb := createBalancer(t, c, sdk)
+			require.NotNil(t, lb.PublicNet.IPv6.IP)
+			ip := lb.PublicNet.IPv6.IP.String()
+			assert.Equal(t, name == "recorded", strings.HasPrefix(ip, "2001:db8:"))
+			await(t, sdk)(sdk.LoadBalancer.ChangeDNSPtr(t.Context(), lb, ip, hcloud.Ptr("lb.example")))
+			assert.Equal(t, "lb.example", must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t).PublicNet.IPv6.DNSPtr)
+		})
+	}
+}
+
+// The CCM makes a balancer without a public network before it attaches it.
+func TestPrivateLoadBalancerIsAttachedLater(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	made := must.First(sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
+		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
+		Location: &hcloud.Location{Name: zoneOf(t, c)}, PublicInterface: hcloud.Ptr(false),
+	}))(t)
+	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Action))
+	await(t, sdk)(sdk.LoadBalancer.AttachToNetwork(t.Context(), made.LoadBalancer, hcloud.LoadBalancerAttachToNetworkOpts{
+		Network: must.First(sdk.Network.GetByName(t.Context(), "default"))(t),
+	}))
+	lb := must.First(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
+	assert.False(t, lb.PublicNet.Enabled)
+	assert.Len(t, lb.PrivateNet, 1)
 }

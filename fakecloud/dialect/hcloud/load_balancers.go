@@ -170,6 +170,11 @@ type publicAddress struct {
 	DNSPtr *string `json:"dns_ptr"`
 }
 
+// ipv6 is the balancer's address of IPv6, which Hetzner's always have. Where this cloud has none for it, it is a record.
+func (b *balancer) ipv6() string {
+	return cmp.Or(b.IPv6Address, recordedIPv6(b.Serial).Addr().Next().String())
+}
+
 func (b *balancer) publicAddress(ip string) (shown publicAddress) {
 	if ip == "" {
 		return shown
@@ -225,7 +230,7 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 	}
 	out.Protection.Delete = lb.DeletionProtection
 	out.PublicNet.Enabled = lb.Scheme == api.SchemePublic
-	out.PublicNet.IPv4, out.PublicNet.IPv6 = b.publicAddress(lb.Address), b.publicAddress(lb.IPv6Address)
+	out.PublicNet.IPv4, out.PublicNet.IPv6 = b.publicAddress(lb.Address), b.publicAddress(b.ipv6())
 	if lb.NetworkID != "" {
 		n, err := r.Cloud.Networks.Get(ctx, r.Project, lb.NetworkID)
 		if err != nil {
@@ -311,10 +316,8 @@ func (q createRequest) toBalancer(ctx context.Context, r *dialect.Request) (*bal
 			return nil, err
 		}
 	}
-	if q.PublicInterface != nil {
-		if err := setPublicInterface(*q.PublicInterface)(ctx, r, b, struct{}{}); err != nil {
-			return nil, err
-		}
+	if q.PublicInterface != nil && !*q.PublicInterface {
+		b.Scheme = api.SchemeInternal // It may be attached to a network later, as its CCM does.
 	}
 	for i, s := range q.Services {
 		if err := b.addService(ctx, r, s, fmt.Sprintf("services.%d.", i)); err != nil {

@@ -175,10 +175,14 @@ func macOf(serial int64) string {
 	return mac
 }
 
-// ipv6Of makes a /64 of the documentation's prefix of a server's number.
-func (s serverRecord) ipv6Of(serial int64) *serverIPv6 {
+// recordedIPv6 makes a /64 of a resource's number, in the prefix for documentation (RFC 3849): it leads nowhere.
+func recordedIPv6(serial int64) netip.Prefix {
 	bytes := [16]byte{0x20, 0x01, 0x0d, 0xb8, byte(serial >> 24), byte(serial >> 16), byte(serial >> 8), byte(serial)}
-	shown := &serverIPv6{IP: netip.PrefixFrom(netip.AddrFrom16(bytes), 64).String()}
+	return netip.PrefixFrom(netip.AddrFrom16(bytes), 64)
+}
+
+func (s serverRecord) ipv6Of(serial int64) *serverIPv6 {
+	shown := &serverIPv6{IP: recordedIPv6(serial).String()}
 	shown.DNSPtr = []schema.ServerPublicNetIPv6DNSPtr{}
 	for ip, to := range s.DNSPtr {
 		if strings.Contains(ip, ":") {
