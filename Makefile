@@ -151,6 +151,11 @@ test-oci-sdk: ## Have Oracle's TypeScript SDK, which npm fetches, judge the clou
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@scripts/test-oci-sdk
 
+.PHONY: test-hcloud
+test-hcloud: ## Have Hetzner's Python SDK and command line, as Debian has them, use the cloud's dialect of Hetzner's API; a few seconds
+	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
+	@scripts/test-hcloud
+
 .PHONY: lessons
 lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS="--ways --parallel 3 ID...")
 	@bin/lab lesson verify $(LESSONS)
