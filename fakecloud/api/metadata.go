@@ -29,6 +29,15 @@ func (in *Instance) Meta() *Metadata {
 // PageKey tells where the page of a list that ends with the resource ended.
 func (m Metadata) PageKey() string { return m.ID }
 
+// PageKey is as Metadata's.
+func (p Project) PageKey() string { return p.ID }
+
+// PageKey is as Metadata's.
+func (o Operation) PageKey() string { return o.ID }
+
+// PageKey is as Metadata's, and a name: tokens have no ID.
+func (t Token) PageKey() string { return t.Name }
+
 // AtVersion is the resource's version.
 func (m Metadata) AtVersion() int64 { return m.Version }
 

@@ -462,7 +462,7 @@ func parseTokens(specs []string) ([]token, error) {
 		if !ok || name == "" || file == "" {
 			return nil, clikit.Usagef("--token %q: want NAME=FILE or NAME:ROLE=FILE", spec)
 		}
-		if !slices.Contains(cloud.Roles, cloud.Role(role)) {
+		if !cloud.Role(role).Valid() {
 			return nil, clikit.Usagef("--token %q: no role %q: choose viewer, editor or admin", spec, role)
 		}
 		if seen[name] {

@@ -10,28 +10,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // Role is what a token may do. Each role includes the one before.
-type Role string
+type Role = api.Role
 
 // A viewer reads, an editor also changes what is in the project, and an admin
 // also operates the cloud.
 const (
-	Viewer Role = "viewer"
-	Editor Role = "editor"
-	Admin  Role = "admin"
+	Viewer = api.RoleViewer
+	Editor = api.RoleEditor
+	Admin  = api.RoleAdmin
 )
-
-// Roles are all of them, the least first.
-var Roles = []Role{Viewer, Editor, Admin}
-
-// Allows tells whether who has this role may do what needs that one.
-func (r Role) Allows(need Role) bool {
-	return slices.Contains(Roles, r) && slices.Index(Roles, r) >= slices.Index(Roles, need)
-}
 
 // Principal is who a token speaks for.
 type Principal struct {
@@ -173,7 +166,7 @@ func loadAdmission(ctx context.Context, tx *store.Tx, hash []byte) (a admission,
 		return a, err
 	}
 	a, err = admissionOf(row.Token, row.Project)
-	previousUntil := a.who.Details.PreviousUntil
+	previousUntil := a.who.Details.PreviousValidUntil
 	if !slices.Equal(row.Token.Hash, hash) && (a.until == nil || previousUntil.Before(*a.until)) {
 		a.until, a.rotated = previousUntil, true
 	}

@@ -13,13 +13,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 func TestRolesIncludeEachOther(t *testing.T) {
-	for i, has := range Roles {
-		for j, need := range Roles {
+	for i, has := range api.Roles {
+		for j, need := range api.Roles {
 			assert.Equal(t, i >= j, has.Allows(need), "%s for %s", has, need)
 		}
 		assert.False(t, Role("").Allows(has))
@@ -31,8 +32,8 @@ func TestTokensExpireByTheCloudsClock(t *testing.T) {
 	ctx := t.Context()
 	clock := c.clock.(*clockwork.FakeClock)
 	until := c.now().Add(time.Hour)
-	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
-	other := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Admin}))(t)
+	secret := must.Second(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
+	other := must.Second(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "other", Role: Admin}))(t)
 	for range 2 { // Looked up, then remembered.
 		who := must.Do(c.Authenticate(ctx, secret))(t)
 		assert.Equal(t, Viewer, who.Role)
@@ -57,7 +58,7 @@ func TestTheSecretBeforeARotationLastsForTheGrace(t *testing.T) {
 	ctx := t.Context()
 	clock := c.clock.(*clockwork.FakeClock)
 	until := c.now().Add(time.Hour)
-	first := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
+	first := must.Second(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ci", Role: Viewer, ExpiresAt: &until}))(t)
 	second := must.Second(c.RotateToken(ctx, p.ID, "ci", time.Minute))(t)
 	clock.Advance(time.Minute - time.Millisecond)
 	requireOK(t)(c.Authenticate(ctx, first))
@@ -82,7 +83,7 @@ func TestSecretsAreNotStored(t *testing.T) {
 	s := must.Do(store.Open(t.Context(), path))(t)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	var secrets []string
-	secret := must.Second(c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ci", Role: Admin}))(t)
+	secret := must.Second(c.CreateToken(t.Context(), p.ID, api.TokenCreate{Name: "ci", Role: Admin}))(t)
 	secrets = append(secrets, secret)
 	secret = must.Second(c.RotateToken(t.Context(), p.ID, "ci", time.Hour))(t)
 	secrets = append(secrets, secret, "given on the command line")
@@ -111,7 +112,7 @@ func TestNobodyGetsInByWhatWasBefore(t *testing.T) {
 			name := fmt.Sprintf("t%d", w)
 			var before []string
 			for n := range 8 {
-				_, first, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: name, Role: Editor})
+				_, first, err := c.CreateToken(ctx, p.ID, api.TokenCreate{Name: name, Role: Editor})
 				if !assert.NoError(t, err) {
 					return
 				}
@@ -156,7 +157,7 @@ func TestNobodyGetsInByWhatWasBefore(t *testing.T) {
 func TestTokensOfTheAPISurviveTheCommandLines(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
-	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ci", Role: Viewer}))(t)
+	secret := must.Second(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ci", Role: Viewer}))(t)
 	given := []GivenToken{{"a", "sixteen characters", Admin}, {"b", "sixteen more characters", Editor}}
 	require.NoError(t, c.SetTokens(ctx, p, given))
 	require.NoError(t, c.SetTokens(ctx, p, given[:1]))
@@ -164,8 +165,8 @@ func TestTokensOfTheAPISurviveTheCommandLines(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, more)
 	require.Len(t, all, 2)
-	assert.True(t, all[0].Name == "a" && all[0].Given && all[0].Role == Admin)
-	assert.True(t, all[1].Name == "ci" && !all[1].Given && all[1].Role == Viewer)
+	assert.True(t, all[0].Name == "a" && all[0].Origin == api.TokenFromFlag && all[0].Role == Admin)
+	assert.True(t, all[1].Name == "ci" && all[1].Origin == api.TokenFromAPI && all[1].Role == Viewer)
 	assert.Equal(t, "ci", must.Do(c.Authenticate(ctx, secret))(t).Token)
 	requireCode(t, InvalidRequest, c.SetTokens(ctx, p, []GivenToken{{"a", "sixteen characters", "owner"}}))
 }

@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
 
 func TestAccessTokens(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.AccessTokenLifetime = time.Minute })
 	ctx := t.Context()
-	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor}))(t)
+	secret := must.Second(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ccm", Role: Editor}))(t)
 	requireRefused(t, Unauthenticated)(c.GrantAccess(ctx, "unknown-unknown-unknown"))
 	granted := must.Do(c.GrantAccess(ctx, secret))(t)
 	assert.Equal(t, time.Minute, granted.Lifetime)

@@ -6,26 +6,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// LoadBalancerSize is what a balancer type allows.
-type LoadBalancerSize struct {
-	Type        LoadBalancerType
-	Listeners   int
-	Targets     int
-	Connections int // at a time, on all listeners together; of UDP, clients
-}
-
 // LoadBalancerSizes are the limited types offered, the smallest first.
-var LoadBalancerSizes = []LoadBalancerSize{
-	{Type: api.LoadBalancerSmall, Listeners: 5, Targets: 25, Connections: 10_000},
-	{Type: api.LoadBalancerMedium, Listeners: 15, Targets: 75, Connections: 20_000},
-	{Type: api.LoadBalancerLarge, Listeners: 30, Targets: 150, Connections: 40_000},
+var LoadBalancerSizes = []api.LoadBalancerSize{
+	{Name: api.LoadBalancerSmall, MaxListeners: 5, MaxTargets: 25, MaxConnections: 10_000},
+	{Name: api.LoadBalancerMedium, MaxListeners: 15, MaxTargets: 75, MaxConnections: 20_000},
+	{Name: api.LoadBalancerLarge, MaxListeners: 30, MaxTargets: 150, MaxConnections: 40_000},
 }
 
 // sizeOf gives a type's limits. There are none of UnlimitedBalancer.
-func sizeOf(t LoadBalancerType) (size LoadBalancerSize, limited bool) {
-	at := slices.IndexFunc(LoadBalancerSizes, func(s LoadBalancerSize) bool { return s.Type == t })
+func sizeOf(t LoadBalancerType) (size api.LoadBalancerSize, limited bool) {
+	at := slices.IndexFunc(LoadBalancerSizes, func(s api.LoadBalancerSize) bool { return s.Name == t })
 	if at < 0 {
-		return LoadBalancerSize{}, false
+		return api.LoadBalancerSize{}, false
 	}
 	return LoadBalancerSizes[at], true
 }
@@ -54,5 +46,5 @@ func checkSize(t LoadBalancerType, listeners []Listener, targets int) error {
 		).withField(field, "are more than the %d of type %s", most, t)
 	}
 	serving := slices.DeleteFunc(slices.Clone(listeners), func(l Listener) bool { return l.RedirectPort > 0 })
-	return joinRefusals(within("listeners", len(serving), size.Listeners), within("targets", targets, size.Targets))
+	return joinRefusals(within("listeners", len(serving), size.MaxListeners), within("targets", targets, size.MaxTargets))
 }

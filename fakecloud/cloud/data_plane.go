@@ -180,7 +180,7 @@ func forwardingOf(lb LoadBalancer, running map[string]Backend, targets int) (For
 	return Forwarding{
 		ID: lb.ID, Kind: lb.Kind, Addresses: lb.servingAddresses(), Listeners: lb.Listeners,
 		Backends: pick(lb.Targets), Own: own, Targets: targets,
-		ConnectionLimit: size.Connections, Algorithm: lb.Algorithm, SourceRanges: ranges, HealthCheck: lb.HealthCheck,
+		ConnectionLimit: size.MaxConnections, Algorithm: lb.Algorithm, SourceRanges: ranges, HealthCheck: lb.HealthCheck,
 		Affinity: lb.ClientAffinitySeconds.Duration(), IdleTimeout: lb.IdleTimeoutSeconds.Duration(), Drain: lb.DrainSeconds.Duration(),
 	}, err
 }

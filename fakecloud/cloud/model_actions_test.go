@@ -144,7 +144,7 @@ func (w *world) checkNetworks() {
 // checkOperations wants what still runs to be about something under way.
 func (w *world) checkOperations() {
 	running := must.First(w.cloud.ListOperations(
-		w.t.Context(), w.proj, OperationFilter{States: []string{string(OperationRunning)}, Limit: 500},
+		w.t.Context(), w.proj, OperationFilter{States: []string{string(api.OperationRunning)}, Limit: 500},
 	))(w.t)
 	for _, op := range running {
 		state := ""

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -20,21 +19,7 @@ const keepOperations = 10_000
 
 // Operation is a change that takes time. It is made in the transaction of the change, and
 // ends in the transaction in which the resource enters the state that decides it.
-type Operation struct {
-	ID         string
-	Serial     int64  // see newIdentity
-	Project    string // the project's ID
-	Type       OperationType
-	Resource   Resource
-	ResourceID string
-	State      OperationState
-	// Error is why it failed or what superseded it.
-	Error     string
-	Token     string // the name of the token that asked, if one did
-	Records   api.Records
-	CreatedAt time.Time
-	EndedAt   time.Time // zero while it runs
-}
+type Operation = api.Operation
 
 // OperationFilter narrows a list; zero fields do not.
 type OperationFilter struct {
@@ -70,17 +55,17 @@ func (c *Cloud) beginOperation(
 			return "", err
 		}
 		for _, row := range running {
-			if OperationType(row.Type) != kind {
+			if row.Type != kind {
 				continue
 			}
-			err := endOperation(ctx, tx, row, OperationSuperseded, "a later "+string(kind)+" took its place")
+			err := endOperation(ctx, tx, row, api.OperationSuperseded, "a later "+kind+" took its place")
 			if err != nil {
 				return "", err
 			}
 		}
 	}
 	return c.insertOperation(ctx, tx, db.InsertOperationParams{
-		ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id, State: string(OperationRunning),
+		ProjectID: project, Type: kind, Resource: string(resource), ResourceID: id, State: string(api.OperationRunning),
 	})
 }
 
@@ -106,8 +91,8 @@ func (c *Cloud) RecordOperation(ctx context.Context, p Project, op Operation) (r
 		if id == "" {
 			at := tx.now.UnixMilli()
 			id, err = c.insertOperation(ctx, tx, db.InsertOperationParams{
-				ProjectID: p.ID, Type: string(op.Type), Resource: string(op.Resource), ResourceID: op.ResourceID,
-				State: string(OperationDone), EndedAt: &at,
+				ProjectID: p.ID, Type: op.Type, Resource: string(op.Resource), ResourceID: op.ResourceID,
+				State: string(api.OperationDone), EndedAt: &at,
 			})
 		}
 		if err == nil {
@@ -133,8 +118,8 @@ func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason s
 		return err
 	}
 	for _, row := range running {
-		end, why := operationResult(OperationType(row.Type), state, reason)
-		if end == OperationRunning {
+		end, why := operationResult(row.Type, state, reason)
+		if end == api.OperationRunning {
 			continue
 		}
 		if err := endOperation(ctx, tx, row, end, why); err != nil {
@@ -146,24 +131,24 @@ func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason s
 
 // operationResult is what becomes of an operation of that type when its resource enters a
 // state.
-func operationResult(kind OperationType, state, reason string) (OperationState, string) {
+func operationResult(kind string, state, reason string) (api.OperationState, string) {
 	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Type == kind })
 	switch {
 	case at < 0:
-		return OperationSuperseded, "this fakecloud does not know " + string(kind)
+		return api.OperationSuperseded, "this fakecloud does not know " + kind
 	case slices.Contains(OperationRules[at].While, state):
-		return OperationRunning, ""
+		return api.OperationRunning, ""
 	case state == OperationRules[at].Done:
-		return OperationDone, ""
+		return api.OperationDone, ""
 	case state == OperationRules[at].Failed:
-		return OperationFailed, reason
+		return api.OperationFailed, reason
 	case state == "":
-		return OperationSuperseded, "the resource is gone"
+		return api.OperationSuperseded, "the resource is gone"
 	}
-	return OperationSuperseded, "the resource is " + state
+	return api.OperationSuperseded, "the resource is " + state
 }
 
-func endOperation(ctx context.Context, tx *changeTx, row db.Operation, end OperationState, why string) error {
+func endOperation(ctx context.Context, tx *changeTx, row db.Operation, end api.OperationState, why string) error {
 	tx.endedOperations = append(tx.endedOperations, row.ID)
 	at := tx.now.UnixMilli()
 	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
@@ -248,7 +233,7 @@ func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until 
 	ended, leave := c.waiters.waitFor(id)
 	defer leave()
 	op, err := c.GetOperation(ctx, p, id)
-	if err != nil || op.State != OperationRunning {
+	if err != nil || op.State != api.OperationRunning {
 		return op, err
 	}
 	select {
@@ -274,8 +259,8 @@ func (c *Cloud) ListOperations(
 
 // firstOperation gives the ID of a resource's first operation of a type, for a
 // create that is repeated. It is empty if that operation is not kept any more.
-func firstOperation(ctx context.Context, tx *store.Tx, id string, kind OperationType) (string, error) {
-	op, err := tx.FirstOperation(ctx, db.FirstOperationParams{ResourceID: id, Type: string(kind)})
+func firstOperation(ctx context.Context, tx *store.Tx, id string, kind string) (string, error) {
+	op, err := tx.FirstOperation(ctx, db.FirstOperationParams{ResourceID: id, Type: kind})
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", nil
 	}
@@ -284,12 +269,10 @@ func firstOperation(ctx context.Context, tx *store.Tx, id string, kind Operation
 
 func operationFrom(row db.Operation) (Operation, error) {
 	op := Operation{
-		ID: row.ID, Serial: row.Serial, Project: row.ProjectID, Type: OperationType(row.Type),
+		ID: row.ID, Serial: row.Serial, Project: row.ProjectID, Type: row.Type,
 		Resource: Resource(row.Resource), ResourceID: row.ResourceID,
-		State: OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
-	}
-	if row.EndedAt != nil {
-		op.EndedAt = fromMillis(*row.EndedAt)
+		State: api.OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
+		EndedAt: timeOrNil(row.EndedAt),
 	}
 	return op, json.Unmarshal([]byte(row.Records), &op.Records)
 }

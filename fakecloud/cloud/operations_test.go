@@ -23,12 +23,12 @@ func operation(t *testing.T, c *Cloud, p Project, id string) Operation {
 	return must.Do(c.GetOperation(t.Context(), p, id))(t)
 }
 
-func requireEnd(t *testing.T, c *Cloud, p Project, id string, want OperationState, why string) {
+func requireEnd(t *testing.T, c *Cloud, p Project, id string, want api.OperationState, why string) {
 	t.Helper()
 	op := operation(t, c, p, id)
 	assert.Equal(t, want, op.State)
 	assert.Equal(t, why, op.Error)
-	assert.Equal(t, want == OperationRunning, op.EndedAt.IsZero())
+	assert.Equal(t, want == api.OperationRunning, op.EndedAt == nil)
 }
 
 func TestOperationsOfAnInstance(t *testing.T) {
@@ -42,29 +42,29 @@ func TestOperationsOfAnInstance(t *testing.T) {
 	create := operation(t, c, p, outcome.Operation)
 	assert.Equal(t, Operation{
 		ID: create.ID, Serial: in.Serial + 1, Project: p.ID, Type: "createInstance",
-		Resource: api.ResourceInstance, ResourceID: in.ID, State: OperationRunning, Token: "operator", Records: api.Records{},
+		Resource: api.ResourceInstance, ResourceID: in.ID, State: api.OperationRunning, Token: "operator", Records: api.Records{},
 		CreatedAt: epoch,
 	}, create)
 	assert.Empty(t, act(c.StartInstance), "it is pending: nothing changes")
 	advance(t, c, 300*time.Millisecond)
 	done := operation(t, c, p, create.ID)
-	assert.Equal(t, OperationDone, done.State)
-	assert.Equal(t, epoch.Add(300*time.Millisecond), done.EndedAt)
+	assert.Equal(t, api.OperationDone, done.State)
+	assert.Equal(t, epoch.Add(300*time.Millisecond), *done.EndedAt)
 
 	stop := act(c.StopInstance)
-	assert.Equal(t, OperationType("stopInstance"), operation(t, c, p, stop).Type)
+	assert.Equal(t, "stopInstance", operation(t, c, p, stop).Type)
 	assert.Empty(t, act(c.StopInstance))
 	advance(t, c, 200*time.Millisecond)
-	requireEnd(t, c, p, stop, OperationDone, "")
+	requireEnd(t, c, p, stop, api.OperationDone, "")
 	start := act(c.StartInstance)
 	terminate := act(c.TerminateInstance)
-	requireEnd(t, c, p, start, OperationSuperseded, "the resource is terminating")
-	requireEnd(t, c, p, terminate, OperationRunning, "")
+	requireEnd(t, c, p, start, api.OperationSuperseded, "the resource is terminating")
+	requireEnd(t, c, p, terminate, api.OperationRunning, "")
 	advance(t, c, 200*time.Millisecond)
-	requireEnd(t, c, p, terminate, OperationDone, "")
+	requireEnd(t, c, p, terminate, api.OperationDone, "")
 	advance(t, c, time.Hour)
 	requireRefused(t, NotFound)(c.GetInstance(t.Context(), p, in.ID))
-	requireEnd(t, c, p, terminate, OperationDone, "")
+	requireEnd(t, c, p, terminate, api.OperationDone, "")
 }
 
 func TestOperationsOfABalancer(t *testing.T) {
@@ -77,24 +77,24 @@ func TestOperationsOfABalancer(t *testing.T) {
 	}
 	early, later := update(81), update(82)
 	assert.Empty(t, update(82), "that is how it is already")
-	requireEnd(t, c, p, create, OperationRunning, "")
-	requireEnd(t, c, p, early, OperationSuperseded, "a later updateLoadBalancer took its place")
+	requireEnd(t, c, p, create, api.OperationRunning, "")
+	requireEnd(t, c, p, early, api.OperationSuperseded, "a later updateLoadBalancer took its place")
 	advance(t, c, 400*time.Millisecond)
-	requireEnd(t, c, p, create, OperationDone, "")
-	requireEnd(t, c, p, later, OperationDone, "")
+	requireEnd(t, c, p, create, api.OperationDone, "")
+	requireEnd(t, c, p, later, api.OperationDone, "")
 
 	plane.blocked[90] = true
 	blocked := update(90)
 	advance(t, c, 50*time.Millisecond)
-	requireEnd(t, c, p, blocked, OperationFailed, "port 90 is blocked")
+	requireEnd(t, c, p, blocked, api.OperationFailed, "port 90 is blocked")
 	advance(t, c, retryAfter)
-	requireEnd(t, c, p, blocked, OperationFailed, "port 90 is blocked")
+	requireEnd(t, c, p, blocked, api.OperationFailed, "port 90 is blocked")
 	last := update(91)
 	gone := must.Second(c.DeleteLoadBalancer(t.Context(), p, lb.ID))(t).Operation
-	requireEnd(t, c, p, last, OperationSuperseded, "the resource is deleting")
+	requireEnd(t, c, p, last, api.OperationSuperseded, "the resource is deleting")
 	assert.Empty(t, must.Second(c.DeleteLoadBalancer(t.Context(), p, lb.ID))(t).Operation)
 	advance(t, c, 100*time.Millisecond)
-	requireEnd(t, c, p, gone, OperationDone, "")
+	requireEnd(t, c, p, gone, api.OperationDone, "")
 
 	all, more, err := c.ListOperations(t.Context(), p, OperationFilter{Resource: lb.ID, Limit: 10})
 	require.NoError(t, err)
@@ -126,12 +126,12 @@ func TestEveryChangeThatTakesTimeHasAnOperation(t *testing.T) {
 		has[string(r.Resource)+" "+string(r.On)] = true
 		for _, state := range r.While {
 			end, _ := operationResult(r.Type, state, "")
-			assert.Equal(t, OperationRunning, end, "%s in %s", r.Type, state)
+			assert.Equal(t, api.OperationRunning, end, "%s in %s", r.Type, state)
 		}
 		end, _ := operationResult(r.Type, r.Done, "")
-		assert.Equal(t, OperationDone, end)
+		assert.Equal(t, api.OperationDone, end)
 		end, why := operationResult(r.Type, r.Failed, "because")
-		assert.Equal(t, OperationFailed, end)
+		assert.Equal(t, api.OperationFailed, end)
 		assert.Equal(t, "because", why)
 	}
 	people := []Action{Create, Start, Stop, Terminate, Update, Delete}
@@ -155,7 +155,7 @@ func TestWaitingForOperations(t *testing.T) {
 	over := make(chan struct{})
 	close(over)
 	op := must.Do(c.AwaitOperation(t.Context(), p, create, over))(t)
-	assert.Equal(t, OperationRunning, op.State, "the time is up")
+	assert.Equal(t, api.OperationRunning, op.State, "the time is up")
 	assert.Empty(t, c.waiters.byID)
 
 	var wg sync.WaitGroup
@@ -171,7 +171,7 @@ func TestWaitingForOperations(t *testing.T) {
 	advance(t, c, time.Second)
 	wg.Wait()
 	for _, op := range got {
-		assert.Equal(t, OperationDone, op.State)
+		assert.Equal(t, api.OperationDone, op.State)
 	}
 	assert.Empty(t, c.waiters.byID)
 	requireRefused(t, NotFound)(c.AwaitOperation(t.Context(), p, "op-none", nil))
@@ -238,18 +238,18 @@ func TestEveryOperationEnds(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				running := map[string]int{}
-				for _, op := range all(string(OperationRunning)) {
-					require.Zero(t, op.EndedAt)
+				for _, op := range all(string(api.OperationRunning)) {
+					require.Nil(t, op.EndedAt)
 					running[op.ResourceID]++
 					require.LessOrEqual(t, running[op.ResourceID], 2)
 				}
 			},
 		})
 		requireOK(t)(c.Advance(t.Context(), by(time.Minute)))
-		require.Empty(t, all(string(OperationRunning)))
+		require.Empty(t, all(string(api.OperationRunning)))
 		for _, op := range all() {
 			require.False(t, op.EndedAt.Before(op.CreatedAt))
-			require.Equal(t, op.State == OperationDone, op.Error == "", op)
+			require.Equal(t, op.State == api.OperationDone, op.Error == "", op)
 		}
 	})
 }

@@ -15,18 +15,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// ProjectSpec asks for a project.
-type ProjectSpec struct {
-	Name        string
-	DefaultTags map[string]string
-}
-
-// ProjectUpdate replaces what is not nil.
-type ProjectUpdate struct {
-	Name        *string
-	DefaultTags *map[string]string
-}
-
 // EnsureProject creates the project, or sets the default tags of the project that has the
 // name.
 func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[string]string) (Project, error) {
@@ -41,7 +29,7 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 		row, err := tx.ProjectNamed(ctx, name)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			p, err = c.newProject(ctx, tx.Tx, ProjectSpec{Name: name, DefaultTags: defaultTags}, tx.now)
+			p, err = c.newProject(ctx, tx, name, defaultTags)
 			return err
 		case err != nil:
 			return err
@@ -57,13 +45,14 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 
 // newProject inserts a project with its default network. There is no event about that
 // network, as nobody can have been watching.
-func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, now time.Time) (Project, error) {
+func (c *Cloud) newProject(ctx context.Context, tx *changeTx, name string, defaultTags api.Tags) (Project, error) {
+	now := tx.now
 	id, err := c.random.newID("p", now)
 	if err != nil {
 		return Project{}, err
 	}
 	p := Project{
-		ID: id, Name: spec.Name, DefaultTags: tagsOrEmpty(spec.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		ID: id, Name: name, DefaultTags: tagsOrEmpty(defaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
 	err = tx.InsertProject(ctx, db.InsertProjectParams{
 		ID: p.ID, Name: p.Name, DefaultTags: toJSON(p.DefaultTags), Version: p.Version, CreatedAt: now.UnixMilli(),
@@ -85,15 +74,15 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 }
 
 // CreateProject gives the new project. An idempotency key belongs to the caller's project.
-func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectSpec) (Project, Outcome, error) {
-	if err := errors.Join(checkName(spec.Name), checkTags(spec.DefaultTags)); err != nil {
+func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec api.ProjectCreate) (Project, Outcome, error) {
+	if err := errors.Join(checkName(spec.Name), checkTags(api.ValueOf(spec.DefaultTags))); err != nil {
 		return Project{}, Outcome{}, err
 	}
 	return createResource(ctx, c.changeAccess, c, caller, func(ctx context.Context, tx *changeTx) (Project, error) {
 		if err := checkProjectName(ctx, tx.Tx, spec.Name); err != nil {
 			return Project{}, err
 		}
-		return c.newProject(ctx, tx.Tx, spec, tx.now)
+		return c.newProject(ctx, tx, spec.Name, api.ValueOf(spec.DefaultTags))
 	})
 }
 
@@ -123,7 +112,7 @@ func (c *Cloud) ListProjects(ctx context.Context, f Filter) (page []Project, mor
 }
 
 // UpdateProject replaces what is given.
-func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (Project, error) {
+func (c *Cloud) UpdateProject(ctx context.Context, id string, u api.ProjectUpdate) (Project, error) {
 	var p Project
 	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx) (err error) {
 		if p, err = loadProject(ctx, tx.Tx, id); err != nil {

@@ -155,7 +155,7 @@ func createWithOperation[T resource](
 	ctx context.Context,
 	c *Cloud,
 	p Project,
-	kind OperationType,
+	kind string,
 	newResource func(context.Context, *changeTx) (T, error),
 ) (created T, outcome Outcome, err error) {
 	err = c.change(ctx, func(ctx context.Context, tx *changeTx) (err error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -18,7 +19,7 @@ func TestRestoredSnapshotsLeaveTokensAsTheyAre(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store, cfg.SnapshotDir = s, snapshots })
 	ctx := t.Context()
 	create := func(p Project, name string) string {
-		secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: name, Role: Admin}))(t)
+		secret := must.Second(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: name, Role: Admin}))(t)
 		return secret
 	}
 	gone := must.Do(c.EnsureProject(ctx, "gone", nil))(t)

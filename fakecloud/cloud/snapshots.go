@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -28,14 +28,7 @@ var validSnapshot = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,62}$`)
 
 // Snapshot is the state of the whole cloud at one time, with all projects and tokens, in a
 // file of its own.
-type Snapshot struct {
-	Name string
-	// CreatedAt is the time of the clock of the cloud that saved it.
-	CreatedAt time.Time
-	// FileTime is when the file was written, in real time.
-	FileTime time.Time
-	Bytes    int64
-}
+type Snapshot = api.Snapshot
 
 // snapshotFiles orders the calls that read and write snapshots.
 type snapshotFiles struct {
@@ -101,15 +94,13 @@ func (c *Cloud) GetSnapshot(ctx context.Context, name string) (Snapshot, error) 
 
 // OpenSnapshot opens a snapshot's content, which is a SQLite database. The caller closes
 // it.
-func (c *Cloud) OpenSnapshot(ctx context.Context, name string) (io.ReadSeekCloser, Snapshot, error) {
+func (c *Cloud) OpenSnapshot(ctx context.Context, name string) (*os.File, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	s, err := c.describeSnapshot(ctx, name)
-	if err != nil {
-		return nil, s, err
+	if _, err := c.describeSnapshot(ctx, name); err != nil {
+		return nil, err
 	}
-	f, err := os.Open(c.snapshotFile(name))
-	return f, s, err
+	return os.Open(c.snapshotFile(name))
 }
 
 // DeleteSnapshot removes a snapshot.
@@ -153,7 +144,7 @@ func (c *Cloud) describeSnapshot(ctx context.Context, name string) (Snapshot, er
 		return Snapshot{}, err
 	}
 	written := info.ModTime().UTC().Truncate(time.Millisecond)
-	return Snapshot{Name: name, CreatedAt: c.savedAt(ctx, name, written), FileTime: written, Bytes: info.Size()}, nil
+	return Snapshot{Name: name, CreatedAt: c.savedAt(ctx, name, written), Bytes: info.Size()}, nil
 }
 
 // savedAt is the virtual clock's time when a snapshot was saved. With the real clock it is
@@ -169,17 +160,17 @@ func (c *Cloud) savedAt(ctx context.Context, name string, written time.Time) tim
 
 // listSnapshots lists the folder's snapshots. The lock is held.
 func (c *Cloud) listSnapshots(ctx context.Context) ([]Snapshot, error) {
+	all := []Snapshot{}
 	if c.snapshots.dir == "" {
-		return nil, nil
+		return all, nil
 	}
 	files, err := os.ReadDir(c.snapshots.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return all, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var all []Snapshot
 	for _, f := range files {
 		name, ok := strings.CutSuffix(f.Name(), snapshotSuffix)
 		if !ok || !validSnapshot.MatchString(name) {

@@ -136,29 +136,12 @@ var LoadBalancerRules = []Rule[LoadBalancerState]{
 	{From: LoadBalancerDeleting, On: Elapsed, To: loadBalancerNone},
 }
 
-// OperationState is how far an operation has come.
-type OperationState string
-
-// The states of an operation. All but OperationRunning are final.
-const (
-	OperationRunning OperationState = "running"
-	// OperationDone means that the resource reached the state asked for.
-	OperationDone OperationState = "done"
-	// OperationFailed means that it ended in error instead.
-	OperationFailed OperationState = "failed"
-	// OperationSuperseded means that another change came in between.
-	OperationSuperseded OperationState = "superseded"
-)
-
-// OperationType is the operation's name in the API.
-type OperationType string
-
 // OperationRule says what a change that takes time waits for. While its resource is in one
 // of the states While, the operation runs. The states Done and Failed end it. Any other
 // state supersedes it, as something else was asked for; so does a later operation of the
 // same type.
 type OperationRule struct {
-	Type     OperationType
+	Type     string // the operation's name in the API
 	Resource Resource
 	On       Action
 	While    []string

@@ -59,7 +59,7 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	outcome := must.Second(c.StopInstance(t.Context(), p, in.ID))(t)
 	fake.Advance(time.Second)
 	requireOK(t)(c.runDueTransitions(t.Context()))
-	assert.Equal(t, OperationDone, must.Do(c.GetOperation(t.Context(), p, outcome.Operation))(t).State)
+	assert.Equal(t, api.OperationDone, must.Do(c.GetOperation(t.Context(), p, outcome.Operation))(t).State)
 }
 
 // The wall clock is all that a restart has.

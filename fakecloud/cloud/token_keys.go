@@ -10,8 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -26,11 +26,7 @@ const (
 
 // TokenKey is a public key of a token. Who signs a call with its private key acts as the token, where a dialect
 // takes signatures. A key is valid as long as its token, and outlives the rotation of the token's secret.
-type TokenKey struct {
-	// Fingerprint is the key's name, unique in the cloud: see identity.Fingerprint.
-	Fingerprint string
-	CreatedAt   time.Time
-}
+type TokenKey = api.TokenKey
 
 // AddTokenKey gives a token a public RSA key, as PEM.
 func (c *Cloud) AddTokenKey(ctx context.Context, project, token, publicKey string) (TokenKey, error) {
@@ -89,7 +85,7 @@ func loadTokenKeys(ctx context.Context, tx *store.Tx, project, token string) ([]
 		return nil, err
 	}
 	rows, err := tx.ListTokenKeys(ctx, token)
-	var keys []TokenKey
+	keys := []TokenKey{}
 	for _, row := range rows {
 		keys = append(keys, TokenKey{Fingerprint: row.Fingerprint, CreatedAt: fromMillis(row.CreatedAt)})
 	}

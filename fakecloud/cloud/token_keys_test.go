@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/fakecloud/internal/must"
 )
@@ -47,7 +48,7 @@ xQIDAQAB
 
 func TestOnlyPublicRSAKeysAreTaken(t *testing.T) {
 	c, p := newCloud(t, nil)
-	requireOK(t)(c.CreateToken(t.Context(), p.ID, TokenSpec{Name: "ccm", Role: Editor}))
+	requireOK(t)(c.CreateToken(t.Context(), p.ID, api.TokenCreate{Name: "ccm", Role: Editor}))
 	curve := must.Do(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	good := publicKey(t, 2048, 1)
 	for name, test := range map[string]struct{ text, want string }{
@@ -78,8 +79,8 @@ func TestTokenKeys(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
 	until := c.now().Add(time.Hour)
-	secret := must.Second(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor, ExpiresAt: &until}))(t)
-	requireOK(t)(c.CreateToken(ctx, p.ID, TokenSpec{Name: "other", Role: Viewer}))
+	secret := must.Second(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ccm", Role: Editor, ExpiresAt: &until}))(t)
+	requireOK(t)(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "other", Role: Viewer}))
 	var keys []TokenKey
 	for number := range int64(maxTokenKeys) {
 		keys = append(keys, must.Do(c.AddTokenKey(ctx, p.ID, "ccm", publicKey(t, 2048, number)))(t))
@@ -128,7 +129,7 @@ func TestTokenKeys(t *testing.T) {
 	advance(t, c, time.Hour)
 	refused(p.Name, "ccm", kept)
 	require.NoError(t, c.DeleteToken(ctx, p.ID, "ccm"))
-	requireOK(t)(c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Admin}))
+	requireOK(t)(c.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ccm", Role: Admin}))
 	refused(p.Name, "ccm", kept)
 	listed = must.Do(c.ListTokenKeys(ctx, p.ID, "ccm"))(t)
 	assert.Empty(t, listed, "another token of the name has none of them")

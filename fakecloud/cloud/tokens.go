@@ -6,10 +6,10 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
@@ -25,25 +25,7 @@ const (
 func NewSecret() string { return strings.ToLower(rand.Text() + rand.Text() + rand.Text())[:64] }
 
 // Token is all that is known of a token but its secret.
-type Token struct {
-	Name    string
-	Project string // the project's ID
-	Role    Role
-	// Given is true for tokens of SetTokens, which is called at every start.
-	Given     bool
-	CreatedAt time.Time
-	ExpiresAt *time.Time // nil when it does not
-	RotatedAt *time.Time // nil when it never was
-	// PreviousUntil is how long the secret before the last rotation is valid.
-	PreviousUntil *time.Time
-}
-
-// TokenSpec asks for a token.
-type TokenSpec struct {
-	Name      string
-	Role      Role
-	ExpiresAt *time.Time // nil when it shall not
-}
+type Token = api.Token
 
 // GivenToken is a secret that opens a project, and its name in logs.
 type GivenToken struct {
@@ -103,14 +85,14 @@ func checkGivenTokens(tokens []GivenToken) error {
 }
 
 func checkRole(r Role) error {
-	if !slices.Contains(Roles, r) {
+	if !r.Valid() {
 		return refuse(InvalidRequest, "no role %q: choose viewer, editor or admin", r).withField("role", "is unknown")
 	}
 	return nil
 }
 
 // CreateToken gives a new token of the project, and its secret, which is not stored.
-func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec) (Token, string, error) {
+func (c *Cloud) CreateToken(ctx context.Context, project string, spec api.TokenCreate) (Token, string, error) {
 	if err := errors.Join(checkName(spec.Name), checkRole(spec.Role)); err != nil {
 		return Token{}, "", err
 	}
@@ -167,7 +149,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 		if err != nil {
 			return err
 		}
-		if err := old.checkNotGiven("rotated"); err != nil {
+		if err := checkNotGiven(old, "rotated"); err != nil {
 			return err
 		}
 		if isDue(old.ExpiresAt, tx.now) {
@@ -224,7 +206,7 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := t.checkNotGiven("deleted"); err != nil {
+		if err := checkNotGiven(t, "deleted"); err != nil {
 			return err
 		}
 		others, err := tx.OtherAdmins(ctx, db.OtherAdminsParams{Name: name, Now: millisOrNull(&tx.now)})
@@ -240,8 +222,8 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 
 // checkNotGiven refuses changes to a given token: the next start, or a snapshot, would
 // undo them.
-func (t Token) checkNotGiven(what string) error {
-	if !t.Given {
+func checkNotGiven(t Token, what string) error {
+	if t.Origin != api.TokenFromFlag {
 		return nil
 	}
 	return refuse(
@@ -265,8 +247,8 @@ func loadToken(ctx context.Context, tx *store.Tx, project, name string) (Token, 
 
 func tokenFrom(row db.Token) Token {
 	return Token{
-		Name: row.Name, Project: row.ProjectID, Role: Role(row.Role), Given: row.Origin == "flag",
+		Name: row.Name, Project: row.ProjectID, Role: Role(row.Role), Origin: api.TokenOrigin(row.Origin),
 		CreatedAt: fromMillis(row.CreatedAt), ExpiresAt: timeOrNil(row.ExpiresAt), RotatedAt: timeOrNil(row.RotatedAt),
-		PreviousUntil: timeOrNil(row.PreviousUntil),
+		PreviousValidUntil: timeOrNil(row.PreviousUntil),
 	}
 }

@@ -11,38 +11,19 @@ import (
 )
 
 // Project owns resources; tokens act within one.
-type Project struct {
-	ID   string
-	Name string
-	// DefaultTags are set on every new resource that does not carry the key
-	// itself.
-	DefaultTags map[string]string
-	Version     int64
-	CreatedAt   time.Time
-	UpdatedAt   time.Time
-}
+type Project = api.Project
 
-// Zone is a failure domain of a region.
-type Zone struct {
-	Name   string
-	Region string
-}
+// Zone is a failure domain of a region. Its state is known to the rules of faults.
+type Zone = api.Zone
 
 // InstanceType is the size of an instance. The cloud itself does not depend on it.
 type InstanceType = api.InstanceType
 
-// InstanceSize is what an instance type stands for.
-type InstanceSize struct {
-	Type      InstanceType
-	VCPUs     int
-	MemoryMiB int
-}
-
 // InstanceSizes are the sizes offered, the smallest first.
-var InstanceSizes = []InstanceSize{
-	{Type: Small, VCPUs: 2, MemoryMiB: 4 << 10},
-	{Type: Medium, VCPUs: 4, MemoryMiB: 8 << 10},
-	{Type: Large, VCPUs: 8, MemoryMiB: 16 << 10},
+var InstanceSizes = []api.InstanceSize{
+	{Name: Small, Vcpus: 2, MemoryMiB: 4 << 10},
+	{Name: Medium, Vcpus: 4, MemoryMiB: 8 << 10},
+	{Name: Large, Vcpus: 8, MemoryMiB: 16 << 10},
 }
 
 // The sizes offered.
@@ -58,15 +39,6 @@ type schedule struct {
 }
 
 func (s *schedule) scheduled() *schedule { return s }
-
-// PageKey is what Filter.After says of the last item of a page.
-func (p Project) PageKey() string { return p.ID }
-
-// PageKey is as api.Metadata's.
-func (op Operation) PageKey() string { return op.ID }
-
-// PageKey is as api.Metadata's, and a name: tokens have no ID.
-func (t Token) PageKey() string { return t.Name }
 
 // Instance is a machine. Its JSON form is what the event log keeps.
 type Instance struct {

@@ -84,9 +84,9 @@ func NameOf(native string, tags map[string]string) string { return cmp.Or(tags[T
 func NewName(prefix string) string { return prefix + strings.ToLower(rand.Text()) }
 
 // SizeOf gives the size of an instance type, and its number. A type that is none has no size.
-func SizeOf(t api.InstanceType) (number int, size cloud.InstanceSize) {
+func SizeOf(t api.InstanceType) (number int, size api.InstanceSize) {
 	for i, size := range cloud.InstanceSizes {
-		if string(size.Type) == string(t) {
+		if size.Name == t {
 			return i + 1, size
 		}
 	}

@@ -29,14 +29,14 @@ func (s *Server) requireRole(next http.Handler) http.Handler {
 
 func (s *Server) getProject(w http.ResponseWriter, r *http.Request) {
 	who := recordOf(r).principal
-	p, t := toAPIProject(who.Project), toAPIToken(who.Details)
-	p.Token = &t
+	p := who.Project
+	p.Token = &who.Details
 	s.answerJSON(w, r, http.StatusOK, p)
 }
 
 func (s *Server) listProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
 	f, err := filterOf("p-", params.Name, nil, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, s.cloud.ListProjects, toAPIProject)
+	answerList(s, w, r, f, err, s.cloud.ListProjects, same)
 }
 
 func (s *Server) createProject(w http.ResponseWriter, r *http.Request) {
@@ -44,15 +44,13 @@ func (s *Server) createProject(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	p, outcome, err := s.cloud.CreateProject(
-		r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: api.ValueOf(body.DefaultTags)},
-	)
-	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, toAPIProject(p), outcome, err)
+	p, outcome, err := s.cloud.CreateProject(r.Context(), callerProject(r), body)
+	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, p, outcome, err)
 }
 
 func (s *Server) getProjectByID(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	p, err := s.cloud.ProjectByID(r.Context(), id)
-	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
+	s.answerResource(w, r, http.StatusOK, p.Version, p, err)
 }
 
 func (s *Server) updateProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
@@ -60,10 +58,8 @@ func (s *Server) updateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 	if !ok {
 		return
 	}
-	p, err := s.cloud.UpdateProject(
-		r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: (*map[string]string)(body.DefaultTags)},
-	)
-	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
+	p, err := s.cloud.UpdateProject(r.Context(), id, body)
+	s.answerResource(w, r, http.StatusOK, p.Version, p, err)
 }
 
 func (s *Server) deleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
@@ -75,7 +71,7 @@ func (s *Server) listTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Token, bool, error) {
 		return s.cloud.ListTokens(ctx, id, f)
 	}
-	answerList(s, w, r, f, err, list, toAPIToken)
+	answerList(s, w, r, f, err, list, same)
 }
 
 func (s *Server) createToken(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
@@ -83,20 +79,16 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, id api.Proj
 	if !ok {
 		return
 	}
-	t, secret, err := s.cloud.CreateToken(
-		r.Context(), id, cloud.TokenSpec{Name: body.Name, Role: cloud.Role(body.Role), ExpiresAt: body.ExpiresAt},
-	)
-	if err != nil {
-		s.answerError(w, r, err)
-		return
+	t, secret, err := s.cloud.CreateToken(r.Context(), id, body)
+	if err == nil {
+		w.Header().Set("Location", "/v1/projects/"+t.Project+"/tokens/"+t.Name)
 	}
-	w.Header().Set("Location", "/v1/projects/"+t.Project+"/tokens/"+t.Name)
-	s.answerJSON(w, r, http.StatusCreated, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret})
+	s.answerResult(w, r, http.StatusCreated, api.TokenWithSecret{Token: t, Secret: secret}, err)
 }
 
 func (s *Server) getToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	t, err := s.cloud.GetToken(r.Context(), id, name)
-	s.answerResult(w, r, http.StatusOK, toAPIToken(t), err)
+	s.answerResult(w, r, http.StatusOK, t, err)
 }
 
 func (s *Server) deleteToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
@@ -109,12 +101,12 @@ func (s *Server) rotateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 		return
 	}
 	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, api.Seconds(body.GraceSeconds).Duration())
-	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret}, err)
+	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: t, Secret: secret}, err)
 }
 
 func (s *Server) listTokenKeys(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	keys, err := s.cloud.ListTokenKeys(r.Context(), id, name)
-	s.answerResult(w, r, http.StatusOK, api.TokenKeyList{Items: mapSlice(keys, toAPITokenKey)}, err)
+	s.answerResult(w, r, http.StatusOK, api.TokenKeyList{Items: keys}, err)
 }
 
 func (s *Server) addTokenKey(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
@@ -123,7 +115,7 @@ func (s *Server) addTokenKey(w http.ResponseWriter, r *http.Request, id api.Proj
 		return
 	}
 	k, err := s.cloud.AddTokenKey(r.Context(), id, name, body.PublicKey)
-	s.answerResult(w, r, http.StatusCreated, toAPITokenKey(k), err)
+	s.answerResult(w, r, http.StatusCreated, k, err)
 }
 
 func (s *Server) deleteTokenKey(
@@ -134,26 +126,4 @@ func (s *Server) deleteTokenKey(
 	fingerprint string,
 ) {
 	s.answerNoContent(w, r, s.cloud.DeleteTokenKey(r.Context(), id, name, fingerprint))
-}
-
-func toAPIProject(p cloud.Project) api.Project {
-	return api.Project{
-		ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags, Version: p.Version, CreatedAt: p.CreatedAt,
-		UpdatedAt: p.UpdatedAt,
-	}
-}
-
-func toAPIToken(t cloud.Token) api.Token {
-	origin := api.TokenFromAPI
-	if t.Given {
-		origin = api.TokenFromFlag
-	}
-	return api.Token{
-		Name: t.Name, Project: t.Project, Role: api.Role(t.Role), Origin: origin,
-		CreatedAt: t.CreatedAt, ExpiresAt: t.ExpiresAt, RotatedAt: t.RotatedAt, PreviousValidUntil: t.PreviousUntil,
-	}
-}
-
-func toAPITokenKey(k cloud.TokenKey) api.TokenKey {
-	return api.TokenKey{Fingerprint: k.Fingerprint, CreatedAt: k.CreatedAt}
 }

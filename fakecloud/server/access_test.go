@@ -35,7 +35,7 @@ func (r *rig) withToken(t *testing.T, project, name string, role api.Role) *clie
 func TestEveryOperationNeedsItsRole(t *testing.T) {
 	r := newRig(t)
 	secrets := map[cloud.Role]string{}
-	for _, role := range cloud.Roles {
+	for _, role := range api.Roles {
 		made, err := r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: string(role), Role: api.Role(role)})
 		require.NoError(t, err)
 		secrets[role] = made.Secret
@@ -62,7 +62,7 @@ func TestEveryOperationNeedsItsRole(t *testing.T) {
 			answer, p := r.call(t, method, url, "{", "Authorization", "Bearer nonsense")
 			assert.Equal(t, 401, answer.StatusCode, op.OperationID)
 			assert.Equal(t, api.Unauthenticated, p.Code)
-			for _, role := range cloud.Roles {
+			for _, role := range api.Roles {
 				answer, p := r.call(t, method, url, "{", "Authorization", "Bearer "+secrets[role])
 				if role.Allows(need) {
 					assert.NotEqual(t, 403, answer.StatusCode, "%s as %s", op.OperationID, role)
@@ -76,7 +76,7 @@ func TestEveryOperationNeedsItsRole(t *testing.T) {
 			}
 		}
 	}
-	for _, role := range cloud.Roles {
+	for _, role := range api.Roles {
 		assert.Positive(t, needs[role], role)
 	}
 }

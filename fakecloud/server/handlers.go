@@ -90,6 +90,9 @@ func answerList[R interface{ PageKey() string }, A any](
 	s.answerResult(w, r, http.StatusOK, page, err)
 }
 
+// same is for a list of what the API shows as it is.
+func same[R any](item R) R { return item }
+
 // inProject binds a list of the cloud's to the caller's project.
 func inProject[R any](
 	r *http.Request,

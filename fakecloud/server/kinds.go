@@ -34,7 +34,7 @@ func serveKind[R versioned, C, U any](s *Server, to *mux.Router, collection stri
 	one := path + "/{id}"
 	handle(http.MethodGet, path, func(w http.ResponseWriter, r *http.Request, _ string) {
 		f, err := queryFilter(r, idPrefix)
-		answerList(s, w, r, f, err, inProject(r, k.List), func(item R) R { return item })
+		answerList(s, w, r, f, err, inProject(r, k.List), same)
 	})
 	handle(http.MethodPost, path, func(w http.ResponseWriter, r *http.Request, _ string) {
 		if body, ok := decodeBody[C](s, w, r); ok {

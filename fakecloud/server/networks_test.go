@@ -215,7 +215,7 @@ func TestQuotas(t *testing.T) {
 // A caller that was let in before its project was deleted is refused, not failed.
 func TestCreatesInADeletedProject(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	p, _, err := r.cloud.CreateProject(ctx, r.project, cloud.ProjectSpec{Name: "short"})
+	p, _, err := r.cloud.CreateProject(ctx, r.project, api.ProjectCreate{Name: "short"})
 	require.NoError(t, err)
 	require.NoError(t, r.cloud.DeleteProject(ctx, r.project, p.ID))
 	listeners := []cloud.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}}

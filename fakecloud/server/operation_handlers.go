@@ -20,7 +20,7 @@ func (s *Server) listOperations(w http.ResponseWriter, r *http.Request, params a
 			Serials: api.ValueOf(params.Serial), After: f.After, Limit: f.Limit,
 		})
 	}
-	answerList(s, w, r, f, err, list, ToAPIOperation)
+	answerList(s, w, r, f, err, list, same)
 }
 
 func (s *Server) getOperation(
@@ -32,7 +32,7 @@ func (s *Server) getOperation(
 	until, cancel := s.waitContext(w, r, time.Duration(api.ValueOf(params.Wait))*time.Second)
 	defer cancel()
 	op, err := s.cloud.AwaitOperation(r.Context(), callerProject(r), id, until.Done())
-	s.answerResult(w, r, http.StatusOK, ToAPIOperation(op), err)
+	s.answerResult(w, r, http.StatusOK, op, err)
 }
 
 // waitContext ends after a time, when the caller goes away and when the server stops. The
@@ -91,17 +91,4 @@ func awaitOperation[T any](
 		return changed, nil
 	}
 	return now, err
-}
-
-// ToAPIOperation gives an operation as the API shows it.
-func ToAPIOperation(op cloud.Operation) api.Operation {
-	out := api.Operation{
-		ID: op.ID, Serial: op.Serial, Project: op.Project, Type: string(op.Type),
-		Resource: op.Resource, ResourceID: op.ResourceID, State: api.OperationState(op.State), Error: op.Error,
-		Token: op.Token, Records: op.Records, CreatedAt: op.CreatedAt,
-	}
-	if !op.EndedAt.IsZero() {
-		out.EndedAt = &op.EndedAt
-	}
-	return out
 }

@@ -64,24 +64,17 @@ func (s *Server) listRegions(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) listZones(w http.ResponseWriter, r *http.Request) {
-	s.answerJSON(w, r, http.StatusOK, api.ZoneList{Items: mapSlice(s.cloud.Zones(), func(z cloud.Zone) api.Zone {
-		return api.Zone{Name: z.Name, Region: z.Region, State: s.zoneState(callerProject(r), z.Name)}
-	})})
+	zones := s.cloud.Zones()
+	for i, z := range zones {
+		zones[i].State = s.zoneState(callerProject(r), z.Name)
+	}
+	s.answerJSON(w, r, http.StatusOK, api.ZoneList{Items: zones})
 }
 
 func (s *Server) listInstanceTypes(w http.ResponseWriter, r *http.Request) {
-	items := mapSlice(cloud.InstanceSizes, func(i cloud.InstanceSize) api.InstanceSize {
-		return api.InstanceSize{Name: i.Type, Vcpus: i.VCPUs, MemoryMiB: i.MemoryMiB}
-	})
-	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: items})
+	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: cloud.InstanceSizes})
 }
 
 func (s *Server) listLoadBalancerTypes(w http.ResponseWriter, r *http.Request) {
-	items := mapSlice(cloud.LoadBalancerSizes, func(size cloud.LoadBalancerSize) api.LoadBalancerSize {
-		return api.LoadBalancerSize{
-			Name: size.Type, MaxListeners: size.Listeners, MaxTargets: size.Targets,
-			MaxConnections: size.Connections,
-		}
-	})
-	s.answerJSON(w, r, http.StatusOK, api.LoadBalancerSizeList{Items: items})
+	s.answerJSON(w, r, http.StatusOK, api.LoadBalancerSizeList{Items: cloud.LoadBalancerSizes})
 }

@@ -5,19 +5,14 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 // maxSnapshotting bounds how long saving a snapshot may take.
 const maxSnapshotting = time.Hour
 
-func toAPISnapshot(s cloud.Snapshot) api.Snapshot {
-	return api.Snapshot{Name: s.Name, CreatedAt: s.CreatedAt, Bytes: s.Bytes}
-}
-
 func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) {
 	all, err := s.cloud.ListSnapshots(r.Context())
-	s.answerResult(w, r, http.StatusOK, api.SnapshotList{Items: mapSlice(all, toAPISnapshot)}, err)
+	s.answerResult(w, r, http.StatusOK, api.SnapshotList{Items: all}, err)
 }
 
 func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) {
@@ -31,12 +26,12 @@ func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		w.Header().Set("Location", "/v1/snapshots/"+body.Name)
 	}
-	s.answerResult(w, r, http.StatusCreated, toAPISnapshot(snap), err)
+	s.answerResult(w, r, http.StatusCreated, snap, err)
 }
 
 func (s *Server) getSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	snap, err := s.cloud.GetSnapshot(r.Context(), name)
-	s.answerResult(w, r, http.StatusOK, toAPISnapshot(snap), err)
+	s.answerResult(w, r, http.StatusOK, snap, err)
 }
 
 func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
@@ -44,15 +39,20 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request, name api
 }
 
 func (s *Server) getSnapshotContent(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	f, snap, err := s.cloud.OpenSnapshot(r.Context(), name)
+	f, err := s.cloud.OpenSnapshot(r.Context(), name)
 	if err != nil {
 		s.answerError(w, r, err)
 		return
 	}
 	defer func() { _ = f.Close() }() // Only read.
+	info, err := f.Stat()
+	if err != nil {
+		s.answerError(w, r, err)
+		return
+	}
 	w.Header().Set("Content-Type", "application/vnd.sqlite3")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`.db"`)
-	http.ServeContent(&patientWriter{w, s}, r, "", snap.FileTime, f)
+	http.ServeContent(&patientWriter{w, s}, r, "", info.ModTime(), f)
 }
 
 // patientWriter gives each write as much time as a whole answer has otherwise.

@@ -121,7 +121,7 @@ func referToServer(r *dialect.Request, serial int64, name string, state api.Inst
 func serverTypeNamed(name api.InstanceType) serverType {
 	_, size := dialect.SizeOf(name)
 	return serverType{
-		ID: "typ-" + string(name), Name: string(name), Handle: string(name), Cores: size.VCPUs, RAM: size.MemoryMiB,
+		ID: "typ-" + string(name), Name: string(name), Handle: string(name), Cores: size.Vcpus, RAM: size.MemoryMiB,
 	}
 }
 

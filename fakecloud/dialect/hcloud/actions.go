@@ -14,7 +14,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
-	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
 // actionKinds are the kinds of resources whose actions can be listed, natively, by what they are called.
@@ -234,12 +233,12 @@ func recordAction(
 	resources ...schema.ActionResourceReference,
 ) (schema.Action, error) {
 	op, err := r.RecordOperation(ctx, cloud.Operation{
-		ID: operation, Type: cloud.OperationType(name + " " + command), Resource: actionKinds[resources[0].Type],
+		ID: operation, Type: name + " " + command, Resource: actionKinds[resources[0].Type],
 		ResourceID: id,
 		Records:    dialect.WithRecord(name, nil, actionRecord{Version: recordVersion, Command: command, Resources: resources}),
 	})
 	if err != nil {
 		return schema.Action{}, err
 	}
-	return actionFromOperation(server.ToAPIOperation(op))
+	return actionFromOperation(op)
 }

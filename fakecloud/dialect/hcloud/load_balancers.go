@@ -96,8 +96,8 @@ func (t balancerType) show() schema.LoadBalancerType {
 		Prices: []schema.PricingLoadBalancerTypePrice{},
 	}
 	for _, size := range cloud.LoadBalancerSizes {
-		if size.Type == t.native {
-			shown.MaxServices, shown.MaxTargets, shown.MaxConnections = size.Listeners, size.Targets, size.Connections
+		if size.Name == t.native {
+			shown.MaxServices, shown.MaxTargets, shown.MaxConnections = size.MaxListeners, size.MaxTargets, size.MaxConnections
 		}
 	}
 	return shown

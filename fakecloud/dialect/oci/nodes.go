@@ -60,7 +60,7 @@ func toInstance(r *dialect.Request, in api.Instance) instance {
 		resource:           newResource(r, id, in.Name, state, in.CreatedAt, tagged),
 		AvailabilityDomain: domainPrefix + in.Zone, FaultDomain: fmt.Sprintf("FAULT-DOMAIN-%d", 1+in.Serial%3),
 		Region: in.Region, Shape: string(in.Type),
-		ShapeConfig: shapeConfig{VCPUs: size.VCPUs, MemoryInGBs: float64(size.MemoryMiB) / 1024},
+		ShapeConfig: shapeConfig{VCPUs: size.Vcpus, MemoryInGBs: float64(size.MemoryMiB) / 1024},
 	}
 }
 

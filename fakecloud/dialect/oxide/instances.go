@@ -50,7 +50,7 @@ func viewInstance(ctx context.Context, r *dialect.Request, _ struct{}) (any, err
 		ProjectId: projectID(r), RunState: runStates[in.State], AutoRestartEnabled: new(false),
 		EnableJumboFrames: new(false),
 		TimeCreated:       &in.CreatedAt, TimeModified: &in.UpdatedAt, TimeRunStateUpdated: &in.UpdatedAt,
-		Ncpus:  oxide.InstanceCpuCount(size.VCPUs),        //nolint:gosec // A few.
+		Ncpus:  oxide.InstanceCpuCount(size.Vcpus),        //nolint:gosec // A few.
 		Memory: oxide.ByteCount(size.MemoryMiB) * 1 << 20, //nolint:gosec // Not negative.
 	}, nil
 }
