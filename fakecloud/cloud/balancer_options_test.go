@@ -59,12 +59,12 @@ func TestAllThatIsWrongWithABalancerIsToldAtOnce(t *testing.T) {
 	}, fields(err))
 	lb, in := newBalancer(t, c, p)
 	_, _, err = c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{
-		Name: lb.Name, Listeners: lb.Listeners, AddressID: "a-none", Targets: toTargets("i-1", in.ID, in.ID, "i-2"),
+		Name: lb.Name, Listeners: lb.Listeners, AddressID: "a-none",
+		Targets: append(toTargets("i-1", in.ID, in.ID, "i-2"), api.Target{IP: in.Address.String(), Weight: 257}),
 	})
-	assert.ElementsMatch(
-		t, []string{"name", "addressId", "targets.0.instanceId", "targets.2.instanceId", "targets.3.instanceId"},
-		fields(err),
-	)
+	assert.ElementsMatch(t, []string{
+		"name", "addressId", "targets.0.instanceId", "targets.2.instanceId", "targets.3.instanceId", "targets.4.weight",
+	}, fields(err))
 }
 
 func TestOptionsReachTheDataPlane(t *testing.T) {

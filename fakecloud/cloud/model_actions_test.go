@@ -171,7 +171,7 @@ func (k modelState) copyState() modelState {
 	}
 	for id, b := range k.balancers {
 		same := *b
-		same.targets = maps.Clone(b.targets)
+		same.targets, same.own = slices.Clone(b.targets), slices.Clone(b.own)
 		out.balancers[id] = &same
 	}
 	return out

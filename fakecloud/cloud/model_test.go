@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -66,11 +67,11 @@ func (p *fakePlane) Condition(id string) (string, bool) {
 		p.onCondition()
 	}
 	switch f, inForce := p.applied[id]; {
-	case !inForce || p.unknown[id] && len(f.Backends) > 0:
+	case !inForce || p.unknown[id] && len(f.AllBackends()) > 0:
 		return "", false
 	case p.sick[id]:
 		return "all are sick", true
-	case len(f.Backends) == 0:
+	case len(f.AllBackends()) == 0:
 		return fmt.Sprintf("none of %d targets runs", f.Targets), true
 	}
 	return "", true
@@ -101,7 +102,8 @@ type modelBalancer struct {
 	state   string
 	port    int // 0: it has no listener
 	bound   int // the port that is open, or 0
-	targets map[string]bool
+	targets []api.Target
+	own     []api.Target // the listener's; nil: it has the balancer's
 	due     time.Time
 	held    bool
 	reason  string    // why it is in error
@@ -292,8 +294,9 @@ func (w *world) elapse(id string, in *modelInstance, now time.Time) {
 	case "terminating":
 		in.state, in.address, in.due = "terminated", "", now.Add(3*time.Second)
 		for _, b := range w.balancers {
-			if b.targets[id] {
-				delete(b.targets, id)
+			isGone := func(t api.Target) bool { return t.InstanceID == id }
+			if slices.ContainsFunc(slices.Concat(b.targets, b.own), isGone) {
+				b.targets, b.own = slices.DeleteFunc(b.targets, isGone), slices.DeleteFunc(b.own, isGone)
 				b.since = now
 			}
 		}
@@ -322,7 +325,11 @@ func (w *world) check() {
 		m := w.balancers[lb.ID]
 		require.NotNil(w.t, m, lb.ID)
 		require.Equal(w.t, m.state, string(lb.State))
-		require.ElementsMatch(w.t, slices.Collect(maps.Keys(m.targets)), lb.targetIDs())
+		require.Equal(w.t, m.targets, lb.Targets)
+		require.Len(w.t, lb.Listeners, min(m.port, 1))
+		for _, l := range lb.Listeners {
+			require.Equal(w.t, m.own, l.Targets)
+		}
 		if m.state != "active" { // Those may be told a little later.
 			require.Equal(w.t, m.state == "error", lb.StateReason != "")
 		}
@@ -389,18 +396,37 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 	f, forwards := w.plane.applied[lb.ID]
 	switch lb.State {
 	case LoadBalancerActive:
-		var running []Backend
-		for _, t := range lb.targetIDs() {
-			if in := w.instances[t]; in.state == "running" {
-				running = append(running, Backend{Target: t, Address: netip.MustParseAddr(in.address)})
-			}
-		}
 		require.True(w.t, forwards)
 		require.Equal(w.t, lb.Listeners, f.Listeners)
-		require.ElementsMatch(w.t, running, f.Backends)
+		require.Equal(w.t, w.running(w.balancers[lb.ID].targets), f.Backends)
+		for _, l := range lb.Listeners {
+			own := w.balancers[lb.ID].own
+			if own == nil {
+				own = w.balancers[lb.ID].targets
+			}
+			require.Equal(w.t, w.running(own), f.BackendsOf(l))
+		}
 	case LoadBalancerProvisioning, LoadBalancerDeleting:
 		require.False(w.t, forwards, "forwards while %s", lb.State)
 	}
+}
+
+// running are the targets that run, as an address always does.
+func (w *world) running(targets []api.Target) []Backend {
+	running := []Backend{}
+	for _, t := range targets {
+		b := Backend{Target: t.Name(), Weight: t.Weight, Drain: t.Drain, Backup: t.Backup}
+		switch in := w.instances[t.InstanceID]; {
+		case t.IP != "":
+			b.Address = netip.MustParseAddr(t.IP)
+		case in.state != "running":
+			continue
+		default:
+			b.Address = netip.MustParseAddr(in.address)
+		}
+		running = append(running, b)
+	}
+	return running
 }
 
 // checkConditions wants each active balancer's reason to be its condition,
@@ -575,73 +601,79 @@ func drawKey[V any](t *rapid.T, m map[string]V) string {
 	return rapid.SampledFrom(slices.Sorted(maps.Keys(m))).Draw(t, "id")
 }
 
-// drawTargets draws some instances, and whether the cloud must refuse them.
-func (w *world) drawTargets(t *rapid.T) (ids []string, terminated bool) {
-	for _, id := range slices.Sorted(maps.Keys(w.instances)) {
-		if rapid.Bool().Draw(t, "target") {
-			ids = append(ids, id)
-			terminated = terminated || w.instances[id].state == "terminated"
+// drawTargets draws some instances and addresses, and whether the cloud must refuse them.
+func (w *world) drawTargets(t *rapid.T) (targets []api.Target, terminated bool) {
+	targets = []api.Target{}
+	for _, name := range append(slices.Sorted(maps.Keys(w.instances)), "127.50.0.1", "127.50.0.6") {
+		if !rapid.Bool().Draw(t, "target") {
+			continue
 		}
+		target := api.Target{
+			InstanceID: name, Weight: rapid.SampledFrom([]int{0, 3}).Draw(t, "weight"), Drain: rapid.Bool().Draw(t, "drain"),
+		}
+		if in := w.instances[name]; in == nil {
+			target.InstanceID, target.IP = "", name
+		} else {
+			terminated = terminated || in.state == "terminated"
+		}
+		targets = append(targets, target)
 	}
-	return ids, terminated
-}
-
-func set(ids []string) map[string]bool {
-	m := map[string]bool{}
-	for _, id := range ids {
-		m[id] = true
-	}
-	return m
+	return targets, terminated
 }
 
 var modelPorts = []int{8001, 8002, 8003}
 
-// drawListeners gives one listener or none, and its port, which is 0 of none.
-func drawListeners(t *rapid.T) ([]Listener, int) {
-	port := rapid.SampledFrom(append([]int{0}, modelPorts...)).Draw(t, "port")
-	if port == 0 {
-		return []Listener{}, 0
+// drawBalancer draws targets and one listener or none, with targets of its own or not. The cloud must refuse terminated
+// ones.
+func (w *world) drawBalancer(t *rapid.T) (listeners []Listener, m modelBalancer, terminated bool) {
+	m.targets, terminated = w.drawTargets(t)
+	m.port = rapid.SampledFrom(append([]int{0}, modelPorts...)).Draw(t, "port")
+	if m.port == 0 {
+		return []Listener{}, m, terminated
 	}
-	return []Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: 30080}}, port
+	if rapid.Bool().Draw(t, "own") {
+		var another bool
+		m.own, another = w.drawTargets(t)
+		terminated = terminated || another
+	}
+	return []Listener{{Protocol: api.ProtocolTCP, Port: m.port, TargetPort: 30080, Targets: m.own}}, m, terminated
 }
 
 func (w *world) createBalancer(t *rapid.T) {
-	listeners, port := drawListeners(t)
-	ids, terminated := w.drawTargets(t)
+	listeners, m, terminated := w.drawBalancer(t)
 	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, api.LoadBalancerCreate{
-		Name: "lb-" + w.cloud.random.letters(8), Listeners: listeners, Targets: toTargets(ids...),
+		Name: "lb-" + w.cloud.random.letters(8), Listeners: listeners, Targets: slices.Clone(m.targets),
 	})
 	if terminated {
 		requireCode(t, UnknownInstance, err)
 		return
 	}
 	require.NoError(t, err)
-	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().
-		Add(400 * time.Millisecond), false, "", time.Time{}}
+	m.state, m.due = "provisioning", w.clock.Now().Add(400*time.Millisecond)
+	w.balancers[lb.ID] = &m
 }
 
 func (w *world) updateBalancer(t *rapid.T) {
 	id := drawKey(t, w.balancers)
 	m := w.balancers[id]
-	listeners, port := drawListeners(t)
-	ids, terminated := w.drawTargets(t)
+	listeners, drawn, terminated := w.drawBalancer(t)
 	before := must.Do(w.cloud.GetLoadBalancer(t.Context(), w.proj, id))(t)
 	lb, _, err := w.cloud.UpdateLoadBalancer(
 		t.Context(), w.proj, id,
-		api.LoadBalancerUpdate{Listeners: &listeners, Targets: new(toTargets(ids...))},
+		api.LoadBalancerUpdate{Listeners: &listeners, Targets: new(slices.Clone(drawn.targets))},
 	)
 	switch {
 	case m.state == "deleting":
 		requireCode(t, WrongState, err)
 	case terminated:
 		requireCode(t, UnknownInstance, err)
-	case port == m.port && maps.Equal(set(ids), m.targets):
+	case drawn.port == m.port && slices.Equal(drawn.targets, m.targets) && reflect.DeepEqual(drawn.own, m.own):
 		require.NoError(t, err)
 		require.Equal(t, before, lb, "a change of nothing")
 	default:
 		require.NoError(t, err)
 		require.Equal(t, before.Version+1, lb.Version)
-		m.port, m.targets = port, set(ids)
+		m.port, m.targets, m.own = drawn.port, drawn.targets, drawn.own
 		switch m.state {
 		case "provisioning", "updating": // It is done when it would have been.
 		default:

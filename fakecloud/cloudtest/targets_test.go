@@ -94,11 +94,12 @@ func TestTargetsOfListenersAndByIP(t *testing.T) {
 func TestRefusedTargets(t *testing.T) {
 	c := cloudtest.Start(t)
 	in := c.RunInstance("one")
-	for field, target := range map[string]api.Target{
-		"targets.0.instanceId":             {},
-		"targets.0.ip":                     {IP: "8.8.8.8"},
-		"listeners.0.targets.0.ip":         {IP: "127.0.0.1"},
-		"listeners.0.targets.0.instanceId": {InstanceID: "i-none"},
+	for target, field := range map[api.Target]string{
+		{}:                                    "targets.0.instanceId",
+		{IP: "8.8.8.8"}:                       "targets.0.ip",
+		{IP: "127.0.0.1"}:                     "listeners.0.targets.0.ip",
+		{InstanceID: "i-none"}:                "listeners.0.targets.0.instanceId",
+		{IP: in.Addresses[0].IP, Weight: 257}: "targets.0.weight",
 	} {
 		spec := api.LoadBalancerCreate{
 			Name: "web", Listeners: api.Listeners{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80}},
@@ -111,8 +112,12 @@ func TestRefusedTargets(t *testing.T) {
 		_, err := c.CreateLoadBalancer(t.Context(), spec)
 		assert.ErrorContains(t, err, field)
 	}
-	twice := api.Target{InstanceID: in.ID, IP: in.Addresses[0].IP}
 	_, err := c.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+		Name: "web", Listeners: api.Listeners{}, Targets: api.Targets{{IP: "fd00::1"}},
+	})
+	assert.ErrorContains(t, err, "IPv4")
+	twice := api.Target{InstanceID: in.ID, IP: in.Addresses[0].IP}
+	_, err = c.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
 		Name: "web", Listeners: api.Listeners{}, Targets: api.Targets{twice},
 	})
 	assert.ErrorContains(t, err, "either instanceId or ip")
