@@ -207,7 +207,7 @@ func (g *guestFlags) forUp(o *lifecycle.Options, path string, args []string) err
 			return clikit.Usage(err)
 		}
 		o.KubeletProviderIDs = cmp.Or(o.KubeletProviderIDs, preset.KubeletProviderIDs)
-		o.CloudRegion, o.CloudZones = preset.Region, preset.Zones
+		o.Dialect, o.CloudRegion, o.CloudZones = g.dialect, preset.Region, preset.Zones
 	}
 	if path == "" { // Nodes are initialised once, so the lab's own CCM must not come first.
 		o.WithoutCCM = o.WithoutCCM || g.dialect != ""

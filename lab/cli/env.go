@@ -2,9 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
@@ -12,7 +17,8 @@ func newEnv(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print exports that make kubectl, fakecloud and lab speak to this lab",
-		Long: `env prints exports for a shell: kubectl, fakecloud and lab speak to this lab. Where
+		Long: `env prints exports for a shell: kubectl, fakecloud and lab speak to this lab, and so do the
+tools of the cloud whose dialect was chosen (lab up --dialect). Where
 lessons take place, go compiles a CCM as the lab does; in a bundle that is its own Go.`,
 		Example: `  eval "$(lab env)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -28,7 +34,11 @@ lessons take place, go compiles a CCM as the lab does; in a bundle that is its o
 			if err != nil {
 				return err
 			}
-			for _, v := range append(l.Env(), tools...) {
+			client, err := clientEnv(l)
+			if err != nil {
+				return err
+			}
+			for _, v := range slices.Concat(l.Env(), client, tools) {
 				line := "export " + v.Name + "=" + shellQuote(v.Value)
 				if v.Before != "" {
 					line += fmt.Sprintf("\"${%s:+%s$%[1]s}\"", v.Name, v.Before)
@@ -38,6 +48,27 @@ lessons take place, go compiles a CCM as the lab does; in a bundle that is its o
 			return nil
 		},
 	}
+}
+
+// clientEnv is what the tools of the cloud need whose dialect the lab was brought up with.
+func clientEnv(l *lab.Lab) (vars []lab.Var, err error) {
+	if l.State.Dialect == "" {
+		return nil, nil
+	}
+	preset, err := dialects.Named(l.State.Dialect)
+	if err != nil {
+		return nil, err
+	}
+	values := l.CCMValues(l.State.Dialect)
+	values.TokenFile = l.Cluster.Cloud().TokenFile(cluster.CallerOperator)
+	for _, name := range slices.Sorted(maps.Keys(preset.Client)) {
+		value, err := values.Fill([]string{preset.Client[name]})
+		if err != nil {
+			return nil, err
+		}
+		vars = append(vars, lab.Var{Name: name, Value: value[0]})
+	}
+	return vars, nil
 }
 
 func newKubeconfig(o *globalOptions) *cobra.Command {

@@ -26,6 +26,8 @@ type Preset struct {
 	// Env and Args are what the program gets, before what a person adds.
 	Env  map[string]string `json:"env"`
 	Args []string          `json:"args"`
+	// Client is what `lab env` gives the cloud's own tools, for whom the token is the operator's.
+	Client map[string]string `json:"client"`
 	// Config, unless "", is the template of the file that the program finds as {{.CloudConfig}}.
 	Config string `json:"config"`
 	// WithoutAPI tells that the program makes its cloud's answers up and calls nobody: there is no

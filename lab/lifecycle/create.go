@@ -68,7 +68,7 @@ func claimNew(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster.
 		}
 	}
 	st.KubeletProviderIDs, st.InstanceQuota = o.KubeletProviderIDs, o.InstanceQuota
-	st.CloudRegion, st.CloudZones = o.CloudRegion, o.CloudZones
+	st.Dialect, st.CloudRegion, st.CloudZones = o.Dialect, o.CloudRegion, o.CloudZones
 	if err := cluster.CheckProviderIDs(st.KubeletProviderIDs); err != nil {
 		return nil, nil, err
 	}
@@ -168,6 +168,8 @@ type Options struct {
 	// was brought up with before, or as its kind of cluster begins with;
 	// NoNodes is none.
 	Nodes int
+	// Dialect is that of the new lab's CCM, or "".
+	Dialect string
 	// CloudRegion and CloudZones are those of a new lab's cloud; "" is fakecloud's own.
 	CloudRegion string
 	CloudZones  []string

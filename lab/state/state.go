@@ -50,6 +50,8 @@ type Lab struct {
 	Profile string `json:"profile"`
 	// Nodes is the number of instances that `lab up` makes.
 	Nodes int `json:"nodes"`
+	// Dialect is the one that `lab up` was told, or "".
+	Dialect string `json:"dialect,omitempty"`
 	// CloudRegion and CloudZones are what the lab's cloud calls those that it has, unless it is by its own names.
 	CloudRegion string   `json:"cloudRegion,omitempty"`
 	CloudZones  []string `json:"cloudZones,omitempty"`
