@@ -36,8 +36,8 @@ func (c *Cloud) targetRanges() []netip.Prefix {
 	return append([]netip.Prefix{c.cfg.InstanceCIDR}, c.cfg.TargetRanges...)
 }
 
-// mayBeTarget tells whether balancers may send to an address, health checks included.
-func (c *Cloud) mayBeTarget(a netip.Addr) bool {
+// MayBeTarget tells whether balancers may send to an address, health checks included.
+func (c *Cloud) MayBeTarget(a netip.Addr) bool {
 	return slices.ContainsFunc(c.targetRanges(), func(r netip.Prefix) bool {
 		return r.Contains(a) && !slices.ContainsFunc(guardedRanges, func(g netip.Prefix) bool {
 			return g.Contains(a) && r.Bits() < g.Bits()
@@ -47,7 +47,7 @@ func (c *Cloud) mayBeTarget(a netip.Addr) bool {
 
 // checkTargetAddress refuses an address that balancers may not send to.
 func (c *Cloud) checkTargetAddress(a netip.Addr, field string) error {
-	if c.mayBeTarget(a) {
+	if c.MayBeTarget(a) {
 		return nil
 	}
 	var allowed []string

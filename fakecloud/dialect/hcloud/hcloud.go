@@ -44,7 +44,8 @@ var Dialect = dialect.Dialect{
 		"a managed certificate is issued at once, for any domain, signs itself, and is not renewed",
 		"a service of https needs a certificate: TLS is not passed through",
 		"reverse DNS is recorded and answers no query",
-		"targets by IP are refused: no Robot servers are the project's",
+		"a target by IP is an address of the ranges of targets (--target-range) that no server has: it stands for a Robot " +
+			"server's",
 		"targets by label selector are the servers that match when the balancer is changed: labels that change later, " +
 			"and servers that come later, count from the next change of it on",
 		"no metrics are kept",

@@ -133,6 +133,29 @@ func TestTargetsByLabels(t *testing.T) {
 	assert.Empty(t, must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)[0].Targets)
 }
 
+// A target by IP is an address that servers might have, and none has.
+func TestTargetsByIP(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	in := createInstance(t, c, "node-1")
+	lb := createBalancer(t, c, sdk)
+	add := func(ip net.IP) error {
+		_, _, err := sdk.LoadBalancer.AddIPTarget(t.Context(), lb, hcloud.LoadBalancerAddIPTargetOpts{IP: ip})
+		return err
+	}
+	own := net.ParseIP(in.Addresses[0].IP).To4()
+	requireError(t, hcloud.ErrorCodeCloudResourceIPNotAllowed)(add(own))
+	requireError(t, hcloud.ErrorCodeIPNotOwned)(add(net.ParseIP("203.0.113.1")))
+	free := net.IPv4(own[0], own[1], own[2], own[3]+1)
+	require.NoError(t, add(free))
+	requireError(t, hcloud.ErrorCodeTargetAlreadyDefined)(add(free))
+	lb = must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	require.Len(t, lb.Targets, 1)
+	assert.Equal(t, free.String(), lb.Targets[0].IP.IP)
+	await(t, sdk)(sdk.LoadBalancer.RemoveIPTarget(t.Context(), lb, free))
+	requireError(t, hcloud.ErrorCodeNotFound)(sdk.LoadBalancer.RemoveIPTarget(t.Context(), lb, free))
+	assert.Empty(t, must.First(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t).Targets)
+}
+
 // What is wrong is refused by its field, in Hetzner's words.
 func TestLoadBalancerRefusals(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())

@@ -101,7 +101,7 @@ func (b *balancer) addTarget(ctx context.Context, r *dialect.Request, q targetRe
 	case err != nil:
 		return err
 	case q.Type == "ip":
-		return checkForeignIP(ctx, r, q.IP.IP, prefix)
+		return b.addIP(ctx, r, q.IP.IP, prefix)
 	case private && b.NetworkID == "":
 		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
 	case !private && b.Scheme == api.SchemeInternal:
@@ -144,8 +144,8 @@ func (b *balancer) addServer(ctx context.Context, r *dialect.Request, serial int
 	return nil
 }
 
-// checkForeignIP refuses every target by IP: those of this cloud are not allowed, and no other is the project's.
-func checkForeignIP(ctx context.Context, r *dialect.Request, text, prefix string) error {
+// addIP adds the address of what stands for a Robot server: it is in the ranges of targets, and no server's of the cloud.
+func (b *balancer) addIP(ctx context.Context, r *dialect.Request, text, prefix string) error {
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
 		return dialect.Invalid(prefix+"ip.ip", "is no IP address")
@@ -159,7 +159,22 @@ func checkForeignIP(ctx context.Context, r *dialect.Request, text, prefix string
 			return &cloud.Error{Code: cloudIP, Message: "the IP belongs to a server of the cloud: take that as a target"}
 		}
 	}
-	return &cloud.Error{Code: foreignIP, Message: "the IP is not owned by the owner of the project"}
+	target := api.Target{IP: ip.String()}
+	switch {
+	case !ip.Is4() || !r.Cloud.MayBeTarget(ip):
+		return &cloud.Error{Code: foreignIP, Message: "the IP is not owned by the owner of the project"}
+	case slices.Contains(b.Targets, target):
+		return &cloud.Error{Code: targetDefined, Message: "load balancer target is already defined"}
+	}
+	b.Targets = append(slices.Clone(b.Targets), target)
+	return nil
+}
+
+// removeTargetOf takes a native target out, if it is one.
+func (b *balancer) removeTargetOf(target api.Target) (wasThere bool) {
+	before := len(b.Targets)
+	b.Targets = slices.DeleteFunc(slices.Clone(b.Targets), func(t api.Target) bool { return t == target })
+	return len(b.Targets) < before
 }
 
 func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetRequest) error {
@@ -168,7 +183,10 @@ func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q target
 	}
 	switch q.Type {
 	case "ip":
-		return dialect.NotFound("%s is no target of the load balancer", q.IP.IP)
+		if !b.removeTargetOf(api.Target{IP: q.IP.IP}) {
+			return dialect.NotFound("%s is no target of the load balancer", q.IP.IP)
+		}
+		return nil
 	case "label_selector":
 		at := slices.IndexFunc(b.record.Selectors, func(s targetSelector) bool {
 			return s.Selector == q.LabelSelector.Selector
@@ -185,12 +203,10 @@ func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q target
 		return err
 	}
 	is := func(serial int64) bool { return serial == q.Server.ID }
-	target := api.Target{InstanceID: id}
-	if !slices.Contains(b.Targets, target) || slices.ContainsFunc(b.record.Selected, is) {
+	if slices.ContainsFunc(b.record.Selected, is) || !b.removeTargetOf(api.Target{InstanceID: id}) {
 		return dialect.NotFound("server %d is no target of the load balancer", q.Server.ID)
 	}
 	b.record.PrivateTargets = slices.DeleteFunc(b.record.PrivateTargets, is)
-	b.Targets = slices.DeleteFunc(slices.Clone(b.Targets), func(t api.Target) bool { return t == target })
 	b.about = append(b.about, schema.ActionResourceReference{ID: q.Server.ID, Type: servers.one})
 	return nil
 }
@@ -200,18 +216,19 @@ type shownTarget struct {
 	Type          string                                  `json:"type"`
 	Server        *schema.LoadBalancerTargetServer        `json:"server,omitempty"`
 	LabelSelector *schema.LoadBalancerTargetLabelSelector `json:"label_selector,omitempty"`
+	IP            *schema.LoadBalancerTargetIP            `json:"ip,omitempty"`
 	UsePrivateIP  bool                                    `json:"use_private_ip"`
 	HealthStatus  []schema.LoadBalancerTargetHealthStatus `json:"health_status,omitzero"`
 	Targets       []shownTarget                           `json:"targets,omitzero"`
 }
 
-// showTargets gives the targets: servers, and selectors with the servers that they stand for.
+// showTargets gives the targets: servers, addresses, and selectors with the servers that they stand for.
 func (b *balancer) showTargets(ctx context.Context, r *dialect.Request) ([]shownTarget, error) {
 	instances, err := r.Instances(ctx)
 	if err != nil {
 		return nil, err
 	}
-	health, err := healthByInstance(ctx, r, b.ID)
+	health, err := healthByTarget(ctx, r, b.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -223,6 +240,11 @@ func (b *balancer) showTargets(ctx context.Context, r *dialect.Request) ([]shown
 	}
 	shown := []shownTarget{}
 	for _, t := range b.Targets {
+		if t.IP != "" {
+			ip := &schema.LoadBalancerTargetIP{IP: t.IP}
+			shown = append(shown, shownTarget{Type: "ip", IP: ip, HealthStatus: b.healthStatus(health[t.IP])})
+			continue
+		}
 		if in := instances[t.InstanceID]; !slices.Contains(b.record.Selected, in.Serial) {
 			shown = append(shown, show(in, slices.Contains(b.record.PrivateTargets, in.Serial)))
 		}

@@ -246,9 +246,9 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 	return out, err
 }
 
-// healthByInstance reads the health of a balancer's targets from the domain: Hetzner's answers
+// healthByTarget reads the health of a balancer's targets from the domain: Hetzner's answers
 // have it always.
-func healthByInstance(ctx context.Context, r *dialect.Request, id string) (map[string]api.TargetHealth, error) {
+func healthByTarget(ctx context.Context, r *dialect.Request, id string) (map[string]api.TargetHealth, error) {
 	targets, err := r.Cloud.LoadBalancerHealth(ctx, r.Project, id)
 	var refused *cloud.Error
 	if errors.As(err, &refused) && refused.Code == cloud.NotFound {
@@ -256,7 +256,7 @@ func healthByInstance(ctx context.Context, r *dialect.Request, id string) (map[s
 	}
 	health := map[string]api.TargetHealth{}
 	for _, t := range targets {
-		health[t.InstanceID] = t
+		health[t.Name()] = t
 	}
 	return health, err
 }
