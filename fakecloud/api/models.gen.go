@@ -432,14 +432,15 @@ func (e ProxyProtocol) Valid() bool {
 
 // Defines values for ResourceKind.
 const (
-	ResourceAddress      ResourceKind = "address"
-	ResourceCertificate  ResourceKind = "certificate"
-	ResourceFirewall     ResourceKind = "firewall"
-	ResourceInstance     ResourceKind = "instance"
-	ResourceLoadBalancer ResourceKind = "load-balancer"
-	ResourceNetwork      ResourceKind = "network"
-	ResourceQuota        ResourceKind = "quota"
-	ResourceRoute        ResourceKind = "route"
+	ResourceAddress       ResourceKind = "address"
+	ResourceCertificate   ResourceKind = "certificate"
+	ResourceDialectRecord ResourceKind = "dialect-record"
+	ResourceFirewall      ResourceKind = "firewall"
+	ResourceInstance      ResourceKind = "instance"
+	ResourceLoadBalancer  ResourceKind = "load-balancer"
+	ResourceNetwork       ResourceKind = "network"
+	ResourceQuota         ResourceKind = "quota"
+	ResourceRoute         ResourceKind = "route"
 )
 
 // Valid tells whether e is one of the values above.
@@ -447,6 +448,7 @@ func (e ResourceKind) Valid() bool {
 	switch e {
 	case ResourceAddress,
 		ResourceCertificate,
+		ResourceDialectRecord,
 		ResourceFirewall,
 		ResourceInstance,
 		ResourceLoadBalancer,
@@ -892,8 +894,10 @@ type Event struct {
 	// Network Where instances get their addresses from.
 	//
 	// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","serial":1,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
-	Network  *Network     `json:"network,omitempty"`
-	Reason   string       `json:"reason,omitempty"`
+	Network *Network `json:"network,omitempty"`
+	Reason  string   `json:"reason,omitempty"`
+
+	// Resource A `dialect-record` is a thing that only a dialect knows: operations refer to such, and events do not.
 	Resource ResourceKind `json:"resource"`
 
 	// Route Packets to the destination go to the instance.
@@ -1976,7 +1980,9 @@ type Operation struct {
 	//
 	//
 	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
-	Records  Records      `json:"records,omitempty"`
+	Records Records `json:"records,omitempty"`
+
+	// Resource A `dialect-record` is a thing that only a dialect knows: operations refer to such, and events do not.
 	Resource ResourceKind `json:"resource"`
 
 	// ResourceID Example: i-01jd3n6f0c5w3y
@@ -2301,7 +2307,7 @@ type ReservedAddressList struct {
 // ReservedAddressUpdate Example: {"name":"web-old"}
 type ReservedAddressUpdate = ResourceUpdate
 
-// ResourceKind defines model for ResourceKind.
+// ResourceKind A `dialect-record` is a thing that only a dialect knows: operations refer to such, and events do not.
 type ResourceKind string
 
 // ResourceUpdate What can be changed of an instance, a route, a network or a certificate.

@@ -76,11 +76,12 @@ type Config struct {
 // Cloud is the simulated cloud. It is safe for concurrent use. Its transitions happen
 // while Run runs.
 type Cloud struct {
-	Addresses    Kind[ReservedAddress, api.ReservedAddressCreate, api.ResourceUpdate]
-	Certificates Kind[Certificate, api.CertificateCreate, api.ResourceUpdate]
-	Firewalls    Kind[Firewall, api.FirewallCreate, api.FirewallUpdate]
-	Networks     Kind[Network, api.NetworkCreate, api.ResourceUpdate]
-	Routes       Kind[Route, api.RouteCreate, api.ResourceUpdate]
+	Addresses      Kind[ReservedAddress, api.ReservedAddressCreate, api.ResourceUpdate]
+	Certificates   Kind[Certificate, api.CertificateCreate, api.ResourceUpdate]
+	DialectRecords Kind[DialectRecord, DialectRecordCreate, api.ResourceUpdate]
+	Firewalls      Kind[Firewall, api.FirewallCreate, api.FirewallUpdate]
+	Networks       Kind[Network, api.NetworkCreate, api.ResourceUpdate]
+	Routes         Kind[Route, api.RouteCreate, api.ResourceUpdate]
 
 	cfg     Config
 	store   *store.Store
@@ -166,7 +167,7 @@ func New(cfg Config) (*Cloud, error) {
 	cfg.DataPlane.Notify(c.queueCondition)
 	ctx := context.Background()
 	c.Addresses, c.Certificates, c.Firewalls = c.addresses(), c.certificates(), c.firewalls()
-	c.Networks, c.Routes = c.networks(), c.routes()
+	c.Networks, c.Routes, c.DialectRecords = c.networks(), c.routes(), c.dialectRecords()
 	return c, errors.Join(
 		c.snapshots.removePartial(),
 		c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) }),

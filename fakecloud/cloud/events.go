@@ -50,6 +50,9 @@ func (c *Cloud) MoreEvents() <-chan struct{} { return c.store.Committed() }
 // deletion says no state after it, though its body shows the resource as it last
 // was.
 func appendEvent(ctx context.Context, tx *changeTx, t api.EventType, from string, d description) error {
+	if d.kind() == api.ResourceDialectRecord {
+		return nil
+	}
 	to := d.row.State
 	if t == api.EventDeleted {
 		to = ""

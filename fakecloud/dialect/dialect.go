@@ -211,6 +211,7 @@ type Request struct {
 	instances map[string]cloud.Instance
 	addresses []cloud.ReservedAddress
 	networks  map[string]int64
+	records   map[string][]cloud.DialectRecord
 }
 
 // Var gives a variable of the call's path.
@@ -267,6 +268,18 @@ func (r *Request) Addresses(ctx context.Context) (_ []cloud.ReservedAddress, err
 		r.addresses, _, err = r.Cloud.Addresses.List(ctx, r.Project, all)
 	}
 	return r.addresses, err
+}
+
+// Records gives the caller's records of a type.
+func (r *Request) Records(ctx context.Context, kind string) (_ []cloud.DialectRecord, err error) {
+	if _, read := r.records[kind]; !read {
+		if r.records == nil {
+			r.records = map[string][]cloud.DialectRecord{}
+		}
+		of := cloud.Filter{States: []string{kind}, Limit: cloud.NoLimit}
+		r.records[kind], _, err = r.Cloud.DialectRecords.List(ctx, r.Project, of)
+	}
+	return r.records[kind], err
 }
 
 // NetworkSerials gives the serial numbers of the caller's networks by their native IDs.

@@ -19,6 +19,8 @@ import (
 // actionKinds are the kinds of resources whose actions can be listed, natively, by what they are called.
 var actionKinds = map[string]cloud.Resource{
 	"certificate":   api.ResourceCertificate,
+	"firewall":      api.ResourceDialectRecord,
+	"floating_ip":   api.ResourceAddress,
 	"load_balancer": api.ResourceLoadBalancer,
 	"network":       api.ResourceNetwork,
 	"primary_ip":    api.ResourceAddress,
@@ -33,8 +35,8 @@ var actionCalls = slices.Concat(
 		dialect.Handle(http.MethodGet, "/v1/actions", actionQuery, listActions),
 		dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
 	},
-	actionsOf("certificate"), actionsOf("load_balancer"), actionsOf("network"), actionsOf("primary_ip"),
-	actionsOf("server"),
+	actionsOf("certificate"), actionsOf("firewall"), actionsOf("floating_ip"), actionsOf("load_balancer"),
+	actionsOf("network"), actionsOf("primary_ip"), actionsOf("server"),
 )
 
 // actionsOf are the calls that read the actions of a kind of resources, and of one of them.
@@ -66,6 +68,9 @@ func actionsOf(kind string) []dialect.Call {
 				serial, err := r.Serial()
 				if err == nil {
 					_, err = r.ResourceID(ctx, actionKinds[kind], serial)
+				}
+				if client.HasCode(err, api.NotFound) && actionKinds[kind] == api.ResourceAddress { // One of IPv6 may be.
+					_, err = r.ResourceID(ctx, api.ResourceDialectRecord, serial)
 				}
 				if err != nil {
 					return nil, err
@@ -232,10 +237,13 @@ func recordAction(
 	command, operation, id string,
 	resources ...schema.ActionResourceReference,
 ) (schema.Action, error) {
+	kind := actionKinds[resources[0].Type]
+	if isRecord(id) {
+		kind = api.ResourceDialectRecord
+	}
 	op, err := r.RecordOperation(ctx, cloud.Operation{
-		ID: operation, Type: name + " " + command, Resource: actionKinds[resources[0].Type],
-		ResourceID: id,
-		Records:    dialect.WithRecord(name, nil, actionRecord{Version: recordVersion, Command: command, Resources: resources}),
+		ID: operation, Type: name + " " + command, Resource: kind, ResourceID: id,
+		Records: dialect.WithRecord(name, nil, actionRecord{Version: recordVersion, Command: command, Resources: resources}),
 	})
 	if err != nil {
 		return schema.Action{}, err

@@ -2,6 +2,7 @@ package hcloud
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -103,6 +104,16 @@ func locationNamed(r *dialect.Request, zone string) schema.Location {
 	return schema.Location{Name: zone}
 }
 
+// findLocation gives the name of a location that a field has by its ID or name.
+func findLocation(r *dialect.Request, of schema.IDOrName, field string) (string, error) {
+	for i, z := range r.Cloud.Zones() {
+		if of.ID == int64(i+1) || of.ID == 0 && of.Name == z.Name {
+			return z.Name, nil
+		}
+	}
+	return "", dialect.Invalid(field, "is none that there is")
+}
+
 // datacenters are one for each location.
 var datacenters = catalogue(
 	"datacenter",
@@ -147,6 +158,8 @@ var allServerTypes = []serverType{
 	{104, "cx22", cloud.Small, 2, 4, 40}, {105, "cx32", cloud.Medium, 4, 8, 80}, {106, "cx42", cloud.Large, 8, 16, 160},
 	{22, "cpx11", cloud.Small, 2, 2, 40}, {23, "cpx21", cloud.Small, 3, 4, 80},
 	{24, "cpx31", cloud.Medium, 4, 8, 160}, {25, "cpx41", cloud.Large, 8, 16, 240},
+	{108, "cpx12", cloud.Small, 1, 2, 40}, {109, "cpx22", cloud.Small, 2, 4, 80},
+	{110, "cpx32", cloud.Medium, 4, 8, 160}, {111, "cpx42", cloud.Large, 8, 16, 320},
 }
 
 var serverTypes = catalogue(
@@ -166,15 +179,47 @@ func (t serverType) show(r *dialect.Request) schema.ServerType {
 		Prices: []schema.PricingServerTypePrice{}, Locations: []schema.ServerTypeLocation{},
 	}
 	for _, z := range r.Cloud.Zones() {
-		free := schema.Price{Net: "0.0000", Gross: "0.0000"}
 		shown.Prices = append(shown.Prices, schema.PricingServerTypePrice{
-			Location: z.Name, PriceHourly: free, PriceMonthly: free, PricePerTBTraffic: free,
+			Location: z.Name, PriceHourly: free, PriceMonthly: free, IncludedTraffic: 20 << 40, PricePerTBTraffic: free,
 		})
 		shown.Locations = append(shown.Locations, schema.ServerTypeLocation{
 			ID: locationNamed(r, z.Name).ID, Name: z.Name, Recommended: true, Available: true,
 		})
 	}
 	return shown
+}
+
+// free is the price of everything.
+var free = schema.Price{Net: "0.0000000000", Gross: "0.0000000000"}
+
+var pricingCalls = []dialect.Call{dialect.Handle(http.MethodGet, "/v1/pricing", nil, getPricing)}
+
+func getPricing(_ context.Context, r *dialect.Request, _ struct{}) (schema.PricingGetResponse, error) {
+	p := schema.Pricing{
+		Currency: "EUR", VATRate: "19.000000", ServerBackup: schema.PricingServerBackup{Percentage: "20.000000"},
+	}
+	p.Image.PricePerGBMonth, p.FloatingIP.PriceMonthly, p.Volume.PricePerGBPerMonth = free, free, free
+	p.Traffic.PricePerTB = free
+	for _, t := range allServerTypes {
+		p.ServerTypes = append(p.ServerTypes, schema.PricingServerType{ID: t.id, Name: t.name, Prices: t.show(r).Prices})
+	}
+	for _, t := range allBalancerTypes {
+		prices := t.show(r).Prices
+		p.LoadBalancerTypes = append(p.LoadBalancerTypes, schema.PricingLoadBalancerType{
+			ID: t.id, Name: t.name, Prices: prices,
+		})
+	}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		floating, primary := schema.PricingFloatingIPType{Type: family}, schema.PricingPrimaryIP{Type: family}
+		for _, z := range r.Cloud.Zones() {
+			floating.Prices = append(floating.Prices, schema.PricingFloatingIPTypePrice{Location: z.Name, PriceMonthly: free})
+			primary.Prices = append(primary.Prices, schema.PricingPrimaryIPTypePrice{
+				Location: z.Name, PriceHourly: free, PriceMonthly: free,
+			})
+		}
+		p.FloatingIPs, p.PrimaryIPs = append(p.FloatingIPs, floating), append(p.PrimaryIPs, primary)
+	}
+	return schema.PricingGetResponse{Pricing: p}, nil
 }
 
 // findServerType finds one by its ID or name.
@@ -228,6 +273,23 @@ func findImage(of schema.IDOrName) (*schema.Image, error) {
 	return nil, dialect.Invalid("image", "is none that there is")
 }
 
+var allISOs = []item[schema.ISO]{
+	newISO(26110, "virtio-win-0.1.248.iso", "virtio 0.1.248"),
+	newISO(
+		118544, "SW_DVD9_Win_Server_STD_CORE_2022__64Bit_German_DC_STD_MLF_X22-74292.iso", "Windows Server 2022 German",
+	),
+	newISO(119705, "debian-12.5.0-amd64-netinst.iso", "Debian 12.5 (amd64/netinstall)"),
+}
+
+func newISO(id int64, name, description string) item[schema.ISO] {
+	architecture := "x86"
+	i := newItem(id, name, schema.ISO{
+		ID: id, Name: name, Description: description, Type: "public", Architecture: &architecture,
+	})
+	i.Tags = api.Tags{"architecture": architecture}
+	return i
+}
+
 var isos = catalogue("iso", func(context.Context, *dialect.Request) ([]item[schema.ISO], error) {
-	return nil, nil
+	return slices.Clone(allISOs), nil
 }, "architecture", "include_architecture_wildcard")

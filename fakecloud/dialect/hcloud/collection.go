@@ -71,7 +71,7 @@ func (c collection[N, T]) rename(ctx context.Context, r *dialect.Request, q upda
 		return nil, err
 	}
 	u := api.ResourceUpdate{Name: q.Name, Tags: (*api.Tags)(q.Labels)}
-	if q.ExposeRoutes != nil || q.AutoDelete != nil {
+	if q.ExposeRoutes != nil || q.AutoDelete != nil || q.Description != nil {
 		if c.record == nil {
 			return nil, dialect.Invalid("body", "has a field that no %s has", c.one)
 		}
@@ -85,12 +85,13 @@ func (c collection[N, T]) rename(ctx context.Context, r *dialect.Request, q upda
 	return c.update(r, ctx, metaOf(native).ID, u)
 }
 
-// updateRequest is what is read of an update. The last two are of networks and of primary IPs.
+// updateRequest is what is read of an update. The last three are of networks, primary IPs and floating IPs.
 type updateRequest struct {
 	Name         *string            `json:"name,omitempty"`
 	Labels       *map[string]string `json:"labels,omitempty"`
 	ExposeRoutes *bool              `json:"expose_routes_to_vswitch,omitempty"`
 	AutoDelete   *bool              `json:"auto_delete,omitempty"`
+	Description  *string            `json:"description,omitempty"`
 }
 
 // withRecord gives records with the dialect's changed.
@@ -111,7 +112,12 @@ func (c collection[N, T]) refer(native *N) schema.ActionResourceReference {
 // protected refuses to delete a resource whose record says so.
 func (c collection[N, T]) protected(p protection) error {
 	if p.Delete {
-		return &cloud.Error{Code: cloud.Protected, Message: c.one + " deletion is protected"}
+		called := map[string]string{"floating_ip": "Floating IP", "primary_ip": "Primary IP"}[c.one]
+		message := cmp.Or(called, strings.ReplaceAll(c.one, "_", " ")) + " deletion is protected"
+		if c.one == "network" { // Hetzner Cloud has words of its own for it.
+			message = "network is delete protected"
+		}
+		return &cloud.Error{Code: cloud.Protected, Message: message}
 	}
 	return nil
 }
@@ -278,7 +284,8 @@ func changeRecord[R, N, T any](
 		return err
 	}
 	u := api.ResourceUpdate{Records: dialect.WithRecord(name, meta.Records, record)}
-	_, err := c.update(r, client.IfMatch(ctx, meta.Version), meta.ID, u)
+	ctx = cloud.WithRequest(client.IfMatch(ctx, meta.Version), cloud.Request{IfMatch: &meta.Version})
+	_, err := c.update(r, ctx, meta.ID, u)
 	return err
 }
 

@@ -1,5 +1,5 @@
 // Package hcloud speaks Hetzner Cloud's API, as narrow as hcloud-cloud-controller-manager's own
-// calls and those of programs that make what the CCM needs: servers, networks, load balancers, actions. What a call
+// calls and those of programs that make what the CCM needs: servers, networks, addresses, load balancers, actions. What a call
 // means is in Hetzner's public reference (docs.hetzner.cloud); its wire types are those of
 // hcloud-go. Begin with Dialect.
 //
@@ -34,13 +34,18 @@ var Dialect = dialect.Dialect{
 		"a location is a zone of this cloud, and its network zone the region",
 		"a primary IP is a reserved address; an instance that was made otherwise has a public address only while one is " +
 			"attached to it",
-		"the public network of IPv6 of a server is a record, and leads nowhere; so is the IPv6 address of a balancer " +
-			"where the cloud has no addresses of IPv6 left (--load-balancer-cidr6): it begins with 2001:db8:",
-		"images, user data, SSH keys, rescue systems, rebuilds, backups and changes of type are recorded or taken, and no " +
-			"machine has them",
-		"a server is in one network, which is chosen when it is created; one that is detached keeps its address in it",
-		"a network has one range, from /16 to /30, that overlaps with no other: subnets are recorded, and servers have " +
-			"addresses of the whole range",
+		"primary and floating IPs of IPv6 are records, and lead nowhere; so is the IPv6 address of a balancer where the cloud " +
+			"has no addresses of IPv6 left (--load-balancer-cidr6): it begins with 2001:db8:",
+		"images, SSH keys, ISOs, placement groups, rescue systems, rebuilds, backups and changes of type are recorded or " +
+			"taken, and no machine has them; user data can be read from the metadata service alone",
+		"firewalls are recorded, and filter nothing: Hetzner's are about public networks, and no traffic of those comes " +
+			"to servers here",
+		"a server is in one network, which is chosen when it is created, and starts at once; one that is detached keeps its " +
+			"address in it",
+		"a network has a range from /16 to /30 that overlaps with no other; it can be extended, which is recorded; one with " +
+			"servers is not deleted",
+		"a route via what is no server of the network is recorded, and leads nowhere; as vSwitches do not exist, none is found",
+		"all prices are 0, and types of servers, images and ISOs are a few of Hetzner's",
 		"a managed certificate is issued at once, for any domain, signs itself, and is not renewed",
 		"a service of https needs a certificate: TLS is not passed through",
 		"reverse DNS is recorded and answers no query",
@@ -52,7 +57,8 @@ var Dialect = dialect.Dialect{
 	},
 	Calls: slices.Concat(
 		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
-		servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls, networks.calls(), networkActions,
+		pricingCalls, sshKeys.calls(), sshKeyCalls, placementGroups.calls(), placementGroupCalls, firewalls.calls(),
+		firewallCalls, floatingIPs.calls(), floatingIPCalls, servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls, networks.calls(), networkActions,
 		balancerTypes.calls(), balancers.calls(), balancerCalls, certificates.calls(), certificateCalls, metadataCalls,
 	),
 	Refusals:        refusals,
@@ -137,6 +143,9 @@ func refuse(p api.Problem, refusal dialect.Refusal) any {
 		e.Code = "bad_gateway"
 	case http.StatusGatewayTimeout:
 		e.Code = "timeout"
+	}
+	if p.Code == api.ProblemCode(cloud.NameTaken) && p.Fields != nil {
+		e.Message = "name is already used"
 	}
 	if e.Code == invalidInput && p.Fields != nil {
 		e.Message, e.DetailsRaw = describeFields(*p.Fields), detailsOf(*p.Fields)

@@ -371,14 +371,14 @@ func changeAlgorithm(
 
 func changeType(
 	_ context.Context,
-	_ *dialect.Request,
+	r *dialect.Request,
 	b *balancer,
 	q schema.LoadBalancerActionChangeTypeRequest,
 ) (err error) {
 	if b.Type, err = findType(q.LoadBalancerType); err != nil {
 		return err
 	}
-	if size := b.typeOf(); len(b.record.Services) > size.MaxServices || len(b.Targets) > size.MaxTargets {
+	if size := b.typeOf(r); len(b.record.Services) > size.MaxServices || len(b.Targets) > size.MaxTargets {
 		return &cloud.Error{Code: unfitType, Message: "load balancer type does not fit: it has too few services or targets"}
 	}
 	return nil
@@ -431,12 +431,12 @@ func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q att
 	if b.NetworkID != "" {
 		return &cloud.Error{Code: alreadyAttached, Message: "load balancer is already attached to a network"}
 	}
-	if q.IPRange != nil && *q.IPRange != n.Cidr {
-		return dialect.Invalid("ip_range", "%q is no subnet of the network: it has %s alone", *q.IPRange, n.Cidr)
-	}
 	b.about = append(b.about, referToNetwork(n))
 	b.NetworkID, b.PrivateAddress = n.ID, api.ValueOf(q.IP)
-	return nil
+	if q.IP == nil {
+		b.PrivateAddress, err = freeAddressIn(ctx, r, n, api.ValueOf(q.IPRange))
+	}
+	return err
 }
 
 type detachRequest struct {

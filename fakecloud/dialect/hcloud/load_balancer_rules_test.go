@@ -209,7 +209,7 @@ func TestLoadBalancerHasNoEmptyTexts(t *testing.T) {
 	assert.NotEmpty(t, public["ipv4"].(map[string]any)["ip"])
 	assert.Equal(t, []any{}, lb["private_net"])
 	assert.Equal(t, map[string]any{}, lb["labels"])
-	assert.Equal(t, []any{}, lb["load_balancer_type"].(map[string]any)["prices"])
+	assert.Len(t, lb["load_balancer_type"].(map[string]any)["prices"], 3)
 	assert.Equal(t, 10., lb["load_balancer_type"].(map[string]any)["max_assigned_certificates"])
 	tcp, http := lb["services"].([]any)[0].(map[string]any), lb["services"].([]any)[1].(map[string]any)
 	assert.Nil(t, tcp["http"])

@@ -82,15 +82,15 @@ var allBalancerTypes = []balancerType{
 
 var balancerTypes = catalogue(
 	"load_balancer_type",
-	func(context.Context, *dialect.Request) (all []item[schema.LoadBalancerType], _ error) {
+	func(_ context.Context, r *dialect.Request) (all []item[schema.LoadBalancerType], _ error) {
 		for _, t := range allBalancerTypes {
-			all = append(all, newItem(t.id, t.name, t.show()))
+			all = append(all, newItem(t.id, t.name, t.show(r)))
 		}
 		return all, nil
 	},
 )
 
-func (t balancerType) show() schema.LoadBalancerType {
+func (t balancerType) show(r *dialect.Request) schema.LoadBalancerType {
 	shown := schema.LoadBalancerType{
 		ID: t.id, Name: t.name, Description: strings.ToUpper(t.name), MaxAssignedCertificates: t.certificates,
 		Prices: []schema.PricingLoadBalancerTypePrice{},
@@ -99,6 +99,11 @@ func (t balancerType) show() schema.LoadBalancerType {
 		if size.Name == t.native {
 			shown.MaxServices, shown.MaxTargets, shown.MaxConnections = size.MaxListeners, size.MaxTargets, size.MaxConnections
 		}
+	}
+	for _, z := range r.Cloud.Zones() {
+		shown.Prices = append(shown.Prices, schema.PricingLoadBalancerTypePrice{
+			Location: z.Name, PriceHourly: free, PriceMonthly: free, IncludedTraffic: 20 << 40, PricePerTBTraffic: free,
+		})
 	}
 	return shown
 }
@@ -114,13 +119,13 @@ func findType(of schema.IDOrName) (api.LoadBalancerType, error) {
 }
 
 // typeOf is the balancer's type; the largest for one without limits, which was made otherwise.
-func (b *balancer) typeOf() schema.LoadBalancerType {
+func (b *balancer) typeOf(r *dialect.Request) schema.LoadBalancerType {
 	for _, t := range allBalancerTypes {
 		if t.native == b.Type {
-			return t.show()
+			return t.show(r)
 		}
 	}
-	return allBalancerTypes[len(allBalancerTypes)-1].show()
+	return allBalancerTypes[len(allBalancerTypes)-1].show(r)
 }
 
 var balancers = collection[api.LoadBalancer, shownBalancer]{
@@ -224,7 +229,7 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 	}
 	location := cmp.Or(b.record.Location, r.Cloud.Zones()[0].Name)
 	out.LoadBalancer = schema.LoadBalancer{
-		ID: lb.Serial, Name: lb.Name, Location: locationNamed(r, location), LoadBalancerType: b.typeOf(),
+		ID: lb.Serial, Name: lb.Name, Location: locationNamed(r, location), LoadBalancerType: b.typeOf(r),
 		Labels: lb.Tags, Created: lb.CreatedAt, PrivateNet: []schema.LoadBalancerPrivateNet{},
 		Algorithm: schema.LoadBalancerAlgorithm{Type: algorithmNames[lb.Algorithm]},
 	}

@@ -54,6 +54,13 @@ func getMetadata(ctx context.Context, r *dialect.Request, _ struct{}) (any, erro
 	if things["private-networks"], err = privateNetworks(ctx, r, s.PrivateNet); err != nil {
 		return nil, err
 	}
+	var record serverRecord
+	if err := dialect.ReadRecord(name, in.Records, &record); err != nil {
+		return nil, err
+	}
+	if record.UserData != "" {
+		things["userdata"] = record.UserData
+	}
 	text, known := things[dialect.InPath(r)]
 	if !known {
 		return nil, dialect.NotFound("a server's metadata has no %q", dialect.InPath(r))

@@ -1,6 +1,7 @@
 package hcloud
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/netip"
@@ -29,9 +30,13 @@ var networks = collection[api.Network, schema.Network]{
 // networkRecord is what a network was told and this cloud does not have. Fields are only ever added.
 type networkRecord struct {
 	// Subnets are nil of a network that was made otherwise, which is one subnet.
-	Subnets      *[]schema.NetworkSubnet `json:"subnets,omitempty"`
-	ExposeRoutes bool                    `json:"exposeRoutes,omitempty"`
-	Protection   protection              `json:"protection,omitzero"`
+	Subnets *[]schema.NetworkSubnet `json:"subnets,omitempty"`
+	// Routes are those via what is no server.
+	Routes []schema.NetworkRoute `json:"routes,omitempty"`
+	// IPRange is what the network was extended to; "" if it has its first range.
+	IPRange      string     `json:"ipRange,omitempty"`
+	ExposeRoutes bool       `json:"exposeRoutes,omitempty"`
+	Protection   protection `json:"protection,omitzero"`
 }
 
 var networkActions = []dialect.Call{
@@ -61,21 +66,23 @@ func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.
 	if record.Subnets == nil {
 		record.Subnets = &[]schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, NetworkZone: regionOf(r)}}
 	}
-	for i, s := range *record.Subnets {
-		(*record.Subnets)[i].Gateway = firstHost(s.IPRange)
+	ipRange := cmp.Or(record.IPRange, n.Cidr)
+	for i := range *record.Subnets {
+		(*record.Subnets)[i].Gateway = firstHost(ipRange)
 	}
 	network := schema.Network{
-		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: n.Cidr, Labels: n.Tags, Subnets: *record.Subnets,
+		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: ipRange, Labels: n.Tags, Subnets: *record.Subnets,
 		Protection:            schema.NetworkProtection{Delete: record.Protection.Delete},
 		ExposeRoutesToVSwitch: record.ExposeRoutes,
-		Routes:                []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
+		Routes:                append([]schema.NetworkRoute{}, record.Routes...), Servers: []int64{},
+		LoadBalancers: []int64{},
 	}
 	instances, err := r.Instances(ctx)
 	if err != nil {
 		return network, err
 	}
 	for _, in := range instances {
-		if in.Network == n.ID && in.Address.IsValid() && !isDetached(in) {
+		if in.Network == n.ID && in.Address.IsValid() && isThere(in) && !isDetached(in) {
 			network.Servers = append(network.Servers, in.Serial)
 		}
 	}
@@ -123,13 +130,15 @@ func createNetwork(ctx context.Context, r *dialect.Request, q networkRequest) (a
 	if err := checkLabels(api.ValueOf(q.Labels)); err != nil {
 		return nil, err
 	}
-	if len(q.Routes) > 0 { // Their gateways are servers of the network, which has none yet.
-		return nil, dialect.Invalid("routes", "need a server of the network as gateway: add them later")
-	}
 	record := networkRecord{Subnets: &[]schema.NetworkSubnet{}, ExposeRoutes: q.ExposeRoutes}
 	n := api.Network{Cidr: q.IPRange}
 	for _, s := range q.Subnets {
 		if err := addSubnet(ctx, r, &n, &record, s); err != nil {
+			return nil, err
+		}
+	}
+	for _, route := range q.Routes {
+		if err := recordRoute(ctx, r, &n, &record, route); err != nil {
 			return nil, err
 		}
 	}
@@ -154,6 +163,9 @@ func deleteNetwork(ctx context.Context, r *dialect.Request, _ struct{}) (any, er
 	if err := networks.protected(record.Protection); err != nil {
 		return nil, err
 	}
+	if err := detachBalancers(ctx, r, n); err != nil {
+		return nil, err
+	}
 	return nil, r.DeleteNetwork(ctx, n.ID)
 }
 
@@ -165,14 +177,16 @@ func addSubnet(
 	record *networkRecord,
 	q schema.NetworkSubnet,
 ) error {
-	whole, err := netip.ParsePrefix(n.Cidr)
+	whole, err := netip.ParsePrefix(cmp.Or(record.IPRange, n.Cidr))
 	switch {
 	case err != nil:
 		return dialect.Invalid("ip_range", "%q is no network in CIDR notation", n.Cidr)
 	case q.NetworkZone != regionOf(r):
 		return dialect.Invalid("network_zone", "%q is none that there is", q.NetworkZone)
+	case q.Type == "vswitch":
+		return &cloud.Error{Code: "service_error", Message: "vswitch not found"}
 	case q.Type != "cloud" && q.Type != "server":
-		return refuseUnsupported("a subnet of type " + q.Type)
+		return dialect.Invalid("type", "must be cloud, server or vswitch")
 	case record.Subnets == nil:
 		record.Subnets = &[]schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, NetworkZone: regionOf(r)}}
 	}
@@ -192,7 +206,7 @@ func addSubnet(
 	}
 	p, err := netip.ParsePrefix(q.IPRange)
 	if err != nil || p != p.Masked() || !whole.Contains(p.Addr()) || p.Bits() < whole.Bits() || taken(p) {
-		return dialect.Invalid("ip_range", "%q must be a range in %s that overlaps with no other subnet", q.IPRange, n.Cidr)
+		return dialect.Invalid("ip_range", "%q must be a range in %s that overlaps with no other subnet", q.IPRange, whole)
 	}
 	*record.Subnets = append(*record.Subnets, q)
 	return nil
@@ -232,16 +246,99 @@ func deleteSubnet(
 	return nil
 }
 
-// changeIPRange refuses to: the range of a network of this cloud is final.
+// changeIPRange records a longer range, which begins as the network's does. Servers have addresses of the first range.
 func changeIPRange(
 	_ context.Context,
 	_ *dialect.Request,
 	n *api.Network,
-	_ *networkRecord,
+	record *networkRecord,
 	q rangeRequest,
 ) error {
-	if q.IPRange != n.Cidr {
-		return refuseUnsupported("another range of a network, which has " + n.Cidr + ",")
+	has, err := netip.ParsePrefix(cmp.Or(record.IPRange, n.Cidr))
+	if err != nil {
+		return err
+	}
+	to, err := netip.ParsePrefix(q.IPRange)
+	if err != nil || to != to.Masked() || to.Addr() != has.Addr() || to.Bits() > has.Bits() {
+		return dialect.Invalid("ip_range", "%q must be %s or begin as it and be larger", q.IPRange, has)
+	}
+	record.IPRange = q.IPRange
+	return nil
+}
+
+// freeAddressIn gives an address for a server or balancer in the network's subnets, or in the one that is asked for,
+// but for the gateway's. It is "" for one in whatever range the network has, if that was made otherwise.
+func freeAddressIn(ctx context.Context, r *dialect.Request, n *api.Network, wanted string) (string, error) {
+	var record networkRecord
+	if err := dialect.ReadRecord(name, n.Records, &record); err != nil {
+		return "", err
+	}
+	if record.Subnets == nil && (wanted == "" || wanted == n.Cidr) {
+		return "", nil
+	}
+	subnets := slices.DeleteFunc(slices.Clone(api.ValueOf(record.Subnets)), func(s schema.NetworkSubnet) bool {
+		return wanted != "" && s.IPRange != wanted
+	})
+	if wanted != "" && len(subnets) == 0 {
+		return "", dialect.Invalid("ip_range", "%q is no subnet of the network", wanted)
+	}
+	instances, err := r.Instances(ctx)
+	if err != nil {
+		return "", err
+	}
+	balancers, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	if err != nil {
+		return "", err
+	}
+	used := map[string]bool{firstHost(n.Cidr): true}
+	for _, in := range instances {
+		for _, a := range in.Internal() {
+			used[a.String()] = true
+		}
+	}
+	for _, lb := range balancers {
+		used[lb.PrivateAddress] = true
+	}
+	network, err := netip.ParsePrefix(n.Cidr)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range subnets {
+		subnet, err := netip.ParsePrefix(s.IPRange)
+		if err != nil {
+			return "", err
+		}
+		for a := subnet.Addr().Next(); a != lastOf(subnet) && subnet.Contains(a) && network.Contains(a); a = a.Next() {
+			if !used[a.String()] {
+				return a.String(), nil
+			}
+		}
+	}
+	return "", &cloud.Error{
+		Code: "no_subnet_available", Message: "no subnet or IP is available within the network",
+	}
+}
+
+// detachBalancers takes the load balancers out of a network that is deleted.
+func detachBalancers(ctx context.Context, r *dialect.Request, n *api.Network) error {
+	all, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	if err != nil {
+		return err
+	}
+	for _, lb := range all {
+		if lb.NetworkID != n.ID {
+			continue
+		}
+		b, err := toBalancer(&lb)
+		if err == nil {
+			err = detachFromNetwork(ctx, r, b, detachRequest{Network: n.Serial})
+		}
+		if err == nil {
+			_, err = r.UpdateLoadBalancer(client.IfMatch(ctx, b.Version), b.ID, b.update())
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -322,15 +419,50 @@ func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, err
 		}
 	}
 	if hop == "" {
-		return nil, dialect.Invalid("gateway", "%s is no address of a server in network %s", q.Gateway, n.Name)
+		err = changeRecord(ctx, r, &networks, n, func(record *networkRecord) error {
+			return recordRoute(ctx, r, n, record, q)
+		})
+	} else {
+		_, err = r.CreateRoute(ctx, api.RouteCreate{
+			Name: routeName(gateway, destination), Destination: destination.String(), InstanceID: hop,
+		})
 	}
-	if _, err := r.CreateRoute(ctx, api.RouteCreate{
-		Name: routeName(gateway, destination), Destination: destination.String(), InstanceID: hop,
-	}); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	action, err := recordAction(ctx, r, "add_route", "", n.ID, referToNetwork(n))
 	return schema.ActionGetResponse{Action: action}, err
+}
+
+// recordRoute records a route via what is no server of the network.
+func recordRoute(
+	_ context.Context,
+	_ *dialect.Request,
+	n *api.Network,
+	record *networkRecord,
+	q routeRequest,
+) error {
+	destination, gateway, err := q.parse()
+	if err != nil {
+		return err
+	}
+	ipRange, err := netip.ParsePrefix(cmp.Or(record.IPRange, n.Cidr))
+	switch {
+	case err != nil:
+		return dialect.Invalid("ip_range", "%q is no network in CIDR notation", n.Cidr)
+	case !ipRange.Contains(gateway.Addr()) || gateway.Addr().String() == firstHost(ipRange.String()):
+		return dialect.Invalid("gateway", "%s must be an address in %s, and not the first", q.Gateway, ipRange)
+	case slices.ContainsFunc(record.Routes, func(has schema.NetworkRoute) bool {
+		p, err := netip.ParsePrefix(has.Destination)
+		return err == nil && p.Overlaps(destination)
+	}) || slices.ContainsFunc(api.ValueOf(record.Subnets), func(s schema.NetworkSubnet) bool {
+		p, err := netip.ParsePrefix(s.IPRange)
+		return err == nil && p.Overlaps(destination)
+	}):
+		return dialect.Invalid("destination", "%s overlaps with a subnet or the destination of another route", destination)
+	}
+	record.Routes = append(record.Routes, schema.NetworkRoute(q))
+	return nil
 }
 
 func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, error) {
@@ -354,10 +486,19 @@ func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, 
 		return route.NetworkID == n.ID && route.Destination == destination.String() &&
 			gatewayOf(route, instances) == q.Gateway
 	})
-	if at < 0 {
-		return nil, dialect.NotFound("network %s has no route to %s via %s", n.Name, q.Destination, q.Gateway)
+	if at >= 0 {
+		err = r.DeleteRoute(ctx, routes[at].ID)
+	} else {
+		err = changeRecord(ctx, r, &networks, n, func(record *networkRecord) error {
+			at := slices.Index(record.Routes, schema.NetworkRoute(q))
+			if at < 0 {
+				return dialect.NotFound("network %s has no route to %s via %s", n.Name, q.Destination, q.Gateway)
+			}
+			record.Routes = slices.Delete(record.Routes, at, at+1)
+			return nil
+		})
 	}
-	if err := r.DeleteRoute(ctx, routes[at].ID); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	action, err := recordAction(ctx, r, "delete_route", "", n.ID, referToNetwork(n))

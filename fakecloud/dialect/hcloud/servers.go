@@ -1,6 +1,7 @@
 package hcloud
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"net/http"
@@ -22,8 +23,10 @@ type serverRecord struct {
 	Image      string     `json:"image,omitempty"`
 	Rescue     bool       `json:"rescue,omitempty"`
 	Protection protection `json:"protection,omitzero"`
-	// IPv6 tells that it has a public network of IPv6, which is made of its number and leads nowhere.
-	IPv6 bool `json:"ipv6,omitempty"`
+	// UserData can be read from the metadata of the server.
+	UserData       string `json:"userData,omitempty"`
+	PlacementGroup int64  `json:"placementGroup,omitempty"`
+	ISO            int64  `json:"iso,omitempty"`
 	// Detached tells that it is in no private network, though its instance always is.
 	Detached     bool              `json:"detached,omitempty"`
 	DNSPtr       map[string]string `json:"dnsPtr,omitempty"`
@@ -45,6 +48,7 @@ type serverPublicNet struct {
 }
 
 type serverIPv6 struct {
+	ID      int64                              `json:"id"`
 	IP      string                             `json:"ip"`
 	Blocked bool                               `json:"blocked"`
 	DNSPtr  []schema.ServerPublicNetIPv6DNSPtr `json:"dns_ptr"`
@@ -85,10 +89,9 @@ var serverCalls = []dialect.Call{
 	}),
 	passwordAction("rebuild", rebuildServer),
 	passwordAction("reset_password", func(*serverRecord, passwordRequest) error { return nil }),
-	refusedAction(&servers, "attach_iso"), refusedAction(&servers, "detach_iso"),
+	resourceAction(&servers, "attach_iso", attachISO), resourceAction(&servers, "detach_iso", detachISO),
 	refusedAction(&servers, "create_image"), refusedAction(&servers, "request_console"),
-	refusedAction(&servers, "change_alias_ips"), refusedAction(&servers, "add_to_placement_group"),
-	refusedAction(&servers, "remove_from_placement_group"),
+	refusedAction(&servers, "change_alias_ips"),
 }
 
 // serverStatuses are Hetzner's words for the states of instances.
@@ -121,11 +124,20 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 			return s, err
 		}
 	}
-	s.PublicNet = serverPublicNet{FloatingIPs: []int64{}, Firewalls: []schema.ServerFirewall{}}
-	if record.IPv6 {
-		s.PublicNet.IPv6 = record.ipv6Of(in.Serial)
+	if i, err := isos.read(ctx, r, record.ISO); err == nil {
+		s.ISO = &i.shown
 	}
-	if s.PublicNet.IPv4, err = publicIPv4(ctx, r, in, record); err != nil || record.Detached {
+	if record.PlacementGroup != 0 {
+		d, err := placementGroups.readSerial(ctx, r, record.PlacementGroup)
+		if err == nil { // It may be deleted.
+			g, err := toPlacementGroup(ctx, r, d)
+			if err != nil {
+				return s, err
+			}
+			s.PlacementGroup = &g
+		}
+	}
+	if s.PublicNet, err = publicNetOf(ctx, r, in, record); err != nil || record.Detached {
 		return s, err
 	}
 	networks, err := r.NetworkSerials(ctx)
@@ -143,25 +155,64 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 	return s, err
 }
 
-// publicIPv4 gives the first reserved address that is attached to an instance.
-func publicIPv4(
+// publicNetOf gives the primary and floating IPs of a server, and its firewalls.
+func publicNetOf(
 	ctx context.Context,
 	r *dialect.Request,
 	in *api.Instance,
 	record serverRecord,
-) (*schema.ServerPublicNetIPv4, error) {
-	at := slices.IndexFunc(in.Addresses, func(a api.Address) bool { return a.Type == api.AddressExternal })
-	if at < 0 {
-		return nil, nil
+) (net serverPublicNet, err error) {
+	net.FloatingIPs = []int64{}
+	if net.Firewalls, err = firewallsOf(ctx, r, in.Serial); err != nil {
+		return net, err
 	}
-	shown := &schema.ServerPublicNetIPv4{IP: in.Addresses[at].IP, DNSPtr: record.DNSPtr[in.Addresses[at].IP]}
 	addresses, err := r.Addresses(ctx)
-	for _, a := range addresses {
-		if a.IP == shown.IP {
-			shown.ID = a.Serial
+	if err != nil {
+		return net, err
+	}
+	for _, external := range in.Addresses {
+		at := slices.IndexFunc(addresses, func(a cloud.ReservedAddress) bool { return a.IP == external.IP })
+		if at < 0 || external.Type != api.AddressExternal {
+			continue
+		}
+		a := addresses[at]
+		if kept, err := ipRecordOf(&a.ReservedAddress); err != nil || kept.Floating {
+			net.FloatingIPs = append(net.FloatingIPs, a.Serial)
+		} else if net.IPv4 == nil {
+			net.IPv4 = &schema.ServerPublicNetIPv4{ID: a.Serial, IP: a.IP, DNSPtr: namesOf(a.IP, record.DNSPtr)[a.IP]}
 		}
 	}
-	return shown, err
+	for _, one := range []string{primaryIPs.one, floatingIPOne} {
+		assigned, err := ipv6Of(ctx, r, one, in.Serial)
+		if err != nil {
+			return net, err
+		}
+		for _, a := range assigned {
+			if one == floatingIPOne {
+				net.FloatingIPs = append(net.FloatingIPs, a.Serial)
+			} else {
+				net.IPv6 = &serverIPv6{ID: a.Serial, IP: a.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
+			}
+		}
+	}
+	for ip, to := range record.DNSPtr {
+		if net.IPv6 != nil && strings.Contains(ip, ":") {
+			net.IPv6.DNSPtr = append(net.IPv6.DNSPtr, schema.ServerPublicNetIPv6DNSPtr{IP: ip, DNSPtr: to})
+		}
+	}
+	return net, nil
+}
+
+// ipv6Of gives the primary or the floating IPs of IPv6 that a server has.
+func ipv6Of(ctx context.Context, r *dialect.Request, one string, server int64) (has []api.ReservedAddress, _ error) {
+	records, err := listRecords(ctx, r, one)
+	for _, d := range records {
+		a := toIPv6(d)
+		if record, err := ipRecordOf(&a); err == nil && record.Assignee == server {
+			has = append(has, a)
+		}
+	}
+	return has, err
 }
 
 // macOf makes a hardware address of a server's number.
@@ -181,33 +232,25 @@ func recordedIPv6(serial int64) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(bytes), 64)
 }
 
-func (s serverRecord) ipv6Of(serial int64) *serverIPv6 {
-	shown := &serverIPv6{IP: recordedIPv6(serial).String()}
-	shown.DNSPtr = []schema.ServerPublicNetIPv6DNSPtr{}
-	for ip, to := range s.DNSPtr {
-		if strings.Contains(ip, ":") {
-			shown.DNSPtr = append(shown.DNSPtr, schema.ServerPublicNetIPv6DNSPtr{IP: ip, DNSPtr: to})
-		}
-	}
-	return shown
-}
+// maxUserData is the length of user data.
+const maxUserData = 32 << 10
 
-// serverRequest is what is read of a server that is created. Its user data and keys reach no machine.
+// serverRequest is what is read of a server that is created. Its keys reach no machine.
 type serverRequest struct {
-	Name             string             `json:"name"`
-	ServerType       schema.IDOrName    `json:"server_type"`
-	Image            schema.IDOrName    `json:"image"`
-	Location         string             `json:"location"`
-	Datacenter       string             `json:"datacenter"`
-	SSHKeys          []any              `json:"ssh_keys,omitempty"`
-	UserData         string             `json:"user_data"`
-	StartAfterCreate *bool              `json:"start_after_create,omitempty"`
-	Labels           *map[string]string `json:"labels,omitempty"`
-	Automount        *bool              `json:"automount,omitempty"`
-	Volumes          []int64            `json:"volumes,omitempty"`
-	Networks         []int64            `json:"networks,omitempty"`
-	Firewalls        []any              `json:"firewalls,omitempty"`
-	PlacementGroup   int64              `json:"placement_group"`
+	Name             string                         `json:"name"`
+	ServerType       schema.IDOrName                `json:"server_type"`
+	Image            schema.IDOrName                `json:"image"`
+	Location         string                         `json:"location"`
+	Datacenter       string                         `json:"datacenter"`
+	SSHKeys          []schema.IDOrName              `json:"ssh_keys,omitempty"`
+	UserData         string                         `json:"user_data"`
+	StartAfterCreate *bool                          `json:"start_after_create,omitempty"`
+	Labels           *map[string]string             `json:"labels,omitempty"`
+	Automount        *bool                          `json:"automount,omitempty"`
+	Volumes          []int64                        `json:"volumes,omitempty"`
+	Networks         []int64                        `json:"networks,omitempty"`
+	Firewalls        []schema.ServerCreateFirewalls `json:"firewalls,omitempty"`
+	PlacementGroup   int64                          `json:"placement_group"`
 	PublicNet        *struct {
 		EnableIPv4 *bool  `json:"enable_ipv4,omitempty"`
 		EnableIPv6 *bool  `json:"enable_ipv6,omitempty"`
@@ -216,15 +259,16 @@ type serverRequest struct {
 	} `json:"public_net,omitempty"`
 }
 
-// wants tells which public addresses are asked for: both unless something else is.
-func (q serverRequest) wants() (ipv4, ipv6 bool, primary int64) {
-	ipv4, ipv6 = true, true
-	if q.PublicNet != nil {
-		ipv4 = q.PublicNet.EnableIPv4 == nil || *q.PublicNet.EnableIPv4
-		ipv6 = q.PublicNet.EnableIPv6 == nil || *q.PublicNet.EnableIPv6
-		primary = api.ValueOf(q.PublicNet.IPv4)
+// wants tells which primary IPs are asked for: whether it is one of IPv4 and of IPv6, as is unless something else is
+// asked for, and which, if it is one that there is.
+func (q serverRequest) wants() (wanted map[string]bool, given map[string]int64) {
+	wanted, given = map[string]bool{"ipv4": true, "ipv6": true}, map[string]int64{}
+	if n := q.PublicNet; n != nil {
+		wanted["ipv4"] = n.EnableIPv4 == nil || *n.EnableIPv4
+		wanted["ipv6"] = n.EnableIPv6 == nil || *n.EnableIPv6
+		given["ipv4"], given["ipv6"] = api.ValueOf(n.IPv4), api.ValueOf(n.IPv6)
 	}
-	return ipv4, ipv6, primary
+	return wanted, given
 }
 
 func refuseUnsupported(what string) error {
@@ -245,21 +289,42 @@ func refusedAction[N, T any](c *collection[N, T], command string) dialect.Call {
 // checkSupported refuses what this cloud can neither do nor record.
 func (q serverRequest) checkSupported() error {
 	for what, asked := range map[string]bool{
-		"volumes": len(q.Volumes) > 0, "firewalls": len(q.Firewalls) > 0, "placement_group": q.PlacementGroup != 0,
-		"more than one network":       len(q.Networks) > 1,
+		"volumes": len(q.Volumes) > 0, "more than one network": len(q.Networks) > 1,
 		"start_after_create of false": q.StartAfterCreate != nil && !*q.StartAfterCreate,
-		"a primary IP of IPv6":        q.PublicNet != nil && q.PublicNet.IPv6 != nil,
 	} {
 		if asked {
 			return refuseUnsupported(what)
 		}
 	}
+	if len(q.UserData) > maxUserData {
+		return dialect.Invalid("user_data", "is longer than %d bytes", maxUserData)
+	}
 	return checkLabels(api.ValueOf(q.Labels))
+}
+
+// checkReferences refuses keys, firewalls and a placement group that are not there.
+func (q serverRequest) checkReferences(ctx context.Context, r *dialect.Request) error {
+	if err := checkSSHKeys(ctx, r, q.SSHKeys); err != nil {
+		return err
+	}
+	for _, f := range q.Firewalls {
+		if _, err := firewalls.readSerial(ctx, r, f.Firewall); err != nil {
+			return err
+		}
+	}
+	if q.PlacementGroup == 0 {
+		return nil
+	}
+	_, err := findPlacementGroup(ctx, r, q.PlacementGroup)
+	return err
 }
 
 // toCreate gives the instance that is asked for.
 func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create api.InstanceCreate, err error) {
 	if err := q.checkSupported(); err != nil {
+		return create, err
+	}
+	if err := q.checkReferences(ctx, r); err != nil {
 		return create, err
 	}
 	kind, err := findServerType(q.ServerType)
@@ -283,11 +348,18 @@ func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create
 		return create, dialect.Invalid("location", "%q is none that there is", q.Location+q.Datacenter)
 	}
 	if len(q.Networks) == 1 {
-		create.NetworkID, err = r.ResourceID(ctx, networks.kind, q.Networks[0])
+		n, err := networks.readSerial(ctx, r, q.Networks[0])
+		if err != nil {
+			return create, err
+		}
+		create.NetworkID = n.ID
+		if create.Address, err = freeAddressIn(ctx, r, n, ""); err != nil {
+			return create, err
+		}
 	}
-	_, ipv6, _ := q.wants()
 	create.Records = dialect.WithRecord(name, nil, serverRecord{
-		ServerType: kind.name, Image: *image.Name, IPv6: ipv6, Detached: len(q.Networks) == 0,
+		ServerType: kind.name, Image: *image.Name, UserData: q.UserData, PlacementGroup: q.PlacementGroup,
+		Detached: len(q.Networks) == 0,
 	})
 	return create, err
 }
@@ -304,33 +376,35 @@ func createServer(ctx context.Context, r *dialect.Request, q serverRequest) (any
 	if err != nil {
 		return nil, err
 	}
-	ipv4, _, primary := q.wants()
-	var address *api.ReservedAddress
-	switch {
-	case primary != 0:
-		address, err = primaryIPs.readSerial(ctx, r, primary)
-	case ipv4:
-		kept := dialect.WithRecord(name, nil, primaryIPRecord{AutoDelete: true})
-		address, err = r.ReserveAddress(ctx, api.ReservedAddressCreate{Records: kept})
-	}
+	reserved, release, err := q.reservePrimaryIPs(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	var operation string
 	in, err := r.CreateInstance(client.OperationInto(ctx, &operation), create)
 	if err != nil {
-		if address != nil && primary == 0 {
-			_ = r.ReleaseAddress(ctx, address.ID) // What was refused says more.
-		}
+		release()
 		return nil, err
 	}
-	if address != nil {
-		if _, err := r.AttachAddress(ctx, address.ID, api.AddressAttach{InstanceID: in.ID}); err != nil {
+	for _, a := range reserved {
+		if err := assignIP(ctx, r, &primaryIPs, a, in.Serial); err != nil {
 			return nil, err
 		}
-		if in, err = r.GetInstance(ctx, in.ID); err != nil {
+	}
+	for _, f := range q.Firewalls {
+		d, err := firewalls.readSerial(ctx, r, f.Firewall)
+		if err == nil {
+			err = changeRecord(ctx, r, &firewalls, d, func(record *firewallRecord) error {
+				record.AppliedTo = append(record.AppliedTo, serverResource(in.Serial))
+				return nil
+			})
+		}
+		if err != nil {
 			return nil, err
 		}
+	}
+	if in, err = r.GetInstance(ctx, in.ID); err != nil {
+		return nil, err
 	}
 	answer := serverCreated{NextActions: []schema.Action{}}
 	if len(q.SSHKeys) == 0 {
@@ -341,6 +415,61 @@ func createServer(ctx context.Context, r *dialect.Request, q serverRequest) (any
 	}
 	answer.Server, err = toServer(ctx, r, in)
 	return answer, err
+}
+
+// reservePrimaryIPs gives the primary IPs for a new server. release takes back those that were made for it.
+func (q serverRequest) reservePrimaryIPs(
+	ctx context.Context,
+	r *dialect.Request,
+) (reserved []*api.ReservedAddress, release func(), err error) {
+	wanted, given := q.wants()
+	var made []*api.ReservedAddress
+	release = func() {
+		for _, a := range made {
+			_ = releaseIP(ctx, r, a) // What was refused says more.
+		}
+	}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		var a *api.ReservedAddress
+		switch {
+		case given[family] != 0:
+			a, err = freePrimaryIP(ctx, r, family, given[family])
+		case wanted[family]:
+			a, err = reserveIP(ctx, r, primaryIPs.one, family, "", nil, ipRecord{AutoDelete: true})
+			if err == nil {
+				made = append(made, a)
+			}
+		default:
+			continue
+		}
+		if err != nil {
+			release()
+			return nil, release, err
+		}
+		reserved = append(reserved, a)
+	}
+	return reserved, release, nil
+}
+
+// freePrimaryIP reads a primary IP that a server is to have.
+func freePrimaryIP(
+	ctx context.Context,
+	r *dialect.Request,
+	family string,
+	serial int64,
+) (*api.ReservedAddress, error) {
+	a, err := primaryIPs.readSerial(ctx, r, serial)
+	if err != nil {
+		return nil, err
+	}
+	assignee, err := assigneeOf(ctx, r, a)
+	switch {
+	case err == nil && assignee != 0:
+		err = &cloud.Error{Code: "primary_ip_assigned", Message: "primary IP is already assigned"}
+	case err == nil && typeOfIP(a) != family:
+		err = &cloud.Error{Code: "primary_ip_version_mismatch", Message: "primary IP is of the other family"}
+	}
+	return a, err
 }
 
 func newPassword() string { return strings.ToLower(rand.Text())[:20] }
@@ -366,14 +495,27 @@ func deleteServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, err
 	if _, err := r.TerminateInstance(client.OperationInto(ctx, &operation), in.ID); err != nil {
 		return nil, err
 	}
-	for _, a := range addresses {
-		if api.ValueOf(a.Holder).ID != in.ID || !autoDelete(a) {
-			continue
-		}
-		if _, err := r.DetachAddress(ctx, a.ID); err != nil {
+	for _, one := range []string{primaryIPs.one, floatingIPOne} {
+		assigned, err := ipv6Of(ctx, r, one, in.Serial)
+		if err != nil {
 			return nil, err
 		}
-		if err := r.ReleaseAddress(ctx, a.ID); err != nil {
+		addresses = append(addresses, assigned...)
+	}
+	for _, a := range addresses {
+		if !isRecord(a.ID) && api.ValueOf(a.Holder).ID != in.ID {
+			continue
+		}
+		kept, err := ipRecordOf(&a)
+		if err == nil && kept.Floating {
+			err = unassignIP(ctx, r, &floatingIPs, &a)
+		} else if err == nil {
+			err = unassignIP(ctx, r, &primaryIPs, &a)
+		}
+		if err == nil && kept.AutoDelete {
+			err = releaseIP(ctx, r, &a)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -403,11 +545,10 @@ func instanceAction(
 
 // passwordRequest is what is read of an action that answers a password.
 type passwordRequest struct {
-	Image   schema.IDOrName `json:"image"`
-	Type    string          `json:"type"`
-	SSHKeys []any           `json:"ssh_keys,omitempty"`
-	// UserData reaches no machine.
-	UserData string `json:"user_data"`
+	Image    schema.IDOrName   `json:"image"`
+	Type     string            `json:"type"`
+	SSHKeys  []schema.IDOrName `json:"ssh_keys,omitempty"`
+	UserData string            `json:"user_data"`
 }
 
 // passwordAction is as resourceAction, and answers a new password.
@@ -415,6 +556,9 @@ func passwordAction(command string, change func(s *serverRecord, q passwordReque
 	path := servers.path() + "/{id}/actions/" + command
 	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q passwordRequest) (any, error) {
 		in, err := servers.find(ctx, r, struct{}{})
+		if err == nil {
+			err = checkSSHKeys(ctx, r, q.SSHKeys)
+		}
 		if err == nil {
 			err = changeRecord(ctx, r, &servers, in, func(s *serverRecord) error { return change(s, q) })
 		}
@@ -433,9 +577,12 @@ func rebuildServer(s *serverRecord, q passwordRequest) error {
 	if s.Protection.Rebuild {
 		return &cloud.Error{Code: cloud.Protected, Message: "server rebuild is protected"}
 	}
+	if len(q.UserData) > maxUserData {
+		return dialect.Invalid("user_data", "is longer than %d bytes", maxUserData)
+	}
 	image, err := findImage(q.Image)
 	if err == nil {
-		s.Image = *image.Name
+		s.Image, s.UserData = *image.Name, cmp.Or(q.UserData, s.UserData)
 	}
 	return err
 }
@@ -571,6 +718,25 @@ func setRescue(
 		s.Rescue = on
 		return nil
 	}
+}
+
+type isoRequest struct {
+	ISO schema.IDOrName `json:"iso"`
+}
+
+func attachISO(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, q isoRequest) error {
+	for _, i := range allISOs {
+		if q.ISO.ID == i.Serial || q.ISO.ID == 0 && q.ISO.Name == i.Name {
+			s.ISO = i.Serial
+			return nil
+		}
+	}
+	return dialect.NotFound("ISO not found")
+}
+
+func detachISO(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
+	s.ISO = 0
+	return nil
 }
 
 func enableBackup(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {

@@ -60,8 +60,12 @@ func TestServersAreMade(t *testing.T) {
 	assert.Equal(t, "ubuntu-24.04", s.Image.Name)
 	assert.Equal(t, map[string]string{"example.com/role": "worker"}, s.Labels)
 	assert.Equal(t, network.ID, s.PrivateNet[0].Network.ID)
-	assert.Equal(t, "10.1.0.1", s.PrivateNet[0].IP.String())
+	assert.Equal(t, "10.1.0.2", s.PrivateNet[0].IP.String())
 	assert.NotNil(t, s.PublicNet.IPv6.Network)
+	ipv6 := must.First(sdk.PrimaryIP.GetByID(t.Context(), s.PublicNet.IPv6.ID))(t)
+	assert.Equal(t, s.PublicNet.IPv6.Network.String(), ipv6.Network.String())
+	assert.Equal(t, s.ID, ipv6.AssigneeID)
+	assert.Len(t, must.Do(sdk.PrimaryIP.All(t.Context()))(t), 2)
 	primary := must.First(sdk.PrimaryIP.GetByID(t.Context(), s.PublicNet.IPv4.ID))(t)
 	assert.Equal(t, s.PublicNet.IPv4.IP.String(), primary.IP.String())
 	assert.Equal(t, s.ID, primary.AssigneeID)
@@ -97,12 +101,16 @@ func TestServersAreMade(t *testing.T) {
 	requireError(t, "unsupported_error")(
 		sdk.Server.AttachToNetwork(t.Context(), s, hcloud.ServerAttachToNetworkOpts{Network: standard}),
 	)
-	requireError(t, "unsupported_error")(sdk.Server.AttachISO(t.Context(), s, &hcloud.ISO{ID: 1}))
+	requireError(t, hcloud.ErrorCodeNotFound)(sdk.Server.AttachISO(t.Context(), s, &hcloud.ISO{ID: 1}))
+	await(t, sdk)(sdk.Server.AttachISO(t.Context(), s, &hcloud.ISO{Name: "virtio-win-0.1.248.iso"}))
+	assert.NotNil(t, must.First(sdk.Server.GetByID(t.Context(), s.ID))(t).ISO)
+	await(t, sdk)(sdk.Server.DetachISO(t.Context(), s))
 
 	deleted := must.First(sdk.Server.DeleteWithResult(t.Context(), s))(t)
 	require.NoError(t, sdk.Action.WaitFor(t.Context(), deleted.Action))
 	assert.Nil(t, must.First(sdk.Server.GetByID(t.Context(), s.ID))(t))
-	assert.Empty(t, must.Do(c.ListAddresses(t.Context(), client.AddressFilter{}))(t), "its primary IP went with it")
+	assert.Empty(t, must.Do(sdk.PrimaryIP.All(t.Context()))(t), "its primary IPs went with it")
+	must.Do(sdk.Network.Delete(t.Context(), network))(t)
 }
 
 // What is not done is refused, and leaves nothing behind.
@@ -124,6 +132,7 @@ func TestServersThatCannotBe(t *testing.T) {
 			func(o *hcloud.ServerCreateOpts) { o.Name = "a_b" },
 			func(o *hcloud.ServerCreateOpts) { o.Labels = map[string]string{"a/b/c": "d"} },
 			func(o *hcloud.ServerCreateOpts) { o.Labels = map[string]string{"a": "-"} },
+			func(o *hcloud.ServerCreateOpts) { o.UserData = strings.Repeat("x", 32<<10+1) },
 		},
 		"unsupported_error": {
 			func(o *hcloud.ServerCreateOpts) { o.StartAfterCreate = hcloud.Ptr(false) },
@@ -131,6 +140,8 @@ func TestServersThatCannotBe(t *testing.T) {
 		},
 		hcloud.ErrorCodeNotFound: {
 			func(o *hcloud.ServerCreateOpts) { o.Networks = []*hcloud.Network{{ID: 999}} },
+			func(o *hcloud.ServerCreateOpts) { o.SSHKeys = []*hcloud.SSHKey{{ID: 999}} },
+			func(o *hcloud.ServerCreateOpts) { o.PlacementGroup = &hcloud.PlacementGroup{ID: 999} },
 		},
 	} {
 		for _, change := range changes {
@@ -153,8 +164,11 @@ func TestNetworksHaveSubnets(t *testing.T) {
 			Type: hcloud.NetworkSubnetTypeCloud, NetworkZone: zone, IPRange: cidr(t, "10.1.1.128/25"),
 		},
 	}))
-	requireError(t, "unsupported_error")(sdk.Network.ChangeIPRange(t.Context(), network, hcloud.NetworkChangeIPRangeOpts{
-		IPRange: cidr(t, "10.0.0.0/8"),
+	requireError(t, hcloud.ErrorCodeInvalidInput)(
+		sdk.Network.ChangeIPRange(t.Context(), network, hcloud.NetworkChangeIPRangeOpts{IPRange: cidr(t, "10.0.0.0/8")}),
+	)
+	await(t, sdk)(sdk.Network.AddRoute(t.Context(), network, hcloud.NetworkAddRouteOpts{
+		Route: hcloud.NetworkRoute{Destination: cidr(t, "10.100.1.0/24"), Gateway: net.ParseIP("10.1.0.77")},
 	}))
 	expose := hcloud.NetworkUpdateOpts{Name: "renamed", ExposeRoutesToVSwitch: hcloud.Ptr(true)}
 	network = must.First(sdk.Network.Update(t.Context(), network, expose))(t)
@@ -162,16 +176,26 @@ func TestNetworksHaveSubnets(t *testing.T) {
 	assert.Equal(t, "renamed", network.Name)
 	require.Len(t, network.Subnets, 2)
 	assert.Equal(t, "10.1.1.0/24", network.Subnets[1].IPRange.String())
-	assert.Equal(t, "10.1.1.1", network.Subnets[1].Gateway.String())
+	assert.Equal(t, "10.1.0.1", network.Subnets[1].Gateway.String(), "the first address of the network")
 	assert.Len(t, network.Servers, 1)
+	require.Len(t, network.Routes, 1)
+	assert.Equal(t, "10.1.0.77", network.Routes[0].Gateway.String())
+	await(t, sdk)(sdk.Network.DeleteRoute(t.Context(), network, hcloud.NetworkDeleteRouteOpts{Route: network.Routes[0]}))
+	assert.Empty(t, must.First(sdk.Network.GetByID(t.Context(), network.ID))(t).Routes)
 	await(t, sdk)(sdk.Network.DeleteSubnet(t.Context(), network, hcloud.NetworkDeleteSubnetOpts{
 		Subnet: network.Subnets[0],
 	}))
 	assert.Len(t, must.First(sdk.Network.GetByID(t.Context(), network.ID))(t).Subnets, 1)
 	requireError(t, hcloud.ErrorCodeConflict)(sdk.Network.Delete(t.Context(), network))
 	empty := must.First(sdk.Network.Create(t.Context(), hcloud.NetworkCreateOpts{
-		Name: "empty", IPRange: cidr(t, "10.2.0.0/16"),
+		Name: "empty", IPRange: cidr(t, "10.2.0.0/24"),
+		Routes: []hcloud.NetworkRoute{{Destination: cidr(t, "10.101.0.0/24"), Gateway: net.ParseIP("10.2.0.9")}},
 	}))(t)
+	assert.Len(t, empty.Routes, 1)
+	await(t, sdk)(sdk.Network.ChangeIPRange(t.Context(), empty, hcloud.NetworkChangeIPRangeOpts{
+		IPRange: cidr(t, "10.2.0.0/16"),
+	}))
+	assert.Equal(t, "10.2.0.0/16", must.First(sdk.Network.GetByID(t.Context(), empty.ID))(t).IPRange.String())
 	await(t, sdk)(sdk.Network.ChangeProtection(t.Context(), empty, hcloud.NetworkChangeProtectionOpts{
 		Delete: hcloud.Ptr(true),
 	}))

@@ -636,8 +636,8 @@ func (q *Queries) ReleaseHeld(ctx context.Context, arg ReleaseHeldParams) error 
 
 const resourceInNetwork = `-- name: ResourceInNetwork :one
 SELECT id FROM resources
-WHERE project_id = ?1 AND kind IN ('instance', 'load-balancer') AND state <> 'terminated'
-  AND network_id = ?2
+WHERE project_id = ?1 AND kind IN ('instance', 'load-balancer')
+  AND state NOT IN ('terminating', 'terminated') AND network_id = ?2
 LIMIT 1
 `
 

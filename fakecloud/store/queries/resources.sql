@@ -84,8 +84,8 @@ ORDER BY id;
 
 -- name: ResourceInNetwork :one
 SELECT id FROM resources
-WHERE project_id = @project_id AND kind IN ('instance', 'load-balancer') AND state <> 'terminated'
-  AND network_id = @network
+WHERE project_id = @project_id AND kind IN ('instance', 'load-balancer')
+  AND state NOT IN ('terminating', 'terminated') AND network_id = @network
 LIMIT 1;
 
 -- name: LoadBalancersTargeting :many
