@@ -3,11 +3,13 @@ package cli
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/lessons"
@@ -61,6 +63,9 @@ func clientEnv(l *lab.Lab) (vars []lab.Var, err error) {
 	}
 	values := l.CCMValues(l.State.Dialect)
 	values.TokenFile = l.Cluster.Cloud().TokenFile(cluster.CallerOperator)
+	if values.CAFile, err = writeTrusted(l); err != nil {
+		return nil, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(preset.Client)) {
 		value, err := values.Fill([]string{preset.Client[name]})
 		if err != nil {
@@ -69,6 +74,29 @@ func clientEnv(l *lab.Lab) (vars []lab.Var, err error) {
 		vars = append(vars, lab.Var{Name: name, Value: value[0]})
 	}
 	return vars, nil
+}
+
+// systemRoots are where systems have the certificates that they trust, as crypto/x509 looks for them.
+var systemRoots = []string{
+	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+	"/etc/ssl/cert.pem",
+}
+
+// writeTrusted writes a file of the CA of the lab's cloud, and of those that this machine trusts: a shell that trusts
+// the first alone reaches nothing else by TLS.
+func writeTrusted(l *lab.Lab) (name string, err error) {
+	name = l.State.Path("trusted.crt")
+	trusted, err := os.ReadFile(l.Cluster.Cloud().CAFile)
+	if err != nil {
+		return "", err
+	}
+	for _, file := range systemRoots {
+		if roots, err := os.ReadFile(file); err == nil {
+			trusted = append(trusted, roots...)
+			break
+		}
+	}
+	return name, atomicfile.Write(name, trusted)
 }
 
 func newKubeconfig(o *globalOptions) *cobra.Command {

@@ -83,6 +83,11 @@ func TestPresetsAreJudged(t *testing.T) {
 				Unsupported: conformance.Unsupported{"udp": "said by a person"},
 			}},
 		}
+		preset, err := dialects.Named(name)
+		require.NoError(t, err)
+		for _, text := range preset.Client {
+			require.NoError(t, program.CheckTemplate(text), text)
+		}
 		if !slices.Contains(identity.Dialects(), name) {
 			require.ErrorContains(t, o.UseDialect(name), "there is nothing to judge")
 			continue
