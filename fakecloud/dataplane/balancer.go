@@ -41,7 +41,8 @@ type balancer struct {
 	counters       map[port]*counters   // of all ports that it has or had
 	endpoints      map[string]*endpoint // by target: the current ones, and at most maxFormerEndpoints former ones
 	checkedTargets map[checkKey]*checkedTarget
-	condition      condition // as onConditionChange was told last
+	listenersOf    func(target string) []*cloud.Listener // those of forwarding that have it
+	condition      condition                             // as onConditionChange was told last
 	network        networkState
 
 	affinity *affinity

@@ -56,6 +56,10 @@ func (b *balancer) updateCondition() {
 // check: a balancer that can serve on some of its ports only says on which it cannot.
 func (b *balancer) currentCondition() condition {
 	f := b.forwarding
+	runs := len(f.Backends) > 0
+	for _, own := range f.Own {
+		runs = runs || len(own) > 0
+	}
 	// A listener that redirects needs no target.
 	f.Listeners = slices.DeleteFunc(slices.Clone(f.Listeners), func(l cloud.Listener) bool { return l.RedirectPort > 0 })
 	switch {
@@ -63,9 +67,9 @@ func (b *balancer) currentCondition() condition {
 		return condition{"the kernel forwards as before the last change: " + b.network.err.Error(), true}
 	case len(f.Listeners) == 0:
 		return condition{known: true} // Nobody can connect, so nobody is refused.
-	case len(f.AllBackends()) == 0 && f.Targets > 0:
+	case !runs && f.Targets > 0:
 		return condition{"no target runs: " + clientsAreRefused, true}
-	case len(f.AllBackends()) == 0:
+	case !runs:
 		return condition{"it has no targets: " + clientsAreRefused, true}
 	}
 	var refusing []string // listeners

@@ -51,13 +51,12 @@ func keyOf(backend cloud.Backend, check cloud.HealthCheck) checkKey {
 	return checkKey{backend.WithoutShare(), check}
 }
 
-// checksInForce gives the different health checks that decide for those of f's listeners that have the target, in
-// their order. Without any it is the balancer's own.
-func checksInForce(f cloud.Forwarding, target string) []cloud.HealthCheck {
+// checksInForce gives the different health checks that decide for the listeners that have a target, in their order.
+// Without any it is the balancer's own.
+func checksInForce(f cloud.Forwarding, listeners []*cloud.Listener) []cloud.HealthCheck {
 	var checks []cloud.HealthCheck
-	for _, l := range f.Listeners {
-		check := l.CheckInForce(f.HealthCheck)
-		if !slices.Contains(checks, check) && hasBackend(f, l, target) {
+	for _, l := range listeners {
+		if check := l.CheckInForce(f.HealthCheck); !slices.Contains(checks, check) {
 			checks = append(checks, check)
 		}
 	}
@@ -67,10 +66,25 @@ func checksInForce(f cloud.Forwarding, target string) []cloud.HealthCheck {
 	return checks
 }
 
-// hasBackend tells whether a listener has the target. Without targets of listeners' own, each has all.
-func hasBackend(f cloud.Forwarding, l cloud.Listener, target string) bool {
-	return len(f.Own) == 0 ||
-		slices.ContainsFunc(f.BackendsOf(l), func(b cloud.Backend) bool { return b.Target == target })
+// listenersOf finds the listeners that have a target. Without targets of listeners' own, each has all.
+func listenersOf(f cloud.Forwarding) func(target string) []*cloud.Listener {
+	var all []*cloud.Listener
+	byTarget := map[string][]*cloud.Listener{}
+	for i := range f.Listeners {
+		l := &f.Listeners[i]
+		all = append(all, l)
+		if len(f.Own) > 0 {
+			for _, backend := range f.BackendsOf(*l) {
+				byTarget[backend.Target] = append(byTarget[backend.Target], l)
+			}
+		}
+	}
+	return func(target string) []*cloud.Listener {
+		if len(f.Own) == 0 {
+			return all
+		}
+		return byTarget[target]
+	}
 }
 
 // updateHealthChecks starts and stops checks so that f's backends are checked as f says.
@@ -81,9 +95,10 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 	for _, backend := range b.forwarding.AllBackends() {
 		history[backend.Target] = b.healthOf(backend).History
 	}
+	b.listenersOf = listenersOf(f)
 	backends, wanted := f.AllBackends(), map[checkKey]bool{}
 	for _, backend := range backends {
-		for _, check := range checksInForce(f, backend.Target) {
+		for _, check := range checksInForce(f, b.listenersOf(backend.Target)) {
 			wanted[keyOf(backend, check)] = true
 		}
 	}
@@ -95,7 +110,7 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 	}
 	for _, backend := range backends {
 		var requests []chan struct{}
-		for _, check := range checksInForce(f, backend.Target) {
+		for _, check := range checksInForce(f, b.listenersOf(backend.Target)) {
 			key := keyOf(backend, check)
 			if b.checkedTargets[key] == nil {
 				b.checkedTargets[key] = b.startCheck(key, history[backend.Target])
@@ -131,7 +146,8 @@ func (b *balancer) startCheck(key checkKey, history []api.HealthChange) *checked
 // a check of its own, what each listener's says. The caller holds Plane.mu.
 func (b *balancer) healthOf(backend cloud.Backend) api.TargetHealth {
 	var worst *checkedTarget
-	for _, check := range checksInForce(b.forwarding, backend.Target) {
+	listeners := b.listenersOf(backend.Target)
+	for _, check := range checksInForce(b.forwarding, listeners) {
 		if w := b.checkedTargets[keyOf(backend, check)]; worst == nil || w.severity() > worst.severity() {
 			worst = w
 		}
@@ -139,8 +155,8 @@ func (b *balancer) healthOf(backend cloud.Backend) api.TargetHealth {
 	health := worst.health
 	differs := func(l cloud.Listener) bool { return l.HealthCheck != cloud.HealthCheck{} || l.Targets != nil }
 	if slices.ContainsFunc(b.forwarding.Listeners, differs) {
-		for _, l := range b.forwarding.Listeners {
-			if l.RedirectPort > 0 || !hasBackend(b.forwarding, l, backend.Target) {
+		for _, l := range listeners {
+			if l.RedirectPort > 0 {
 				continue
 			}
 			of := b.checkedTargets[keyOf(backend, l.CheckInForce(b.forwarding.HealthCheck))].health
