@@ -145,6 +145,9 @@ func TestAccessAfterUpgrade(t *testing.T) {
 	} {
 		assert.Equal(t, want, query(t, conn, statement), statement)
 	}
+	must.Do(conn.ExecContext(t.Context(), `UPDATE resources SET document = json_set(document, '$.targets[1]',
+		json('{"ip":"127.90.0.9"}')) WHERE kind = 'load-balancer'`))(t)
+	assert.Equal(t, []string{`["i-2","127.90.0.9"]`}, query(t, conn, "SELECT targets FROM load_balancers"))
 }
 
 // Until v0.1.0, the log had one oldest event for all projects.

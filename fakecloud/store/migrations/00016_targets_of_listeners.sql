@@ -29,6 +29,25 @@ WHEN NEW.kind = 'load-balancer' AND (
     INSERT OR IGNORE INTO load_balancer_targets (load_balancer_id, instance_id)
     SELECT load_balancer_id, instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id;
 END;
+
+DROP VIEW load_balancers;
+CREATE VIEW load_balancers AS SELECT
+    id, project_id, name, json_extract(document, '$.region') AS region, address,
+    json_extract(document, '$.addressId') AS address_id, json_extract(document, '$.ipv6Address') AS address6, state,
+    coalesce(json_extract(document, '$.stateReason'), '') AS state_reason,
+    coalesce(json_extract(document, '$.stateReasonCode'), '') AS state_reason_code,
+    json_extract(document, '$.scheme') AS scheme, json_extract(document, '$.algorithm') AS algorithm,
+    json_extract(document, '$.listeners') AS listeners,
+    (SELECT json_group_array(coalesce(json_extract(value, '$.instanceId'), json_extract(value, '$.ip')))
+        FROM json_each(document, '$.targets')) AS targets,
+    json_extract(document, '$.sourceRanges') AS source_ranges,
+    CAST(json_extract(document, '$.clientAffinitySeconds') * 1000 AS INTEGER) AS affinity,
+    CAST(json_extract(document, '$.idleTimeoutSeconds') * 1000 AS INTEGER) AS idle_timeout,
+    CAST(json_extract(document, '$.drainSeconds') * 1000 AS INTEGER) AS drain,
+    json_extract(document, '$.healthCheck') AS health_check, due_at, json_extract(document, '$.tags') AS tags,
+    version, json_extract(document, '$.createdAt') AS created_at,
+    json_extract(document, '$.updatedAt') AS updated_at, document
+FROM resources WHERE kind = 'load-balancer';
 -- +goose StatementEnd
 
 -- +goose StatementBegin

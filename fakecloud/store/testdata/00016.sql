@@ -164,7 +164,8 @@ CREATE VIEW load_balancers AS SELECT
     coalesce(json_extract(document, '$.stateReasonCode'), '') AS state_reason_code,
     json_extract(document, '$.scheme') AS scheme, json_extract(document, '$.algorithm') AS algorithm,
     json_extract(document, '$.listeners') AS listeners,
-    (SELECT json_group_array(json_extract(value, '$.instanceId')) FROM json_each(document, '$.targets')) AS targets,
+    (SELECT json_group_array(coalesce(json_extract(value, '$.instanceId'), json_extract(value, '$.ip')))
+        FROM json_each(document, '$.targets')) AS targets,
     json_extract(document, '$.sourceRanges') AS source_ranges,
     CAST(json_extract(document, '$.clientAffinitySeconds') * 1000 AS INTEGER) AS affinity,
     CAST(json_extract(document, '$.idleTimeoutSeconds') * 1000 AS INTEGER) AS idle_timeout,
