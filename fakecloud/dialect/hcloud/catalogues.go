@@ -180,7 +180,7 @@ func (t serverType) show(r *dialect.Request) schema.ServerType {
 	}
 	for _, z := range r.Cloud.Zones() {
 		shown.Prices = append(shown.Prices, schema.PricingServerTypePrice{
-			Location: z.Name, PriceHourly: free, PriceMonthly: free, IncludedTraffic: 20 << 40, PricePerTBTraffic: free,
+			Location: z.Name, PriceHourly: free, PriceMonthly: free, IncludedTraffic: includedTraffic, PricePerTBTraffic: free,
 		})
 		shown.Locations = append(shown.Locations, schema.ServerTypeLocation{
 			ID: locationNamed(r, z.Name).ID, Name: z.Name, Recommended: true, Available: true,
@@ -188,6 +188,9 @@ func (t serverType) show(r *dialect.Request) schema.ServerType {
 	}
 	return shown
 }
+
+// includedTraffic is 20 TB, as bytes.
+const includedTraffic = 20 << 40
 
 // free is the price of everything.
 var free = schema.Price{Net: "0.0000000000", Gross: "0.0000000000"}

@@ -197,6 +197,7 @@ func setFirewallRules(_ context.Context, _ *dialect.Request, f *firewallRecord, 
 		}
 		f.Rules = append(f.Rules, rule)
 	}
+	slices.SortStableFunc(f.Rules, func(a, b schema.FirewallRule) int { return strings.Compare(a.Direction, b.Direction) })
 	return nil
 }
 

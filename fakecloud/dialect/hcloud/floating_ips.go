@@ -100,10 +100,12 @@ type assignFloatingRequest struct {
 
 func floatingIPAction(
 	call, command string,
-	do func(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, q assignFloatingRequest) (server int64, _ error),
+	do func(
+		ctx context.Context, r *dialect.Request, a *api.ReservedAddress, q assignFloatingRequest,
+	) (server int64, _ error),
 ) dialect.Call {
 	path := floatingIPs.path() + "/{id}/actions/" + call
-	make := func(ctx context.Context, r *dialect.Request, q assignFloatingRequest) (any, error) {
+	act := func(ctx context.Context, r *dialect.Request, q assignFloatingRequest) (any, error) {
 		a, err := floatingIPs.find(ctx, r, struct{}{})
 		if err != nil {
 			return nil, err
@@ -119,7 +121,7 @@ func floatingIPAction(
 		action, err := recordAction(ctx, r, command, "", a.ID, about...)
 		return schema.ActionGetResponse{Action: action}, err
 	}
-	return dialect.Handle(http.MethodPost, path, nil, make).Answers(http.StatusCreated)
+	return dialect.Handle(http.MethodPost, path, nil, act).Answers(http.StatusCreated)
 }
 
 func assignFloatingIP(

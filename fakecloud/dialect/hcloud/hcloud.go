@@ -58,8 +58,9 @@ var Dialect = dialect.Dialect{
 	Calls: slices.Concat(
 		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
 		pricingCalls, sshKeys.calls(), sshKeyCalls, placementGroups.calls(), placementGroupCalls, firewalls.calls(),
-		firewallCalls, floatingIPs.calls(), floatingIPCalls, servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls, networks.calls(), networkActions,
-		balancerTypes.calls(), balancers.calls(), balancerCalls, certificates.calls(), certificateCalls, metadataCalls,
+		firewallCalls, floatingIPs.calls(), floatingIPCalls, servers.calls(), serverCalls, primaryIPs.calls(),
+		primaryIPCalls, networks.calls(), networkActions, balancerTypes.calls(), balancers.calls(), balancerCalls,
+		certificates.calls(), certificateCalls, metadataCalls,
 	),
 	Refusals:        refusals,
 	Codes:           codes,

@@ -105,7 +105,10 @@ func (b *balancer) addTarget(ctx context.Context, r *dialect.Request, q targetRe
 	case private && b.NetworkID == "":
 		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
 	case !private && b.Scheme == api.SchemeInternal:
-		return &cloud.Error{Code: noPublicInterface, Message: "load balancer's public interface is disabled"}
+		return &cloud.Error{
+			Code:    noPublicInterface,
+			Message: "load balancer public interface is disabled, cannot add target using public IP",
+		}
 	case q.Type == "server":
 		return b.addServer(ctx, r, q.Server.ID, private)
 	}

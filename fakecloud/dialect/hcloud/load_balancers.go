@@ -102,7 +102,7 @@ func (t balancerType) show(r *dialect.Request) schema.LoadBalancerType {
 	}
 	for _, z := range r.Cloud.Zones() {
 		shown.Prices = append(shown.Prices, schema.PricingLoadBalancerTypePrice{
-			Location: z.Name, PriceHourly: free, PriceMonthly: free, IncludedTraffic: 20 << 40, PricePerTBTraffic: free,
+			Location: z.Name, PriceHourly: free, PriceMonthly: free, IncludedTraffic: includedTraffic, PricePerTBTraffic: free,
 		})
 	}
 	return shown
@@ -230,7 +230,8 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 	location := cmp.Or(b.record.Location, r.Cloud.Zones()[0].Name)
 	out.LoadBalancer = schema.LoadBalancer{
 		ID: lb.Serial, Name: lb.Name, Location: locationNamed(r, location), LoadBalancerType: b.typeOf(r),
-		Labels: lb.Tags, Created: lb.CreatedAt, PrivateNet: []schema.LoadBalancerPrivateNet{},
+		IncludedTraffic: includedTraffic,
+		Labels:          lb.Tags, Created: lb.CreatedAt, PrivateNet: []schema.LoadBalancerPrivateNet{},
 		Algorithm: schema.LoadBalancerAlgorithm{Type: algorithmNames[lb.Algorithm]},
 	}
 	out.Protection.Delete = lb.DeletionProtection

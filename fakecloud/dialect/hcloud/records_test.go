@@ -110,6 +110,15 @@ func TestFirewalls(t *testing.T) {
 	requireError(t, hcloud.ErrorCodeInvalidInput)(sdk.Firewall.SetRules(t.Context(), web, hcloud.FirewallSetRulesOpts{
 		Rules: []hcloud.FirewallRule{wrong},
 	}))
+	outbound := hcloud.FirewallRule{
+		Direction: hcloud.FirewallRuleDirectionOut, Protocol: hcloud.FirewallRuleProtocolICMP,
+		DestinationIPs: []net.IPNet{*cidr(t, "::/0")},
+	}
+	must.First(sdk.Firewall.SetRules(t.Context(), web, hcloud.FirewallSetRulesOpts{
+		Rules: []hcloud.FirewallRule{outbound, rule},
+	}))(t)
+	sorted := must.First(sdk.Firewall.GetByID(t.Context(), web.ID))(t).Rules
+	assert.Equal(t, outbound.Direction, sorted[1].Direction, "inbound rules are first")
 	actions := must.First(sdk.Firewall.SetRules(t.Context(), web, hcloud.FirewallSetRulesOpts{}))(t)
 	require.NoError(t, sdk.Action.WaitFor(t.Context(), actions...))
 	actions = must.First(sdk.Firewall.RemoveResources(t.Context(), web, []hcloud.FirewallResource{selector}))(t)
