@@ -209,6 +209,9 @@ func TestServersKnowTheirMetadata(t *testing.T) {
 		status, text := get(wrong[0], wrong[1], wrong[2])
 		assert.Equal(t, http.StatusNotFound, status, text)
 	}
+	createPlainServer(t, sdk, func(o *hcloud.ServerCreateOpts) { o.Name, o.UserData = "node-3", "#cloud-config" })
+	_, text := get("node-3", secret, "/userdata")
+	assert.Equal(t, "#cloud-config", text)
 	status, _ := get("node-1", "guessed", "")
 	assert.Equal(t, http.StatusUnauthorized, status)
 }
