@@ -303,7 +303,7 @@ func (e *estate) check() {
 	balancers := must.First(e.cloud.ListLoadBalancers(ctx, e.proj, Filter{Limit: 500}))(e.t)
 	for _, lb := range balancers {
 		require.ElementsMatch(e.t, external[lb.ID], lb.AttachedAddresses)
-		if lb.State == LoadBalancerActive {
+		if lb.State == api.LoadBalancerActive {
 			require.ElementsMatch(e.t, lb.servingAddresses(), e.plane.applied[lb.ID].Addresses)
 		}
 	}
@@ -320,7 +320,7 @@ func (e *estate) checkForwarding(addresses []ReservedAddress, instances []Instan
 		}
 		at := slices.IndexFunc(instances, func(in Instance) bool { return in.ID == a.holder().ID })
 		p := path{from: a.IP}
-		if in := instances[at]; in.State == InstanceRunning {
+		if in := instances[at]; in.State == api.InstanceRunning {
 			p.to = in.Address.String()
 		}
 		want = append(want, p)

@@ -71,7 +71,7 @@ func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	assert.Equal(t, want, c.Transitions())
 	undone := errors.New("undone")
 	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx) error {
-		require.NoError(t, appendEvent(ctx, tx, api.EventUpdated, string(InstancePending), describeFully(in)))
+		require.NoError(t, appendEvent(ctx, tx, api.EventUpdated, string(api.InstancePending), describeFully(in)))
 		return undone
 	})
 	require.ErrorIs(t, err, undone)

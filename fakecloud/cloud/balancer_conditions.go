@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -119,7 +120,7 @@ func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 			reason, known := reasons[id]
 			lb, err := resourceByID[LoadBalancer](ctx, tx, id)
 			// saveCondition gives the error of one that cannot be read, and the others go on.
-			if known && (err != nil || lb.State == LoadBalancerActive && lb.StateReason != reason) {
+			if known && (err != nil || lb.State == api.LoadBalancerActive && lb.StateReason != reason) {
 				differ = append(differ, id)
 			}
 		}
@@ -148,7 +149,7 @@ func saveCondition(ctx context.Context, tx *changeTx, id, reason string) error {
 	if err != nil {
 		return err
 	}
-	if lb.State != LoadBalancerActive || lb.StateReason == reason {
+	if lb.State != api.LoadBalancerActive || lb.StateReason == reason {
 		return nil
 	}
 	lb.StateReason = reason

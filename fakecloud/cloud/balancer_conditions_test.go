@@ -34,14 +34,14 @@ func balancerNow(t *testing.T, c *Cloud, p Project, lb LoadBalancer) LoadBalance
 func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
 	lb, in := activeBalancer(t, c, p)
-	assert.Equal(t, LoadBalancerActive, lb.State)
+	assert.Equal(t, api.LoadBalancerActive, lb.State)
 	assert.Empty(t, lb.StateReason)
 
 	plane.toggleSick(lb.ID)
 	advance(t, c, 0)
 	sick := balancerNow(t, c, p, lb)
 	assert.Equal(t, "all are sick", sick.StateReason)
-	assert.Equal(t, LoadBalancerActive, sick.State)
+	assert.Equal(t, api.LoadBalancerActive, sick.State)
 	assert.Equal(t, lb.Version+1, sick.Version)
 	events := must.First(c.Events(t.Context(), p, Oldest))(t)
 	last := events[len(events)-1]
@@ -148,7 +148,7 @@ func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
 	plane.toggleSick(lb.ID)
 	advance(t, c, time.Second)
 	active := balancerNow(t, c, p, lb)
-	assert.Equal(t, LoadBalancerActive, active.State)
+	assert.Equal(t, api.LoadBalancerActive, active.State)
 	assert.Empty(t, active.StateReason)
 	plane.makeKnown(lb.ID)
 	advance(t, c, conditionPause)
@@ -189,7 +189,7 @@ func TestNoWriteWaitsForACondition(t *testing.T) {
 		}
 	}
 	lb, _ := activeBalancer(t, c, p)
-	require.Equal(t, LoadBalancerActive, lb.State)
+	require.Equal(t, api.LoadBalancerActive, lb.State)
 	built := asked
 	assert.Positive(t, built)
 	plane.toggleSick(lb.ID)

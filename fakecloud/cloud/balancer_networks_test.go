@@ -38,7 +38,7 @@ func TestBalancerOfNetwork(t *testing.T) {
 	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Scheme: new(api.SchemeInternal)})
 	servesOn(private)
 	same := updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{NetworkID: &n.ID})
-	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
+	assert.Equal(t, api.LoadBalancerActive, same.State, "a change of nothing")
 	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{PrivateAddress: new("10.9.0.4")})
 	servesOn("10.9.0.4")
 	in, _, err := c.CreateInstance(t.Context(), p, api.InstanceCreate{Name: "a", NetworkID: n.ID, Address: "10.9.0.3"})

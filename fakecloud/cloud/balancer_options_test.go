@@ -101,7 +101,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	want.Type, want.Scheme, want.Algorithm = api.LoadBalancerLarge, api.SchemeInternal, api.AlgorithmSourceHash
 	want.IdleTimeoutSeconds, want.DrainSeconds, want.DeletionProtection = 60, 3600, true
 	want.Tags, want.Listeners, want.HealthCheck = stored.Tags, listeners, f.HealthCheck
-	want.Version, want.UpdatedAt, want.State = stored.Version, stored.UpdatedAt, LoadBalancerActive
+	want.Version, want.UpdatedAt, want.State = stored.Version, stored.UpdatedAt, api.LoadBalancerActive
 	assert.Equal(t, want, stored.LoadBalancer)
 }
 
@@ -164,7 +164,7 @@ func TestDeletionProtection(t *testing.T) {
 	assert.Equal(t, lb, must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t))
 	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)})
 	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
-	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
+	assert.Equal(t, api.LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
 }
 
 func TestListenersOfHTTPArePortsOfTCP(t *testing.T) {

@@ -13,8 +13,8 @@ var LoadBalancerSizes = []api.LoadBalancerSize{
 	{Name: api.LoadBalancerLarge, MaxListeners: 30, MaxTargets: 150, MaxConnections: 40_000},
 }
 
-// sizeOf gives a type's limits. There are none of UnlimitedBalancer.
-func sizeOf(t LoadBalancerType) (size api.LoadBalancerSize, limited bool) {
+// sizeOf gives a type's limits. There are none of api.LoadBalancerUnlimited.
+func sizeOf(t api.LoadBalancerType) (size api.LoadBalancerSize, limited bool) {
 	at := slices.IndexFunc(LoadBalancerSizes, func(s api.LoadBalancerSize) bool { return s.Name == t })
 	if at < 0 {
 		return api.LoadBalancerSize{}, false
@@ -22,8 +22,8 @@ func sizeOf(t LoadBalancerType) (size api.LoadBalancerSize, limited bool) {
 	return LoadBalancerSizes[at], true
 }
 
-func checkBalancerType(t LoadBalancerType) error {
-	if _, limited := sizeOf(t); !limited && t != api.LoadBalancerUnlimited {
+func checkBalancerType(t api.LoadBalancerType) error {
+	if !t.Valid() {
 		return refuse(InvalidRequest, "no load balancer type %q: choose small, medium, large or unlimited", t).
 			withField("type", "is unknown")
 	}
@@ -31,7 +31,7 @@ func checkBalancerType(t LoadBalancerType) error {
 }
 
 // checkSize refuses more listeners and targets than a type allows. Listeners that redirect do not count.
-func checkSize(t LoadBalancerType, listeners []Listener, targets int) error {
+func checkSize(t api.LoadBalancerType, listeners []Listener, targets int) error {
 	size, limited := sizeOf(t)
 	if !limited {
 		return nil

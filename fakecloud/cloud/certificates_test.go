@@ -107,7 +107,7 @@ func TestListenersOfHTTPS(t *testing.T) {
 	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Name: new("other")})
 	advance(t, c, time.Minute)
 	lb = must.Do(c.GetLoadBalancer(t.Context(), p, lb.ID))(t)
-	assert.Equal(t, LoadBalancerError, lb.State)
+	assert.Equal(t, api.LoadBalancerError, lb.State)
 	assert.Contains(t, lb.StateReason, "create the certificate anew")
 
 	plain := Listener{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 80, CertificateIDs: []string{}}

@@ -204,7 +204,7 @@ func advance(t *testing.T, c *Cloud, d time.Duration) {
 	requireOK(t)(c.runDueTransitions(t.Context()))
 }
 
-func balancerState(t *testing.T, c *Cloud, p Project, id string) LoadBalancerState {
+func balancerState(t *testing.T, c *Cloud, p Project, id string) api.LoadBalancerState {
 	t.Helper()
 	return must.Do(c.GetLoadBalancer(t.Context(), p, id))(t).State
 }
@@ -214,10 +214,10 @@ func TestWhatIsNotDueIsLeftAlone(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb, _ := newBalancer(t, c, p)
 	require.NoError(t, c.advanceBalancers(t.Context(), []string{lb.ID}, false))
-	assert.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID))
+	assert.Equal(t, api.LoadBalancerProvisioning, balancerState(t, c, p, lb.ID))
 	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
 	require.NoError(t, c.advanceBalancers(t.Context(), []string{lb.ID}, false))
-	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
+	assert.Equal(t, api.LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
 }
 
 func TestTargetsThatCouldNotBeRefreshedAreTriedAgain(t *testing.T) {
@@ -245,11 +245,11 @@ func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
 	c.clock.(*clockwork.FakeClock).Advance(time.Second)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	state := func() InstanceState { return getInstance(t, c, p, in.ID).State }
+	state := func() api.InstanceState { return getInstance(t, c, p, in.ID).State }
 	requireOK(t)(c.runDueTransitions(ended))
-	assert.Equal(t, InstancePending, state())
+	assert.Equal(t, api.InstancePending, state())
 	advance(t, c, 0)
-	assert.Equal(t, InstanceRunning, state())
+	assert.Equal(t, api.InstanceRunning, state())
 }
 
 // sleepClock tells how long each sleep is to be, once it has begun.
@@ -290,17 +290,17 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 			}
 		}
 	}
-	state := func(id string) InstanceState { return getInstance(t, c, p, id).State }
+	state := func(id string) api.InstanceState { return getInstance(t, c, p, id).State }
 	sleeps(time.Hour)
 	sleeps(time.Hour) // The project's making has woken it once.
 	in := newInstance(t, c, p, api.InstanceCreate{})
 	sleeps(300 * time.Millisecond)
 	clock.Advance(299 * time.Millisecond)
-	assert.Equal(t, InstancePending, state(in.ID))
+	assert.Equal(t, api.InstancePending, state(in.ID))
 	assert.Empty(t, clock.sleeps, "sleeps on")
 	clock.Advance(time.Millisecond)
 	sleeps(time.Hour)
-	assert.Equal(t, InstanceRunning, state(in.ID))
+	assert.Equal(t, api.InstanceRunning, state(in.ID))
 }
 
 // What is in force is what was built last: an update that is not built yet does
@@ -337,7 +337,7 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 
 	same := updateBalancer(t, c, p, lb.ID,
 		api.LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
-	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
+	assert.Equal(t, api.LoadBalancerActive, same.State, "a change of nothing")
 	updateBalancer(t, c, p, lb.ID,
 		api.LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: api.HealthCheckNone}})
 	advance(t, c, 50*time.Millisecond)

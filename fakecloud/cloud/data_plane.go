@@ -137,7 +137,7 @@ func (e *ListenError) Unwrap() error { return e.Err }
 
 // stateReasonCode classifies why a balancer cannot be built. It is empty for
 // what has no code.
-func stateReasonCode(failure error) StateReasonCode {
+func stateReasonCode(failure error) api.StateReasonCode {
 	var cannotListen *ListenError
 	if errors.As(failure, &cannotListen) {
 		return api.ReasonCannotListen
@@ -262,7 +262,7 @@ func (c *Cloud) recordOutcome(
 	built LoadBalancer,
 	on Action,
 	reason string,
-	code StateReasonCode,
+	code api.StateReasonCode,
 ) error {
 	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, built.ID)
 	if err != nil || lb.Version != built.Version {
@@ -317,10 +317,10 @@ func (c *Cloud) runningBackends(
 		return nil
 	}
 	for _, in := range rows {
-		if InstanceState(in.State) != InstanceTerminated {
+		if api.InstanceState(in.State) != api.InstanceTerminated {
 			targets++
 		}
-		if InstanceState(in.State) == InstanceRunning && in.Address != nil {
+		if api.InstanceState(in.State) == api.InstanceRunning && in.Address != nil {
 			err = errors.Join(err, add(in.ID, *in.Address))
 		}
 	}

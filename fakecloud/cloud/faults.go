@@ -249,7 +249,8 @@ func (c *Cloud) carryOutSweep(ctx context.Context, f Faults, s FaultSweep) error
 // beginFault puts the instances that an outage or a crash takes in state error, and gives
 // their IDs.
 func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultSweep) (taken []string, err error) {
-	instances, err := resourcesIn[Instance](ctx, tx.Tx, s.Project, string(InstancePending), string(InstanceRunning))
+	states := stateNames(api.InstancePending, api.InstanceRunning)
+	instances, err := resourcesIn[Instance](ctx, tx.Tx, s.Project, states...)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +260,7 @@ func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultS
 		case s.Zone == in.Zone:
 			rule.Reason = "zone " + in.Zone + " has an outage"
 			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: s.Rule, InstanceID: in.ID})
-		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(instanceSubject(in), tx.now, s.Rule, tx.OnRollback):
+		case s.Zone != "" || in.State != api.InstanceRunning || !f.Crash(instanceSubject(in), tx.now, s.Rule, tx.OnRollback):
 			continue
 		}
 		if err == nil {
@@ -319,9 +320,9 @@ func balancerSubject(lb LoadBalancer) Subject {
 }
 
 // endInstanceState ends the state that an instance is in, in the way that faults decide.
-func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState]) error {
+func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[api.InstanceState]) error {
 	f := c.currentFaults()
-	if f == nil || in.State == InstanceTerminated {
+	if f == nil || in.State == api.InstanceTerminated {
 		return c.moveInstance(ctx, tx, in, rule)
 	}
 	s := instanceSubject(*in)
@@ -336,7 +337,7 @@ func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance
 	if err := c.moveInstance(ctx, tx, in, rule); err != nil {
 		return err
 	}
-	if in.State != InstanceRunning || !f.Crash(s, tx.now, "", tx.OnRollback) {
+	if in.State != api.InstanceRunning || !f.Crash(s, tx.now, "", tx.OnRollback) {
 		return nil
 	}
 	rule, _ = findRule(InstanceRules, in.State, Crash)
@@ -348,7 +349,7 @@ func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance
 func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, err error) {
 	f := c.currentFaults()
 	switch lb.State {
-	case LoadBalancerProvisioning, LoadBalancerUpdating, LoadBalancerDeleting:
+	case api.LoadBalancerProvisioning, api.LoadBalancerUpdating, api.LoadBalancerDeleting:
 	default:
 		return false, nil
 	}
@@ -375,7 +376,7 @@ func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, e
 // built; nil if there is none. An active balancer stays active.
 func (c *Cloud) injectedBuildFailure(lb LoadBalancer) error {
 	f := c.currentFaults()
-	if f == nil || lb.State == LoadBalancerActive {
+	if f == nil || lb.State == api.LoadBalancerActive {
 		return nil
 	}
 	if reason, fails := f.Fail(balancerSubject(lb), c.now(), nil); fails {

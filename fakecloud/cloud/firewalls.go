@@ -96,7 +96,7 @@ func checkFirewallInstance(ctx context.Context, tx *store.Tx, p Project, instanc
 	if err != nil && !errors.As(err, &refused) {
 		return err
 	}
-	if err != nil || in.State == InstanceTerminated {
+	if err != nil || in.State == api.InstanceTerminated {
 		return refuse(UnknownInstance, "no instance %q that is not terminated in project %q", id, p.Name).
 			withField(field, "is not an instance of the project")
 	}

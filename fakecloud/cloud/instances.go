@@ -122,8 +122,8 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec a
 	}
 	rule, _ := findRule(InstanceRules, instanceNone, Create)
 	in := Instance{
-		Metadata: metadata, Region: c.cfg.Region, Zone: zone, Type: cmp.Or(spec.Type, Small), Network: network.ID,
-		State: rule.To, Address: address, Secondary: secondary,
+		Metadata: metadata, Region: c.cfg.Region, Zone: zone, Type: cmp.Or(spec.Type, api.InstanceTypeSmall),
+		Network: network.ID, State: rule.To, Address: address, Secondary: secondary,
 	}
 	in.due = c.stateEnd(tx.now, rule.Wait)
 	return in, insertResource(ctx, tx, in)
@@ -134,7 +134,7 @@ func (c *Cloud) checkInstanceSpec(spec api.InstanceCreate) error {
 		return refuse(UnknownZone, "no zone %q: choose one of %s", spec.Zone, strings.Join(c.cfg.Zones, ", ")).
 			withField("zone", "is not a zone of this cloud")
 	}
-	if spec.Type != "" && !slices.Contains([]InstanceType{Small, Medium, Large}, spec.Type) {
+	if spec.Type != "" && !spec.Type.Valid() {
 		return refuse(InvalidRequest, "no instance type %q: choose small, medium or large", spec.Type).
 			withField("type", "is not an instance type")
 	}
@@ -214,7 +214,7 @@ func instanceToUse(ctx context.Context, tx *store.Tx, p Project, id, purpose, in
 	case errors.As(err, &refused):
 		return in, refuse(UnknownInstance, "no instance %q in project %q%s", id, p.Name, purpose).
 			withField("instanceId", "is not an instance of the project")
-	case err == nil && in.State == InstanceTerminated:
+	case err == nil && in.State == api.InstanceTerminated:
 		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: %s", in.Name, id, instead).
 			withField("instanceId", "is terminated")
 	}
@@ -243,7 +243,7 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 // UpdateInstance replaces what is given. A terminated instance cannot be updated.
 func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u api.ResourceUpdate) (Instance, error) {
 	return updateResource(ctx, c, p, id, u, func(_ context.Context, _ *changeTx, in *Instance, name string) error {
-		if in.State == InstanceTerminated {
+		if in.State == api.InstanceTerminated {
 			return refuse(
 				WrongState, "cannot update instance %q (%s) while it is %s: this is final", in.Name, in.ID, in.State,
 			)
@@ -314,13 +314,13 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 }
 
 // wrongStateHint says what to do instead of an action that the state does not allow.
-func wrongStateHint(on Action, state InstanceState) string {
+func wrongStateHint(on Action, state api.InstanceState) string {
 	switch {
-	case state == InstanceTerminating || state == InstanceTerminated:
+	case state == api.InstanceTerminating || state == api.InstanceTerminated:
 		return ": this is final; create another instance"
-	case on == Start && state == InstanceStopping:
+	case on == Start && state == api.InstanceStopping:
 		return ": wait until it is stopped"
-	case on == Stop && state == InstancePending:
+	case on == Stop && state == api.InstancePending:
 		return ": wait until it is running"
 	case on == Reboot:
 		return ": it must be running; start it instead"
@@ -330,7 +330,7 @@ func wrongStateHint(on Action, state InstanceState) string {
 
 // moveInstance makes one transition of an instance, with everything that follows from it
 // in other resources.
-func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState]) error {
+func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, rule Rule[api.InstanceState]) error {
 	from := in.State
 	if rule.To == instanceNone {
 		if err := deleteResource(ctx, tx, in); err != nil {
@@ -339,7 +339,7 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, ru
 		return updateRoutesVia(ctx, tx, in.ID, instanceNone)
 	}
 	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.stateEnd(tx.now, rule.Wait)
-	if rule.To == InstanceTerminated {
+	if rule.To == api.InstanceTerminated {
 		for _, a := range in.Internal() {
 			c.markAddress(tx.Tx, a, false)
 		}
@@ -354,7 +354,7 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, ru
 	if err := updateRoutesVia(ctx, tx, in.ID, in.State); err != nil {
 		return err
 	}
-	if rule.To == InstanceTerminated {
+	if rule.To == api.InstanceTerminated {
 		return removeTargetEverywhere(ctx, tx, in.ID)
 	}
 	return nil

@@ -40,16 +40,16 @@ func trackedPrefix(pool netip.Prefix) netip.Prefix {
 }
 
 // IPFamilies gives the families of addresses that balancers of this cloud can have.
-func (c *Cloud) IPFamilies() []IPFamily {
+func (c *Cloud) IPFamilies() []api.IPFamily {
 	if !c.cfg.LoadBalancerCIDR6.IsValid() {
-		return []IPFamily{api.IPv4}
+		return []api.IPFamily{api.IPv4}
 	}
-	return []IPFamily{api.IPv4, api.IPv6}
+	return []api.IPFamily{api.IPv4, api.IPv6}
 }
 
 // checkFamilies refuses combinations of families that no balancer can have. None at all
 // means the default.
-func (c *Cloud) checkFamilies(families []IPFamily) error {
+func (c *Cloud) checkFamilies(families []api.IPFamily) error {
 	for i, f := range families {
 		if f != api.IPv4 && f != api.IPv6 {
 			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).

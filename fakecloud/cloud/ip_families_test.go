@@ -19,7 +19,7 @@ func with6(pool string) func(*Config) {
 	return func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.MustParsePrefix(pool) }
 }
 
-var bothFamilies = []IPFamily{api.IPv4, api.IPv6}
+var bothFamilies = []api.IPFamily{api.IPv4, api.IPv6}
 
 func createBoth(t *testing.T, c *Cloud, p Project, name string) (LoadBalancer, error) {
 	t.Helper()
@@ -94,12 +94,12 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 	assert.Equal(t, []string{lb.Address, lb.IPv6Address}, textsOf(plane.applied[lb.ID].Addresses))
 	four, _ := newBalancer(t, c, p)
 	assert.Empty(t, four.IPv6Address)
-	assert.Equal(t, []IPFamily{api.IPv4}, four.IPFamilies)
+	assert.Equal(t, []api.IPFamily{api.IPv4}, four.IPFamilies)
 
 	six, other := lb.IPv6Address, "fd00::2"
-	reversed, only4 := []IPFamily{api.IPv6, api.IPv4}, []IPFamily{api.IPv4}
+	reversed, only4 := []api.IPFamily{api.IPv6, api.IPv4}, []api.IPFamily{api.IPv4}
 	same := updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{IPv6Address: &six, IPFamilies: &reversed})
-	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
+	assert.Equal(t, api.LoadBalancerActive, same.State, "a change of nothing")
 	for field, u := range map[string]api.LoadBalancerUpdate{
 		"ipv6Address": {IPv6Address: &other}, "ipFamilies": {IPFamilies: &only4},
 	} {
@@ -152,11 +152,11 @@ func TestIPv6AddressesOutliveThePool(t *testing.T) {
 func TestFamiliesThatNoBalancerHas(t *testing.T) {
 	c, p := newCloud(t, with6("fd00::/64"))
 	for _, wrong := range []struct {
-		families []IPFamily
+		families []api.IPFamily
 		field    string
 	}{
-		{[]IPFamily{api.IPv6}, "ipFamilies"}, {[]IPFamily{api.IPv4, "ipv5"}, "ipFamilies.1"},
-		{[]IPFamily{api.IPv4, api.IPv4}, "ipFamilies.1"},
+		{[]api.IPFamily{api.IPv6}, "ipFamilies"}, {[]api.IPFamily{api.IPv4, "ipv5"}, "ipFamilies.1"},
+		{[]api.IPFamily{api.IPv4, api.IPv4}, "ipFamilies.1"},
 	} {
 		requireRefusedAt(t, InvalidRequest, wrong.field)(c.CreateLoadBalancer(t.Context(), p, api.LoadBalancerCreate{
 			Name: "web", IPFamilies: wrong.families,

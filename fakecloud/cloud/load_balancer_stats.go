@@ -69,7 +69,7 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 		known[h.InstanceID] = h
 	}
 	for _, row := range rows {
-		if InstanceState(row.State) != InstanceRunning {
+		if api.InstanceState(row.State) != api.InstanceRunning {
 			known[row.ID] = api.TargetHealth{InstanceID: row.ID, Health: api.TargetUnhealthy, Reason: "instance is " + row.State}
 		}
 	}

@@ -55,14 +55,14 @@ func (c *Cloud) CreateLoadBalancer(
 func balancerOf(spec api.LoadBalancerCreate) (lb LoadBalancer, rangesErr, checkErr error) {
 	kind := cmp.Or(spec.Kind, api.KindProxy)
 	lb.LoadBalancer = api.LoadBalancer{
-		IPFamilies: []IPFamily{api.IPv4}, Type: cmp.Or(spec.Type, api.LoadBalancerUnlimited), Kind: kind,
+		IPFamilies: []api.IPFamily{api.IPv4}, Type: cmp.Or(spec.Type, api.LoadBalancerUnlimited), Kind: kind,
 		Scheme: cmp.Or(spec.Scheme, api.SchemePublic), Algorithm: cmp.Or(spec.Algorithm, algorithmsOf(kind)[0]),
 		Listeners: withCheckDefaults(spec.Listeners), Targets: withTargetDefaults(spec.Targets),
 		ClientAffinitySeconds: spec.ClientAffinitySeconds, IdleTimeoutSeconds: spec.IdleTimeoutSeconds,
 		DrainSeconds: spec.DrainSeconds, DeletionProtection: api.ValueOf(spec.DeletionProtection),
 	}
 	if slices.Contains(spec.IPFamilies, api.IPv6) {
-		lb.IPFamilies = []IPFamily{api.IPv4, api.IPv6}
+		lb.IPFamilies = []api.IPFamily{api.IPv4, api.IPv6}
 	}
 	lb.SourceRanges, rangesErr = checkRanges(spec.SourceRanges)
 	lb.HealthCheck, checkErr = withDefaultsOfCheck(api.ValueOf(spec.HealthCheck))
@@ -361,7 +361,7 @@ func (c *Cloud) checkTargetInstance(
 	case errors.As(err, &refused):
 		return refuse(UnknownInstance, "target %d: no instance %q in project %q", i, id, p.Name).
 			withField(field, "is not an instance of the project")
-	case err == nil && in.State == InstanceTerminated:
+	case err == nil && in.State == api.InstanceTerminated:
 		return refuse(UnknownInstance, "target %d: instance %q is terminated", i, id).
 			withField(field, "is terminated")
 	case err == nil:
@@ -454,7 +454,7 @@ func (c *Cloud) saveToRebuild(
 	ctx context.Context,
 	tx *changeTx,
 	lb *LoadBalancer,
-	rule Rule[LoadBalancerState],
+	rule Rule[api.LoadBalancerState],
 ) error {
 	from := lb.State
 	lb.State, lb.StateReason, lb.StateReasonCode = rule.To, "", ""

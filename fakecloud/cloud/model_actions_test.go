@@ -37,7 +37,7 @@ func (w *world) createOnce(t *rapid.T) {
 	case outcome.Replayed:
 		require.NoError(t, err)
 		require.Equal(t, first, modelKey{name, in.ID, outcome.Operation})
-		require.Equal(t, InstancePending, in.State, "it is told what the first was")
+		require.Equal(t, api.InstancePending, in.State, "it is told what the first was")
 	case used:
 		requireCode(t, IdempotencyKeyReused, err)
 	case taken:

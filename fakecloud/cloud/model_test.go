@@ -395,7 +395,7 @@ func (w *world) routeState(id string) string {
 func (w *world) checkForwarding(lb LoadBalancer) {
 	f, forwards := w.plane.applied[lb.ID]
 	switch lb.State {
-	case LoadBalancerActive:
+	case api.LoadBalancerActive:
 		require.True(w.t, forwards)
 		require.Equal(w.t, lb.Listeners, f.Listeners)
 		require.Equal(w.t, w.running(w.balancers[lb.ID].targets), f.Backends)
@@ -406,7 +406,7 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 			}
 			require.Equal(w.t, w.running(own), f.BackendsOf(l))
 		}
-	case LoadBalancerProvisioning, LoadBalancerDeleting:
+	case api.LoadBalancerProvisioning, api.LoadBalancerDeleting:
 		require.False(w.t, forwards, "forwards while %s", lb.State)
 	}
 }
@@ -435,7 +435,7 @@ func (w *world) running(targets []api.Target) []Backend {
 func (w *world) checkConditions() {
 	balancers := must.First(w.cloud.ListLoadBalancers(w.t.Context(), w.proj, Filter{Limit: 500}))(w.t)
 	for _, lb := range balancers {
-		if lb.State == LoadBalancerActive && w.clock.Since(lb.UpdatedAt) >= conditionPause &&
+		if lb.State == api.LoadBalancerActive && w.clock.Since(lb.UpdatedAt) >= conditionPause &&
 			w.clock.Since(w.restoredAt) >= conditionPause {
 			if reason, known := w.plane.Condition(lb.ID); known {
 				require.Equal(w.t, reason, lb.StateReason)

@@ -194,7 +194,7 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 			if _, err := c.beginOperation(ctx, tx, project, api.ResourceInstance, id, Stop); err != nil {
 				return err
 			}
-			if err := endDecidedOperations(ctx, tx, id, string(InstanceStopped), ""); err != nil {
+			if err := endDecidedOperations(ctx, tx, id, string(api.InstanceStopped), ""); err != nil {
 				return err
 			}
 		}

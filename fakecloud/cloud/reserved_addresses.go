@@ -121,7 +121,7 @@ func refuseMoreAddresses(holder api.AddressHolder, name, field string) error {
 // instanceToAttach finds the instance that an address is to be attached to.
 func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
 	in, err := instanceToUse(ctx, tx, p, id, " to attach the address to", "attach the address to another")
-	if err == nil && in.State == InstanceTerminating {
+	if err == nil && in.State == api.InstanceTerminating {
 		err = refuse(
 			WrongState, "instance %q (%s) is terminating: attach the address to another", in.Name, id,
 		).withField("instanceId", "is terminating")

@@ -19,7 +19,7 @@ func TestThePausesBetweenTriesDouble(t *testing.T) {
 	lb := createBalancer(t, c, p, api.LoadBalancerCreate{Name: "lb", Listeners: oneListener})
 	advanceBy := func(d time.Duration) int { return must.Do(c.Advance(t.Context(), by(d)))(t).Transitions }
 	advanceBy(0)
-	require.Equal(t, LoadBalancerError, balancerState(t, c, p, lb.ID))
+	require.Equal(t, api.LoadBalancerError, balancerState(t, c, p, lb.ID))
 	for _, pause := range []time.Duration{2, 2, 4, 8, 16, 32, 60, 60} {
 		assert.Zero(t, advanceBy(pause*time.Second-time.Millisecond), "before %ds", pause)
 		assert.Equal(t, 1, advanceBy(time.Millisecond), "after %ds", pause)
@@ -27,5 +27,5 @@ func TestThePausesBetweenTriesDouble(t *testing.T) {
 	assert.Equal(t, 360, advanceBy(6*time.Hour))
 	plane.blocked[80] = false
 	assert.Equal(t, 1, advanceBy(time.Minute))
-	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
+	assert.Equal(t, api.LoadBalancerActive, balancerState(t, c, p, lb.ID))
 }

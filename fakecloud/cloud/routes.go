@@ -53,9 +53,9 @@ func (c *Cloud) newRoute(ctx context.Context, tx *changeTx, p Project, spec api.
 }
 
 // routeStateFor is the state of a route via an instance in that state, and why.
-func routeStateFor(state InstanceState) (api.RouteState, string) {
+func routeStateFor(state api.InstanceState) (api.RouteState, string) {
 	switch state {
-	case InstanceRunning:
+	case api.InstanceRunning:
 		return api.RouteActive, ""
 	case instanceNone:
 		return api.RouteBlackhole, "instance is gone"
@@ -109,7 +109,7 @@ func (c *Cloud) checkDestination(
 
 // updateRoutesVia gives the routes via an instance the state that follows from the
 // instance's state, in the transaction in which that changed.
-func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state InstanceState) error {
+func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state api.InstanceState) error {
 	routes, err := resourcesReferringTo[Route](ctx, tx.Tx, instance)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	assert.Empty(t, lb.StateReasonCode)
 	advance(t, c, time.Second)
 	broken := balancerNow(t, c, p, lb)
-	assert.Equal(t, LoadBalancerError, broken.State)
+	assert.Equal(t, api.LoadBalancerError, broken.State)
 	assert.Equal(t, sentence.Error(), broken.StateReason)
 	assert.Equal(t, api.ReasonCannotListen, broken.StateReasonCode)
 	events := must.First(c.Events(t.Context(), p, Oldest))(t)
@@ -45,6 +45,6 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	plane.broken = nil
 	advance(t, c, time.Minute)
 	healed := balancerNow(t, c, p, lb)
-	assert.Equal(t, LoadBalancerActive, healed.State)
+	assert.Equal(t, api.LoadBalancerActive, healed.State)
 	assert.Empty(t, healed.StateReasonCode)
 }

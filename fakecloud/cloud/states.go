@@ -2,37 +2,12 @@ package cloud
 
 import "github.com/ccmlab/ccmlab/fakecloud/api"
 
-// InstanceState is where an instance is in its life.
-type InstanceState = api.InstanceState
-
-// The states of an instance. An instance in error does not run and keeps its address.
+// Before its creation and after its deletion, a resource has none of the API's states.
 const (
-	InstancePending     = api.InstancePending
-	InstanceRunning     = api.InstanceRunning
-	InstanceStopping    = api.InstanceStopping
-	InstanceStopped     = api.InstanceStopped
-	InstanceTerminating = api.InstanceTerminating
-	InstanceTerminated  = api.InstanceTerminated
-	InstanceError       = api.InstanceError
-
-	instanceNone InstanceState = "" // before creation and after deletion
+	instanceNone     api.InstanceState     = ""
+	loadBalancerNone api.LoadBalancerState = ""
+	addressNone      api.AddressState      = ""
 )
-
-// LoadBalancerState is where a balancer is in its life.
-type LoadBalancerState = api.LoadBalancerState
-
-// The states of a load balancer.
-const (
-	LoadBalancerProvisioning = api.LoadBalancerProvisioning
-	LoadBalancerActive       = api.LoadBalancerActive
-	LoadBalancerUpdating     = api.LoadBalancerUpdating
-	LoadBalancerDeleting     = api.LoadBalancerDeleting
-	LoadBalancerError        = api.LoadBalancerError
-
-	loadBalancerNone LoadBalancerState = ""
-)
-
-const addressNone api.AddressState = ""
 
 // Action is what moves a resource from state to state.
 type Action string
@@ -74,66 +49,66 @@ type Rule[S ~string] struct {
 }
 
 // InstanceRules is the life of an instance.
-var InstanceRules = []Rule[InstanceState]{
-	{From: instanceNone, On: Create, To: InstancePending, Wait: DelayPending},
-	{From: InstancePending, On: Elapsed, To: InstanceRunning},
-	{From: InstanceStopping, On: Elapsed, To: InstanceStopped},
-	{From: InstanceTerminating, On: Elapsed, To: InstanceTerminated, Wait: DelayRetention},
-	{From: InstanceTerminated, On: Elapsed, To: instanceNone},
+var InstanceRules = []Rule[api.InstanceState]{
+	{From: instanceNone, On: Create, To: api.InstancePending, Wait: DelayPending},
+	{From: api.InstancePending, On: Elapsed, To: api.InstanceRunning},
+	{From: api.InstanceStopping, On: Elapsed, To: api.InstanceStopped},
+	{From: api.InstanceTerminating, On: Elapsed, To: api.InstanceTerminated, Wait: DelayRetention},
+	{From: api.InstanceTerminated, On: Elapsed, To: instanceNone},
 
-	{From: InstanceStopped, On: Start, To: InstancePending, Wait: DelayPending},
-	{From: InstancePending, On: Start, Same: true},
-	{From: InstanceRunning, On: Start, Same: true},
+	{From: api.InstanceStopped, On: Start, To: api.InstancePending, Wait: DelayPending},
+	{From: api.InstancePending, On: Start, Same: true},
+	{From: api.InstanceRunning, On: Start, Same: true},
 
 	// An instance in error is started, or stopped, as one that does not run.
-	{From: InstanceError, On: Start, To: InstancePending, Wait: DelayPending},
-	{From: InstanceError, On: Stop, To: InstanceStopping, Wait: DelayStopping},
-	{From: InstanceError, On: Recover, To: InstancePending, Wait: DelayPending, Reason: "recovering"},
+	{From: api.InstanceError, On: Start, To: api.InstancePending, Wait: DelayPending},
+	{From: api.InstanceError, On: Stop, To: api.InstanceStopping, Wait: DelayStopping},
+	{From: api.InstanceError, On: Recover, To: api.InstancePending, Wait: DelayPending, Reason: "recovering"},
 
-	{From: InstanceRunning, On: Reboot, To: InstancePending, Wait: DelayPending, Reason: "rebooting"},
-	{From: InstancePending, On: Reboot, Same: true},
+	{From: api.InstanceRunning, On: Reboot, To: api.InstancePending, Wait: DelayPending, Reason: "rebooting"},
+	{From: api.InstancePending, On: Reboot, Same: true},
 
-	{From: InstancePending, On: Crash, To: InstanceError, Reason: "crashed"},
-	{From: InstanceRunning, On: Crash, To: InstanceError, Reason: "crashed"},
-	{From: InstancePending, On: Failed, To: InstanceError},
+	{From: api.InstancePending, On: Crash, To: api.InstanceError, Reason: "crashed"},
+	{From: api.InstanceRunning, On: Crash, To: api.InstanceError, Reason: "crashed"},
+	{From: api.InstancePending, On: Failed, To: api.InstanceError},
 
-	{From: InstanceRunning, On: Stop, To: InstanceStopping, Wait: DelayStopping},
-	{From: InstanceStopping, On: Stop, Same: true},
-	{From: InstanceStopped, On: Stop, Same: true},
+	{From: api.InstanceRunning, On: Stop, To: api.InstanceStopping, Wait: DelayStopping},
+	{From: api.InstanceStopping, On: Stop, Same: true},
+	{From: api.InstanceStopped, On: Stop, Same: true},
 
-	{From: InstancePending, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
-	{From: InstanceRunning, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
-	{From: InstanceStopping, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
-	{From: InstanceStopped, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
-	{From: InstanceError, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
-	{From: InstanceTerminating, On: Terminate, Same: true},
-	{From: InstanceTerminated, On: Terminate, Same: true},
+	{From: api.InstancePending, On: Terminate, To: api.InstanceTerminating, Wait: DelayTerminating},
+	{From: api.InstanceRunning, On: Terminate, To: api.InstanceTerminating, Wait: DelayTerminating},
+	{From: api.InstanceStopping, On: Terminate, To: api.InstanceTerminating, Wait: DelayTerminating},
+	{From: api.InstanceStopped, On: Terminate, To: api.InstanceTerminating, Wait: DelayTerminating},
+	{From: api.InstanceError, On: Terminate, To: api.InstanceTerminating, Wait: DelayTerminating},
+	{From: api.InstanceTerminating, On: Terminate, Same: true},
+	{From: api.InstanceTerminated, On: Terminate, Same: true},
 }
 
 // LoadBalancerRules is the life of a load balancer.
-var LoadBalancerRules = []Rule[LoadBalancerState]{
-	{From: loadBalancerNone, On: Create, To: LoadBalancerProvisioning, Wait: DelayProvisioning},
-	{From: LoadBalancerProvisioning, On: Built, To: LoadBalancerActive},
-	{From: LoadBalancerProvisioning, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
-	{From: LoadBalancerUpdating, On: Built, To: LoadBalancerActive},
-	{From: LoadBalancerUpdating, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
-	{From: LoadBalancerError, On: Built, To: LoadBalancerActive},
-	{From: LoadBalancerError, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
+var LoadBalancerRules = []Rule[api.LoadBalancerState]{
+	{From: loadBalancerNone, On: Create, To: api.LoadBalancerProvisioning, Wait: DelayProvisioning},
+	{From: api.LoadBalancerProvisioning, On: Built, To: api.LoadBalancerActive},
+	{From: api.LoadBalancerProvisioning, On: Failed, To: api.LoadBalancerError, Wait: DelayRetry},
+	{From: api.LoadBalancerUpdating, On: Built, To: api.LoadBalancerActive},
+	{From: api.LoadBalancerUpdating, On: Failed, To: api.LoadBalancerError, Wait: DelayRetry},
+	{From: api.LoadBalancerError, On: Built, To: api.LoadBalancerActive},
+	{From: api.LoadBalancerError, On: Failed, To: api.LoadBalancerError, Wait: DelayRetry},
 	// An active balancer is built again when the process starts.
-	{From: LoadBalancerActive, On: Built, Same: true},
-	{From: LoadBalancerActive, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
+	{From: api.LoadBalancerActive, On: Built, Same: true},
+	{From: api.LoadBalancerActive, On: Failed, To: api.LoadBalancerError, Wait: DelayRetry},
 
-	{From: LoadBalancerProvisioning, On: Update, To: LoadBalancerProvisioning, Wait: DelayProvisioning},
-	{From: LoadBalancerActive, On: Update, To: LoadBalancerUpdating, Wait: DelayUpdating},
-	{From: LoadBalancerUpdating, On: Update, To: LoadBalancerUpdating, Wait: DelayUpdating},
-	{From: LoadBalancerError, On: Update, To: LoadBalancerUpdating, Wait: DelayUpdating},
+	{From: api.LoadBalancerProvisioning, On: Update, To: api.LoadBalancerProvisioning, Wait: DelayProvisioning},
+	{From: api.LoadBalancerActive, On: Update, To: api.LoadBalancerUpdating, Wait: DelayUpdating},
+	{From: api.LoadBalancerUpdating, On: Update, To: api.LoadBalancerUpdating, Wait: DelayUpdating},
+	{From: api.LoadBalancerError, On: Update, To: api.LoadBalancerUpdating, Wait: DelayUpdating},
 
-	{From: LoadBalancerProvisioning, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
-	{From: LoadBalancerActive, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
-	{From: LoadBalancerUpdating, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
-	{From: LoadBalancerError, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
-	{From: LoadBalancerDeleting, On: Delete, Same: true},
-	{From: LoadBalancerDeleting, On: Elapsed, To: loadBalancerNone},
+	{From: api.LoadBalancerProvisioning, On: Delete, To: api.LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: api.LoadBalancerActive, On: Delete, To: api.LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: api.LoadBalancerUpdating, On: Delete, To: api.LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: api.LoadBalancerError, On: Delete, To: api.LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: api.LoadBalancerDeleting, On: Delete, Same: true},
+	{From: api.LoadBalancerDeleting, On: Elapsed, To: loadBalancerNone},
 }
 
 // OperationRule says what a change that takes time waits for. While its resource is in one
@@ -153,38 +128,38 @@ type OperationRule struct {
 // created does not supersede the creation: both end when the balancer is active.
 var OperationRules = []OperationRule{
 	{
-		Type: "createInstance", Resource: api.ResourceInstance, On: Create, While: stateNames(InstancePending),
-		Done: string(InstanceRunning), Failed: string(InstanceError),
+		Type: "createInstance", Resource: api.ResourceInstance, On: Create, While: stateNames(api.InstancePending),
+		Done: string(api.InstanceRunning), Failed: string(api.InstanceError),
 	},
 	{
-		Type: "startInstance", Resource: api.ResourceInstance, On: Start, While: stateNames(InstancePending),
-		Done: string(InstanceRunning), Failed: string(InstanceError),
+		Type: "startInstance", Resource: api.ResourceInstance, On: Start, While: stateNames(api.InstancePending),
+		Done: string(api.InstanceRunning), Failed: string(api.InstanceError),
 	},
 	{
-		Type: "rebootInstance", Resource: api.ResourceInstance, On: "reboot", While: stateNames(InstancePending),
-		Done: string(InstanceRunning), Failed: string(InstanceError),
+		Type: "rebootInstance", Resource: api.ResourceInstance, On: "reboot", While: stateNames(api.InstancePending),
+		Done: string(api.InstanceRunning), Failed: string(api.InstanceError),
 	},
 	{
-		Type: "stopInstance", Resource: api.ResourceInstance, On: Stop, While: stateNames(InstanceStopping),
-		Done: string(InstanceStopped), Failed: string(InstanceError),
+		Type: "stopInstance", Resource: api.ResourceInstance, On: Stop, While: stateNames(api.InstanceStopping),
+		Done: string(api.InstanceStopped), Failed: string(api.InstanceError),
 	},
 	{
-		Type: "terminateInstance", Resource: api.ResourceInstance, On: Terminate, While: stateNames(InstanceTerminating),
-		Done: string(InstanceTerminated), Failed: string(InstanceError),
+		Type: "terminateInstance", Resource: api.ResourceInstance, On: Terminate, While: stateNames(api.InstanceTerminating),
+		Done: string(api.InstanceTerminated), Failed: string(api.InstanceError),
 	},
 	{
 		Type: "createLoadBalancer", Resource: api.ResourceLoadBalancer, On: Create,
-		While: stateNames(LoadBalancerProvisioning), Done: string(LoadBalancerActive),
-		Failed: string(LoadBalancerError),
+		While: stateNames(api.LoadBalancerProvisioning), Done: string(api.LoadBalancerActive),
+		Failed: string(api.LoadBalancerError),
 	},
 	{
 		Type: "updateLoadBalancer", Resource: api.ResourceLoadBalancer, On: Update,
-		While: stateNames(LoadBalancerProvisioning, LoadBalancerUpdating), Done: string(LoadBalancerActive),
-		Failed: string(LoadBalancerError),
+		While: stateNames(api.LoadBalancerProvisioning, api.LoadBalancerUpdating), Done: string(api.LoadBalancerActive),
+		Failed: string(api.LoadBalancerError),
 	},
 	{
-		Type: "deleteLoadBalancer", Resource: api.ResourceLoadBalancer, On: Delete, While: stateNames(LoadBalancerDeleting),
-		Done: string(loadBalancerNone), Failed: string(LoadBalancerError),
+		Type: "deleteLoadBalancer", Resource: api.ResourceLoadBalancer, On: Delete,
+		While: stateNames(api.LoadBalancerDeleting), Done: string(loadBalancerNone), Failed: string(api.LoadBalancerError),
 	},
 }
 

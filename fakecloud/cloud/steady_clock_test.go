@@ -54,8 +54,8 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	off.Store(int64(-time.Hour))
 	fake.Advance(time.Second)
 	requireOK(t)(c.runDueTransitions(t.Context()))
-	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
-	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
+	assert.Equal(t, api.LoadBalancerActive, balancerState(t, c, p, lb.ID))
+	assert.Equal(t, api.InstanceRunning, getInstance(t, c, p, in.ID).State)
 	outcome := must.Second(c.StopInstance(t.Context(), p, in.ID))(t)
 	fake.Advance(time.Second)
 	requireOK(t)(c.runDueTransitions(t.Context()))
@@ -69,12 +69,12 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 	held := newInstance(t, before, p, api.InstanceCreate{})
 	requireOK(t)(before.TerminateInstance(t.Context(), p, gone.ID))
 	advance(t, before, 250*time.Millisecond)
-	require.Equal(t, InstanceTerminated, getInstance(t, before, p, gone.ID).State)
+	require.Equal(t, api.InstanceTerminated, getInstance(t, before, p, gone.ID).State)
 	require.NoError(t, before.store.Write(t.Context(), func(tx *store.Tx) error {
 		row := must.Do(resourceByID[Instance](t.Context(), tx, held.ID))(t)
 		due := fromMillis(heldDue)
 		row.due = &due
-		return saveResource(t.Context(), &changeTx{Tx: tx, now: before.now()}, InstancePending, &row)
+		return saveResource(t.Context(), &changeTx{Tx: tx, now: before.now()}, api.InstancePending, &row)
 	}))
 
 	cfg := before.cfg
@@ -82,15 +82,15 @@ func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
 	c := must.Do(New(cfg))(t)
 	require.NoError(t, c.change(t.Context(), c.boundDueTimes))
 	requireOK(t)(c.runDueTransitions(t.Context()))
-	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
-	assert.Equal(t, InstancePending, getInstance(t, c, p, held.ID).State)
+	assert.Equal(t, api.InstanceRunning, getInstance(t, c, p, in.ID).State)
+	assert.Equal(t, api.InstancePending, getInstance(t, c, p, held.ID).State)
 	_, err := c.GetInstance(t.Context(), p, gone.ID)
 	require.Error(t, err)
 
 	soon := newInstance(t, c, p, api.InstanceCreate{})
 	require.NoError(t, c.change(t.Context(), c.boundDueTimes))
 	requireOK(t)(c.runDueTransitions(t.Context()))
-	assert.Equal(t, InstancePending, getInstance(t, c, p, soon.ID).State, "it has waited for no time yet")
+	assert.Equal(t, api.InstancePending, getInstance(t, c, p, soon.ID).State, "it has waited for no time yet")
 }
 
 func TestRunBeginsWithTheDueTimes(t *testing.T) {
@@ -104,7 +104,7 @@ func TestRunBeginsWithTheDueTimes(t *testing.T) {
 	go func() { done <- c.Run(ctx) }()
 	require.Eventually(t, func() bool {
 		got, err := c.GetInstance(ctx, p, in.ID)
-		return err == nil && got.State == InstanceRunning
+		return err == nil && got.State == api.InstanceRunning
 	}, 10*time.Second, 5*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)

@@ -16,22 +16,12 @@ type Project = api.Project
 // Zone is a failure domain of a region. Its state is known to the rules of faults.
 type Zone = api.Zone
 
-// InstanceType is the size of an instance. The cloud itself does not depend on it.
-type InstanceType = api.InstanceType
-
 // InstanceSizes are the sizes offered, the smallest first.
 var InstanceSizes = []api.InstanceSize{
-	{Name: Small, Vcpus: 2, MemoryMiB: 4 << 10},
-	{Name: Medium, Vcpus: 4, MemoryMiB: 8 << 10},
-	{Name: Large, Vcpus: 8, MemoryMiB: 16 << 10},
+	{Name: api.InstanceTypeSmall, Vcpus: 2, MemoryMiB: 4 << 10},
+	{Name: api.InstanceTypeMedium, Vcpus: 4, MemoryMiB: 8 << 10},
+	{Name: api.InstanceTypeLarge, Vcpus: 8, MemoryMiB: 16 << 10},
 }
-
-// The sizes offered.
-const (
-	Small  = api.InstanceTypeSmall
-	Medium = api.InstanceTypeMedium
-	Large  = api.InstanceTypeLarge
-)
 
 // schedule is of resources whose states end by themselves. No document has it.
 type schedule struct {
@@ -44,29 +34,24 @@ func (s *schedule) scheduled() *schedule { return s }
 type Instance struct {
 	api.Metadata
 	schedule
-	Region      string        `json:"region"`
-	Zone        string        `json:"zone"`
-	Type        InstanceType  `json:"type"`
-	Network     string        `json:"network"` // the network's ID
-	State       InstanceState `json:"state"`
-	StateReason string        `json:"stateReason,omitempty"`
-	Address     netip.Addr    `json:"address"`             // invalid once terminated
-	Secondary   []netip.Addr  `json:"secondary,omitempty"` // further internal ones, of either family
-	External    []netip.Addr  `json:"external,omitempty"`  // the reserved addresses it holds
+	Region      string            `json:"region"`
+	Zone        string            `json:"zone"`
+	Type        api.InstanceType  `json:"type"`
+	Network     string            `json:"network"` // the network's ID
+	State       api.InstanceState `json:"state"`
+	StateReason string            `json:"stateReason,omitempty"`
+	Address     netip.Addr        `json:"address"`             // invalid once terminated
+	Secondary   []netip.Addr      `json:"secondary,omitempty"` // further internal ones, of either family
+	External    []netip.Addr      `json:"external,omitempty"`  // the reserved addresses it holds
 }
 
 //nolint:revive // Balancers consist of types of the API, which says what each is.
 type (
-	Protocol            = api.Protocol
-	Listener            = api.Listener
-	HealthCheck         = api.HealthCheck
-	HealthCheckProtocol = api.HealthCheckProtocol
-	StateReasonCode     = api.StateReasonCode
-	LoadBalancerType    = api.LoadBalancerType
-	LoadBalancerKind    = api.LoadBalancerKind
-	Scheme              = api.LoadBalancerScheme
-	Algorithm           = api.LoadBalancerAlgorithm
-	IPFamily            = api.IPFamily
+	Protocol         = api.Protocol
+	Listener         = api.Listener
+	HealthCheck      = api.HealthCheck
+	LoadBalancerKind = api.LoadBalancerKind
+	Algorithm        = api.LoadBalancerAlgorithm
 )
 
 // LoadBalancer forwards from its addresses to those of its targets that run.

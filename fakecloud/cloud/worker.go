@@ -84,8 +84,8 @@ func (c *Cloud) restoreBalancers(ctx context.Context) error {
 	ids, err := readOne(ctx, c, func(tx *store.Tx) (ids []string, err error) {
 		all, err := tx.AllLoadBalancers(ctx)
 		for _, lb := range all {
-			switch LoadBalancerState(lb.State) {
-			case LoadBalancerActive, LoadBalancerUpdating, LoadBalancerError:
+			switch api.LoadBalancerState(lb.State) {
+			case api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerError:
 				ids = append(ids, lb.ID)
 			}
 		}

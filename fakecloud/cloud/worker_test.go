@@ -27,8 +27,8 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
 			in := must.Do(resourceByID[Instance](t.Context(), tx, ids[2]))(t)
-			in.State = InstanceState(state)
-			return saveResource(t.Context(), &changeTx{Tx: tx, now: c.now()}, InstancePending, &in)
+			in.State = api.InstanceState(state)
+			return saveResource(t.Context(), &changeTx{Tx: tx, now: c.now()}, api.InstancePending, &in)
 		}))
 	}
 	row("error") // Which is never due.
@@ -37,9 +37,9 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	require.ErrorContains(t, err, ids[2])
 	for i, id := range ids {
 		got := getInstance(t, c, p, id)
-		assert.Equal(t, i != 2, got.State == InstanceRunning, got)
+		assert.Equal(t, i != 2, got.State == api.InstanceRunning, got)
 	}
-	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
+	assert.Equal(t, api.LoadBalancerActive, balancerState(t, c, p, lb.ID))
 	assert.Len(t, plane.applied[lb.ID].Backends, 4)
 	row("pending")
 	advance(t, c, 0)
@@ -86,7 +86,7 @@ func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
 	assert.Zero(t, targets())
 	assert.GreaterOrEqual(t, c.store.Stats().Writes-before, int64(3))
 	for _, id := range ending {
-		assert.Equal(t, InstanceTerminated, getInstance(t, c, p, id).State)
+		assert.Equal(t, api.InstanceTerminated, getInstance(t, c, p, id).State)
 	}
 	all := must.First(c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit}))(t)
 	require.Len(t, all, balancers)

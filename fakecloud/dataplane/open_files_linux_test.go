@@ -35,7 +35,7 @@ type logWriter func(message []byte) (int, error)
 func (w logWriter) Write(message []byte) (int, error) { return w(message) }
 
 func TestOurShortageOfFilesIsNoTargetsFault(t *testing.T) {
-	for _, protocol := range []cloud.HealthCheckProtocol{api.HealthCheckTCP, api.HealthCheckHTTP} {
+	for _, protocol := range []api.HealthCheckProtocol{api.HealthCheckTCP, api.HealthCheckHTTP} {
 		seen := make(chan struct{}, 100)
 		log := slog.NewTextHandler(logWriter(func(message []byte) (int, error) {
 			if bytes.Contains(message, []byte("cannot be checked")) {

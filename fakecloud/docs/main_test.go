@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -26,7 +27,7 @@ func TestReplaceBlocks(t *testing.T) {
 
 func TestDiagramHasEveryTransition(t *testing.T) {
 	assert.Equal(t, "```mermaid\nstateDiagram-v2\n    [*] --> b: create\n    b --> [*]: elapsed, delete\n```\n",
-		stateDiagram([]cloud.Rule[cloud.InstanceState]{
+		stateDiagram([]cloud.Rule[api.InstanceState]{
 			{On: cloud.Create, To: "b", Wait: cloud.DelayPending},
 			{From: "b", On: cloud.Start, Same: true},
 			{From: "b", On: cloud.Elapsed},

@@ -202,7 +202,7 @@ func TestCrashes(t *testing.T) {
 	w.pass(t, time.Minute)
 	w.state(t, a, "error", "crashed")
 	w.state(t, b, "error", "crashed")
-	assert.Equal(t, cloud.InstanceStopping, must.First(w.cloud.StopInstance(t.Context(), w.proj(), b))(t).State)
+	assert.Equal(t, api.InstanceStopping, must.First(w.cloud.StopInstance(t.Context(), w.proj(), b))(t).State)
 	w.pass(t, time.Second)
 	w.state(t, b, "stopped", "")
 	_, _, err := w.cloud.RebootInstance(t.Context(), w.proj(), b)

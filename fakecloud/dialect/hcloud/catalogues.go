@@ -10,7 +10,6 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
@@ -146,7 +145,7 @@ func datacenterOf(r *dialect.Request, zone string) schema.Datacenter {
 type serverType struct {
 	id     int64
 	name   string
-	native cloud.InstanceType
+	native api.InstanceType
 	cores  int
 	memory float32
 	disk   int
@@ -154,12 +153,14 @@ type serverType struct {
 
 // allServerTypes begin with those that an instance shows that was made otherwise.
 var allServerTypes = []serverType{
-	{114, "cx23", cloud.Small, 2, 4, 40}, {115, "cx33", cloud.Medium, 4, 8, 80}, {116, "cx43", cloud.Large, 8, 16, 160},
-	{104, "cx22", cloud.Small, 2, 4, 40}, {105, "cx32", cloud.Medium, 4, 8, 80}, {106, "cx42", cloud.Large, 8, 16, 160},
-	{22, "cpx11", cloud.Small, 2, 2, 40}, {23, "cpx21", cloud.Small, 3, 4, 80},
-	{24, "cpx31", cloud.Medium, 4, 8, 160}, {25, "cpx41", cloud.Large, 8, 16, 240},
-	{108, "cpx12", cloud.Small, 1, 2, 40}, {109, "cpx22", cloud.Small, 2, 4, 80},
-	{110, "cpx32", cloud.Medium, 4, 8, 160}, {111, "cpx42", cloud.Large, 8, 16, 320},
+	{114, "cx23", api.InstanceTypeSmall, 2, 4, 40}, {115, "cx33", api.InstanceTypeMedium, 4, 8, 80},
+	{116, "cx43", api.InstanceTypeLarge, 8, 16, 160},
+	{104, "cx22", api.InstanceTypeSmall, 2, 4, 40}, {105, "cx32", api.InstanceTypeMedium, 4, 8, 80},
+	{106, "cx42", api.InstanceTypeLarge, 8, 16, 160},
+	{22, "cpx11", api.InstanceTypeSmall, 2, 2, 40}, {23, "cpx21", api.InstanceTypeSmall, 3, 4, 80},
+	{24, "cpx31", api.InstanceTypeMedium, 4, 8, 160}, {25, "cpx41", api.InstanceTypeLarge, 8, 16, 240},
+	{108, "cpx12", api.InstanceTypeSmall, 1, 2, 40}, {109, "cpx22", api.InstanceTypeSmall, 2, 4, 80},
+	{110, "cpx32", api.InstanceTypeMedium, 4, 8, 160}, {111, "cpx42", api.InstanceTypeLarge, 8, 16, 320},
 }
 
 var serverTypes = catalogue(

@@ -71,7 +71,7 @@ func (b *balancer) update() api.LoadBalancerUpdate {
 type balancerType struct {
 	id           int64
 	name         string
-	native       cloud.LoadBalancerType
+	native       api.LoadBalancerType
 	certificates int // how many can be assigned
 }
 
