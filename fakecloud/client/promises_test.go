@@ -62,6 +62,8 @@ func fill(v reflect.Value) {
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(reflect.Zero(v.Type().Key()), reflect.Zero(v.Type().Elem()))
+	case reflect.Bool:
+		v.SetBool(true)
 	case reflect.String:
 		v.SetString("x")
 	case reflect.Float64:
