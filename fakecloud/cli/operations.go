@@ -78,7 +78,7 @@ func operationTook(op api.Operation) string {
 
 func operationTypes() (types []string) {
 	for _, r := range cloud.OperationRules {
-		types = append(types, string(r.Type))
+		types = append(types, r.Type)
 	}
 	slices.Sort(types)
 	return slices.Compact(types)

@@ -65,7 +65,7 @@ func TestTargetsOfListenersAndByIP(t *testing.T) {
 		Name: "web", Listeners: api.Listeners{listener, own, none}, Targets: api.Targets{{InstanceID: one.ID, Weight: 1}},
 	}))(t)
 	c.AwaitLoadBalancer(lb.ID, api.LoadBalancerActive)
-	assert.Equal(t, api.Targets{{InstanceID: one.ID}}, api.Targets(lb.Targets))
+	assert.Equal(t, api.Targets{{InstanceID: one.ID}}, lb.Targets)
 	assert.Equal(t, "one", ask(t, lb, 8080))
 	assert.Equal(t, "two", ask(t, lb, 8081))
 	assert.Empty(t, ask(t, lb, 8082))

@@ -36,7 +36,7 @@ func TestEveryOperationNeedsItsRole(t *testing.T) {
 	r := newRig(t)
 	secrets := map[cloud.Role]string{}
 	for _, role := range api.Roles {
-		made, err := r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: string(role), Role: api.Role(role)})
+		made, err := r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: string(role), Role: role})
 		require.NoError(t, err)
 		secrets[role] = made.Secret
 	}

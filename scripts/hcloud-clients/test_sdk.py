@@ -82,7 +82,7 @@ class SDK(unittest.TestCase):
         self.assertIn("cx23", [t.name for t in self.cloud.server_types.get_all()])
         self.assertIn("lb11", [t.name for t in self.cloud.load_balancer_types.get_all()])
         self.assertTrue(self.cloud.images.get_all(type="system"))
-        self.assertEqual(self.cloud.isos.get_all(), [])
+        self.assertTrue(self.cloud.isos.get_all())
         self.assertTrue(self.cloud.datacenters.get_all())
 
     def test_server(self):
@@ -90,7 +90,7 @@ class SDK(unittest.TestCase):
         self.assertEqual(server.status, "running")
         self.assertTrue(server.public_net.ipv4.ip)
         self.assertTrue(server.public_net.ipv6.ip)
-        self.assertEqual((server.private_net, server.volumes, server.load_balancers), ([], [], []))
+        self.assertEqual((server.private_net, server.volumes), ([], []))
         self.done(server.power_off())
         server.reload()
         self.assertEqual(server.status, "off")

@@ -38,8 +38,7 @@ var Dialect = dialect.Dialect{
 			"has no addresses of IPv6 left (--load-balancer-cidr6): it begins with 2001:db8:",
 		"images, SSH keys, ISOs, placement groups, rescue systems, rebuilds, backups and changes of type are recorded or " +
 			"taken, and no machine has them; user data can be read from the metadata service alone",
-		"firewalls are recorded, and filter nothing: Hetzner's are about public networks, and no traffic of those comes " +
-			"to servers here",
+		"firewalls and placement groups are refused: this cloud filters no public traffic, and places nothing apart",
 		"a server is in one network, which is chosen when it is created, and starts at once; one that is detached keeps its " +
 			"address in it",
 		"a network has a range from /16 to /30 that overlaps with no other; it can be extended, which is recorded; one with " +
@@ -57,8 +56,7 @@ var Dialect = dialect.Dialect{
 	},
 	Calls: slices.Concat(
 		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
-		pricingCalls, sshKeys.calls(), sshKeyCalls, placementGroups.calls(), placementGroupCalls, firewalls.calls(),
-		firewallCalls, floatingIPs.calls(), floatingIPCalls, servers.calls(), serverCalls, primaryIPs.calls(),
+		pricingCalls, sshKeys.calls(), sshKeyCalls, floatingIPs.calls(), floatingIPCalls, servers.calls(), serverCalls, primaryIPs.calls(),
 		primaryIPCalls, networks.calls(), networkActions, balancerTypes.calls(), balancers.calls(), balancerCalls,
 		certificates.calls(), certificateCalls, metadataCalls,
 	),

@@ -23,8 +23,7 @@ type targetSelector struct {
 // network if it is reached there.
 func (s targetSelector) selects(b *balancer, in cloud.Instance) bool {
 	labels, err := parseSelector(s.Selector)
-	isThere := in.State != api.InstanceTerminated && in.State != api.InstanceTerminating
-	return err == nil && isThere && labels.matches(in.Tags) && (!s.Private || in.Network == b.NetworkID)
+	return err == nil && isThere(in) && labels.matches(in.Tags) && (!s.Private || in.Network == b.NetworkID)
 }
 
 // followSelectors makes targets of the servers that selectors stand for now.

@@ -97,20 +97,14 @@ func recordCollection[T any](
 	}
 }
 
-// deleteCall is the call that deletes a record, unless check refuses to.
-func deleteCall[T any](
-	c *collection[cloud.DialectRecord, T],
-	check func(ctx context.Context, r *dialect.Request, d *cloud.DialectRecord) error,
-) dialect.Call {
+// deleteCall is the call that deletes a record.
+func deleteCall[T any](c *collection[cloud.DialectRecord, T]) dialect.Call {
 	do := func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 		d, err := c.find(ctx, r, struct{}{})
-		if err == nil && check != nil {
-			err = check(ctx, r, d)
+		if err == nil {
+			err = r.Cloud.DialectRecords.Delete(ctx, r.Project, d.ID)
 		}
-		if err != nil {
-			return nil, err
-		}
-		return nil, r.Cloud.DialectRecords.Delete(ctx, r.Project, d.ID)
+		return nil, err
 	}
 	return dialect.Handle(http.MethodDelete, c.path()+"/{id}", nil, do).Answers(http.StatusNoContent)
 }

@@ -1,7 +1,6 @@
 package hcloud_test
 
 import (
-	"net"
 	"testing"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
@@ -56,83 +55,6 @@ func TestSSHKeys(t *testing.T) {
 	assert.Nil(t, must.First(sdk.SSHKey.GetByID(t.Context(), key.ID))(t))
 }
 
-func TestPlacementGroups(t *testing.T) {
-	_, sdk := startCloud(t, cloudtest.WithoutTraffic())
-	group := must.First(sdk.PlacementGroup.Create(t.Context(), hcloud.PlacementGroupCreateOpts{
-		Name: "apart", Type: hcloud.PlacementGroupTypeSpread,
-	}))(t).PlacementGroup
-	requireError(t, hcloud.ErrorCodeInvalidInput)(sdk.PlacementGroup.Create(t.Context(), hcloud.PlacementGroupCreateOpts{
-		Name: "together", Type: "pack",
-	}))
-	s := createPlainServer(t, sdk, func(o *hcloud.ServerCreateOpts) { o.PlacementGroup = group })
-	assert.Equal(t, group.ID, s.PlacementGroup.ID)
-	assert.Equal(t, []int64{s.ID}, must.First(sdk.PlacementGroup.Get(t.Context(), "apart"))(t).Servers)
-	await(t, sdk)(sdk.Server.RemoveFromPlacementGroup(t.Context(), s))
-	requireError(t, "server_not_stopped")(sdk.Server.AddToPlacementGroup(t.Context(), s, group))
-	await(t, sdk)(sdk.Server.Poweroff(t.Context(), s))
-	await(t, sdk)(sdk.Server.AddToPlacementGroup(t.Context(), s, group))
-	must.Do(sdk.PlacementGroup.Delete(t.Context(), group))(t)
-	assert.Nil(t, must.First(sdk.Server.GetByID(t.Context(), s.ID))(t).PlacementGroup)
-}
-
-func TestFirewalls(t *testing.T) {
-	_, sdk := startCloud(t, cloudtest.WithoutTraffic())
-	rule := hcloud.FirewallRule{
-		Direction: hcloud.FirewallRuleDirectionIn, Protocol: hcloud.FirewallRuleProtocolTCP, Port: hcloud.Ptr("80-85"),
-		SourceIPs: []net.IPNet{*cidr(t, "0.0.0.0/0")},
-	}
-	selector := hcloud.FirewallResource{
-		Type:          hcloud.FirewallResourceTypeLabelSelector,
-		LabelSelector: &hcloud.FirewallResourceLabelSelector{Selector: "role=web"},
-	}
-	made := must.First(sdk.Firewall.Create(t.Context(), hcloud.FirewallCreateOpts{
-		Name: "web", Rules: []hcloud.FirewallRule{rule}, ApplyTo: []hcloud.FirewallResource{selector},
-	}))(t)
-	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Actions...))
-	other := must.First(sdk.Firewall.Create(t.Context(), hcloud.FirewallCreateOpts{Name: "other"}))(t).Firewall
-	s := createPlainServer(t, sdk, func(o *hcloud.ServerCreateOpts) {
-		o.Labels = map[string]string{"role": "web"}
-		o.Firewalls = []*hcloud.ServerCreateFirewall{{Firewall: *other}}
-	})
-	assert.Len(t, s.PublicNet.Firewalls, 2)
-	web := must.First(sdk.Firewall.GetByID(t.Context(), made.Firewall.ID))(t)
-	assert.Equal(t, []hcloud.FirewallRule{rule}, []hcloud.FirewallRule{{
-		Direction: web.Rules[0].Direction, Protocol: web.Rules[0].Protocol, Port: web.Rules[0].Port,
-		SourceIPs: web.Rules[0].SourceIPs,
-	}})
-	assert.Equal(t, s.ID, web.AppliedTo[0].AppliedToResources[0].Server.ID)
-	requireError(t, "firewall_already_applied")(
-		sdk.Firewall.ApplyResources(t.Context(), web, []hcloud.FirewallResource{selector}),
-	)
-	requireError(t, "resource_in_use")(sdk.Firewall.Delete(t.Context(), web))
-	wrong := rule
-	wrong.Port = hcloud.Ptr("0")
-	requireError(t, hcloud.ErrorCodeInvalidInput)(sdk.Firewall.SetRules(t.Context(), web, hcloud.FirewallSetRulesOpts{
-		Rules: []hcloud.FirewallRule{wrong},
-	}))
-	outbound := hcloud.FirewallRule{
-		Direction: hcloud.FirewallRuleDirectionOut, Protocol: hcloud.FirewallRuleProtocolICMP,
-		DestinationIPs: []net.IPNet{*cidr(t, "::/0")},
-	}
-	must.First(sdk.Firewall.SetRules(t.Context(), web, hcloud.FirewallSetRulesOpts{
-		Rules: []hcloud.FirewallRule{outbound, rule},
-	}))(t)
-	sorted := must.First(sdk.Firewall.GetByID(t.Context(), web.ID))(t).Rules
-	assert.Equal(t, outbound.Direction, sorted[1].Direction, "inbound rules are first")
-	actions := must.First(sdk.Firewall.SetRules(t.Context(), web, hcloud.FirewallSetRulesOpts{}))(t)
-	require.NoError(t, sdk.Action.WaitFor(t.Context(), actions...))
-	actions = must.First(sdk.Firewall.RemoveResources(t.Context(), web, []hcloud.FirewallResource{selector}))(t)
-	require.NoError(t, sdk.Action.WaitFor(t.Context(), actions...))
-	requireError(t, "firewall_resource_not_found")(
-		sdk.Firewall.RemoveResources(t.Context(), web, []hcloud.FirewallResource{selector}),
-	)
-	web = must.First(sdk.Firewall.GetByID(t.Context(), web.ID))(t)
-	assert.Empty(t, web.Rules)
-	must.Do(sdk.Firewall.Delete(t.Context(), web))(t)
-	must.First(sdk.Server.DeleteWithResult(t.Context(), s))(t)
-	must.Do(sdk.Firewall.Delete(t.Context(), other))(t)
-}
-
 func TestFloatingIPs(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	s := createPlainServer(t, sdk, func(*hcloud.ServerCreateOpts) {})
@@ -155,7 +77,7 @@ func TestFloatingIPs(t *testing.T) {
 		await(t, sdk)(sdk.FloatingIP.ChangeDNSPtr(t.Context(), ip, ip.IP.String(), hcloud.Ptr("a.example.com")))
 		ip = must.First(sdk.FloatingIP.Update(t.Context(), ip, hcloud.FloatingIPUpdateOpts{Description: "second"}))(t)
 		assert.Equal(t, "second", ip.Description)
-		assert.Equal(t, "a.example.com", ip.DNSPtrForIP(ip.IP))
+		assert.Equal(t, "a.example.com", ip.DNSPtr[ip.IP.String()])
 		protect := hcloud.FloatingIPChangeProtectionOpts{Delete: hcloud.Ptr(true)}
 		await(t, sdk)(sdk.FloatingIP.ChangeProtection(t.Context(), ip, protect))
 		requireError(t, hcloud.ErrorCodeProtected)(sdk.FloatingIP.Delete(t.Context(), ip))

@@ -24,9 +24,8 @@ type serverRecord struct {
 	Rescue     bool       `json:"rescue,omitempty"`
 	Protection protection `json:"protection,omitzero"`
 	// UserData can be read from the metadata of the server.
-	UserData       string `json:"userData,omitempty"`
-	PlacementGroup int64  `json:"placementGroup,omitempty"`
-	ISO            int64  `json:"iso,omitempty"`
+	UserData string `json:"userData,omitempty"`
+	ISO      int64  `json:"iso,omitempty"`
 	// Detached tells that it is in no private network, though its instance always is.
 	Detached     bool              `json:"detached,omitempty"`
 	DNSPtr       map[string]string `json:"dnsPtr,omitempty"`
@@ -90,6 +89,7 @@ var serverCalls = []dialect.Call{
 	passwordAction("rebuild", rebuildServer),
 	passwordAction("reset_password", func(*serverRecord, passwordRequest) error { return nil }),
 	resourceAction(&servers, "attach_iso", attachISO), resourceAction(&servers, "detach_iso", detachISO),
+	refusedAction(&servers, "add_to_placement_group"), refusedAction(&servers, "remove_from_placement_group"),
 	refusedAction(&servers, "create_image"), refusedAction(&servers, "request_console"),
 	refusedAction(&servers, "change_alias_ips"),
 }
@@ -127,16 +127,6 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 	if i, err := isos.read(ctx, r, record.ISO); err == nil {
 		s.ISO = &i.shown
 	}
-	if record.PlacementGroup != 0 {
-		d, err := placementGroups.readSerial(ctx, r, record.PlacementGroup)
-		if err == nil { // It may be deleted.
-			g, err := toPlacementGroup(ctx, r, d)
-			if err != nil {
-				return s, err
-			}
-			s.PlacementGroup = &g
-		}
-	}
 	if s.PublicNet, err = publicNetOf(ctx, r, in, record); err != nil || record.Detached {
 		return s, err
 	}
@@ -155,17 +145,14 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 	return s, err
 }
 
-// publicNetOf gives the primary and floating IPs of a server, and its firewalls.
+// publicNetOf gives the primary and floating IPs of a server.
 func publicNetOf(
 	ctx context.Context,
 	r *dialect.Request,
 	in *api.Instance,
 	record serverRecord,
 ) (net serverPublicNet, err error) {
-	net.FloatingIPs = []int64{}
-	if net.Firewalls, err = firewallsOf(ctx, r, in.Serial); err != nil {
-		return net, err
-	}
+	net.FloatingIPs, net.Firewalls = []int64{}, []schema.ServerFirewall{}
 	addresses, err := r.Addresses(ctx)
 	if err != nil {
 		return net, err
@@ -271,6 +258,11 @@ func (q serverRequest) wants() (wanted map[string]bool, given map[string]int64) 
 	return wanted, given
 }
 
+// isThere tells whether an instance is a server: Hetzner Cloud keeps none that was deleted.
+func isThere(in cloud.Instance) bool {
+	return in.State != api.InstanceTerminating && in.State != api.InstanceTerminated
+}
+
 func refuseUnsupported(what string) error {
 	return &cloud.Error{Code: unsupported, Message: what + " is not supported by this cloud"}
 }
@@ -289,7 +281,8 @@ func refusedAction[N, T any](c *collection[N, T], command string) dialect.Call {
 // checkSupported refuses what this cloud can neither do nor record.
 func (q serverRequest) checkSupported() error {
 	for what, asked := range map[string]bool{
-		"volumes": len(q.Volumes) > 0, "more than one network": len(q.Networks) > 1,
+		"volumes": len(q.Volumes) > 0, "firewalls": len(q.Firewalls) > 0, "placement_group": q.PlacementGroup != 0,
+		"more than one network":       len(q.Networks) > 1,
 		"start_after_create of false": q.StartAfterCreate != nil && !*q.StartAfterCreate,
 	} {
 		if asked {
@@ -302,29 +295,12 @@ func (q serverRequest) checkSupported() error {
 	return checkLabels(api.ValueOf(q.Labels))
 }
 
-// checkReferences refuses keys, firewalls and a placement group that are not there.
-func (q serverRequest) checkReferences(ctx context.Context, r *dialect.Request) error {
-	if err := checkSSHKeys(ctx, r, q.SSHKeys); err != nil {
-		return err
-	}
-	for _, f := range q.Firewalls {
-		if _, err := firewalls.readSerial(ctx, r, f.Firewall); err != nil {
-			return err
-		}
-	}
-	if q.PlacementGroup == 0 {
-		return nil
-	}
-	_, err := findPlacementGroup(ctx, r, q.PlacementGroup)
-	return err
-}
-
 // toCreate gives the instance that is asked for.
 func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create api.InstanceCreate, err error) {
 	if err := q.checkSupported(); err != nil {
 		return create, err
 	}
-	if err := q.checkReferences(ctx, r); err != nil {
+	if err := checkSSHKeys(ctx, r, q.SSHKeys); err != nil {
 		return create, err
 	}
 	kind, err := findServerType(q.ServerType)
@@ -358,7 +334,7 @@ func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create
 		}
 	}
 	create.Records = dialect.WithRecord(name, nil, serverRecord{
-		ServerType: kind.name, Image: *image.Name, UserData: q.UserData, PlacementGroup: q.PlacementGroup,
+		ServerType: kind.name, Image: *image.Name, UserData: q.UserData,
 		Detached: len(q.Networks) == 0,
 	})
 	return create, err
@@ -388,18 +364,6 @@ func createServer(ctx context.Context, r *dialect.Request, q serverRequest) (any
 	}
 	for _, a := range reserved {
 		if err := assignIP(ctx, r, &primaryIPs, a, in.Serial); err != nil {
-			return nil, err
-		}
-	}
-	for _, f := range q.Firewalls {
-		d, err := firewalls.readSerial(ctx, r, f.Firewall)
-		if err == nil {
-			err = changeRecord(ctx, r, &firewalls, d, func(record *firewallRecord) error {
-				record.AppliedTo = append(record.AppliedTo, serverResource(in.Serial))
-				return nil
-			})
-		}
-		if err != nil {
 			return nil, err
 		}
 	}

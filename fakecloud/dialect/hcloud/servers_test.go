@@ -137,11 +137,12 @@ func TestServersThatCannotBe(t *testing.T) {
 		"unsupported_error": {
 			func(o *hcloud.ServerCreateOpts) { o.StartAfterCreate = hcloud.Ptr(false) },
 			func(o *hcloud.ServerCreateOpts) { o.Volumes = []*hcloud.Volume{{ID: 1}} },
+			func(o *hcloud.ServerCreateOpts) { o.PlacementGroup = &hcloud.PlacementGroup{ID: 1} },
+			func(o *hcloud.ServerCreateOpts) { o.Firewalls = []*hcloud.ServerCreateFirewall{{Firewall: hcloud.Firewall{ID: 1}}} },
 		},
 		hcloud.ErrorCodeNotFound: {
 			func(o *hcloud.ServerCreateOpts) { o.Networks = []*hcloud.Network{{ID: 999}} },
 			func(o *hcloud.ServerCreateOpts) { o.SSHKeys = []*hcloud.SSHKey{{ID: 999}} },
-			func(o *hcloud.ServerCreateOpts) { o.PlacementGroup = &hcloud.PlacementGroup{ID: 999} },
 		},
 	} {
 		for _, change := range changes {

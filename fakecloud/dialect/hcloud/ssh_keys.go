@@ -23,7 +23,7 @@ var sshKeys = recordCollection("ssh_key", toSSHKey, "fingerprint")
 
 var sshKeyCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, sshKeys.path(), nil, createSSHKey).Answers(http.StatusCreated),
-	deleteCall(&sshKeys, nil),
+	deleteCall(&sshKeys),
 }
 
 func toSSHKey(_ context.Context, _ *dialect.Request, d *cloud.DialectRecord) (schema.SSHKey, error) {
