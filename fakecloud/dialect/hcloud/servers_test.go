@@ -138,7 +138,9 @@ func TestServersThatCannotBe(t *testing.T) {
 			func(o *hcloud.ServerCreateOpts) { o.StartAfterCreate = hcloud.Ptr(false) },
 			func(o *hcloud.ServerCreateOpts) { o.Volumes = []*hcloud.Volume{{ID: 1}} },
 			func(o *hcloud.ServerCreateOpts) { o.PlacementGroup = &hcloud.PlacementGroup{ID: 1} },
-			func(o *hcloud.ServerCreateOpts) { o.Firewalls = []*hcloud.ServerCreateFirewall{{Firewall: hcloud.Firewall{ID: 1}}} },
+			func(o *hcloud.ServerCreateOpts) {
+				o.Firewalls = []*hcloud.ServerCreateFirewall{{Firewall: hcloud.Firewall{ID: 1}}}
+			},
 		},
 		hcloud.ErrorCodeNotFound: {
 			func(o *hcloud.ServerCreateOpts) { o.Networks = []*hcloud.Network{{ID: 999}} },
