@@ -82,7 +82,7 @@ class SDK(unittest.TestCase):
         self.assertIn("cx23", [t.name for t in self.cloud.server_types.get_all()])
         self.assertIn("lb11", [t.name for t in self.cloud.load_balancer_types.get_all()])
         self.assertTrue(self.cloud.images.get_all(type="system"))
-        self.assertTrue(self.cloud.isos.get_all())
+        self.assertEqual(self.cloud.isos.get_all(), [])
         self.assertTrue(self.cloud.datacenters.get_all())
 
     def test_server(self):

@@ -19,7 +19,6 @@ import (
 // actionKinds are the kinds of resources whose actions can be listed, natively, by what they are called.
 var actionKinds = map[string]cloud.Resource{
 	"certificate":   api.ResourceCertificate,
-	"floating_ip":   api.ResourceAddress,
 	"load_balancer": api.ResourceLoadBalancer,
 	"network":       api.ResourceNetwork,
 	"primary_ip":    api.ResourceAddress,
@@ -34,7 +33,7 @@ var actionCalls = slices.Concat(
 		dialect.Handle(http.MethodGet, "/v1/actions", actionQuery, listActions),
 		dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
 	},
-	actionsOf("certificate"), actionsOf("floating_ip"), actionsOf("load_balancer"),
+	actionsOf("certificate"), actionsOf("load_balancer"),
 	actionsOf("network"), actionsOf("primary_ip"), actionsOf("server"),
 )
 

@@ -103,16 +103,6 @@ func locationNamed(r *dialect.Request, zone string) schema.Location {
 	return schema.Location{Name: zone}
 }
 
-// findLocation gives the name of a location that a field has by its ID or name.
-func findLocation(r *dialect.Request, of schema.IDOrName, field string) (string, error) {
-	for i, z := range r.Cloud.Zones() {
-		if of.ID == int64(i+1) || of.ID == 0 && of.Name == z.Name {
-			return z.Name, nil
-		}
-	}
-	return "", dialect.Invalid(field, "is none that there is")
-}
-
 // datacenters are one for each location.
 var datacenters = catalogue(
 	"datacenter",
@@ -277,23 +267,5 @@ func findImage(of schema.IDOrName) (*schema.Image, error) {
 	return nil, dialect.Invalid("image", "is none that there is")
 }
 
-var allISOs = []item[schema.ISO]{
-	newISO(26110, "virtio-win-0.1.248.iso", "virtio 0.1.248"),
-	newISO(
-		118544, "SW_DVD9_Win_Server_STD_CORE_2022__64Bit_German_DC_STD_MLF_X22-74292.iso", "Windows Server 2022 German",
-	),
-	newISO(119705, "debian-12.5.0-amd64-netinst.iso", "Debian 12.5 (amd64/netinstall)"),
-}
-
-func newISO(id int64, name, description string) item[schema.ISO] {
-	architecture := "x86"
-	i := newItem(id, name, schema.ISO{
-		ID: id, Name: name, Description: description, Type: "public", Architecture: &architecture,
-	})
-	i.Tags = api.Tags{"architecture": architecture}
-	return i
-}
-
-var isos = catalogue("iso", func(context.Context, *dialect.Request) ([]item[schema.ISO], error) {
-	return slices.Clone(allISOs), nil
-}, "architecture", "include_architecture_wildcard")
+// isos are none: no machine boots from one.
+var isos = catalogue("iso", func(context.Context, *dialect.Request) ([]item[schema.ISO], error) { return nil, nil })

@@ -71,7 +71,7 @@ func (c collection[N, T]) rename(ctx context.Context, r *dialect.Request, q upda
 		return nil, err
 	}
 	u := api.ResourceUpdate{Name: q.Name, Tags: (*api.Tags)(q.Labels)}
-	if q.ExposeRoutes != nil || q.AutoDelete != nil || q.Description != nil {
+	if q.ExposeRoutes != nil || q.AutoDelete != nil {
 		if c.record == nil {
 			return nil, dialect.Invalid("body", "has a field that no %s has", c.one)
 		}
@@ -85,13 +85,12 @@ func (c collection[N, T]) rename(ctx context.Context, r *dialect.Request, q upda
 	return c.update(r, ctx, metaOf(native).ID, u)
 }
 
-// updateRequest is what is read of an update. The last three are of networks, primary IPs and floating IPs.
+// updateRequest is what is read of an update. The last two are of networks and primary IPs.
 type updateRequest struct {
 	Name         *string            `json:"name,omitempty"`
 	Labels       *map[string]string `json:"labels,omitempty"`
 	ExposeRoutes *bool              `json:"expose_routes_to_vswitch,omitempty"`
 	AutoDelete   *bool              `json:"auto_delete,omitempty"`
-	Description  *string            `json:"description,omitempty"`
 }
 
 // withRecord gives records with the dialect's changed.
@@ -112,10 +111,12 @@ func (c collection[N, T]) refer(native *N) schema.ActionResourceReference {
 // protected refuses to delete a resource whose record says so.
 func (c collection[N, T]) protected(p protection) error {
 	if p.Delete {
-		called := map[string]string{"floating_ip": "Floating IP", "primary_ip": "Primary IP"}[c.one]
-		message := cmp.Or(called, strings.ReplaceAll(c.one, "_", " ")) + " deletion is protected"
-		if c.one == "network" { // Hetzner Cloud has words of its own for it.
+		message := strings.ReplaceAll(c.one, "_", " ") + " deletion is protected"
+		switch c.one { // Hetzner Cloud has words of its own for these.
+		case "network":
 			message = "network is delete protected"
+		case "primary_ip":
+			message = "Primary IP deletion is protected"
 		}
 		return &cloud.Error{Code: cloud.Protected, Message: message}
 	}

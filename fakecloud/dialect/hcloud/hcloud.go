@@ -34,17 +34,18 @@ var Dialect = dialect.Dialect{
 		"a location is a zone of this cloud, and its network zone the region",
 		"a primary IP is a reserved address; an instance that was made otherwise has a public address only while one is " +
 			"attached to it",
-		"primary and floating IPs of IPv6 are records, and lead nowhere; so is the IPv6 address of a balancer where the cloud " +
+		"primary IPs of IPv6 are records, and lead nowhere; so is the IPv6 address of a balancer where the cloud " +
 			"has no addresses of IPv6 left (--load-balancer-cidr6): it begins with 2001:db8:",
-		"images, SSH keys, ISOs, placement groups, rescue systems, rebuilds, backups and changes of type are recorded or " +
-			"taken, and no machine has them; user data can be read from the metadata service alone",
-		"firewalls and placement groups are refused: this cloud filters no public traffic, and places nothing apart",
+		"images, SSH keys and changes of type are recorded, and no machine has them; user data can be read from the " +
+			"metadata service alone",
+		"ISOs, rescue systems, rebuilds, backups, passwords, firewalls, placement groups and floating IPs are refused or " +
+			"not there",
 		"a server is in one network, which is chosen when it is created, and starts at once; one that is detached keeps its " +
 			"address in it",
 		"a network has a range from /16 to /30 that overlaps with no other; it can be extended, which is recorded; one with " +
 			"servers is not deleted",
 		"a route via what is no server of the network is recorded, and leads nowhere; as vSwitches do not exist, none is found",
-		"all prices are 0, and types of servers, images and ISOs are a few of Hetzner's",
+		"all prices are 0, and types of servers and images are a few of Hetzner's",
 		"a managed certificate is issued at once, for any domain, signs itself, and is not renewed",
 		"a service of https needs a certificate: TLS is not passed through",
 		"reverse DNS is recorded and answers no query",
@@ -56,8 +57,8 @@ var Dialect = dialect.Dialect{
 	},
 	Calls: slices.Concat(
 		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
-		pricingCalls, sshKeys.calls(), sshKeyCalls, floatingIPs.calls(), floatingIPCalls, servers.calls(), serverCalls, primaryIPs.calls(),
-		primaryIPCalls, networks.calls(), networkActions, balancerTypes.calls(), balancers.calls(), balancerCalls,
+		pricingCalls, sshKeys.calls(), sshKeyCalls, servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls,
+		networks.calls(), networkActions, balancerTypes.calls(), balancers.calls(), balancerCalls,
 		certificates.calls(), certificateCalls, metadataCalls,
 	),
 	Refusals:        refusals,

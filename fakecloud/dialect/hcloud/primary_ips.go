@@ -16,14 +16,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-// ipRecord is what a primary or floating IP was told and its reserved address does not have. Fields are only ever added.
+// ipRecord is what a primary IP was told and its reserved address does not have. Fields are only ever added.
 type ipRecord struct {
-	Floating    bool              `json:"floating,omitempty"`
-	AutoDelete  bool              `json:"autoDelete,omitempty"`
-	Location    string            `json:"location,omitempty"`
-	Description string            `json:"description,omitempty"`
-	Protection  protection        `json:"protection,omitzero"`
-	DNSPtr      map[string]string `json:"dnsPtr,omitempty"`
+	AutoDelete bool              `json:"autoDelete,omitempty"`
+	Location   string            `json:"location,omitempty"`
+	Protection protection        `json:"protection,omitzero"`
+	DNSPtr     map[string]string `json:"dnsPtr,omitempty"`
 	// Assignee is the number of the server that has it, if it is of IPv6, which leads nowhere.
 	Assignee int64 `json:"assignee,omitempty"`
 }
@@ -32,68 +30,82 @@ func ipRecordOf(a *api.ReservedAddress) (record ipRecord, err error) {
 	return record, dialect.ReadRecord(name, a.Records, &record)
 }
 
-// ipCollection is a collection of addresses. Those of IPv4 are reserved ones, and those of IPv6 are records.
-func ipCollection[T any](
-	one string,
-	show dialect.Handler[*api.ReservedAddress, T],
-	filters ...string,
-) collection[api.ReservedAddress, T] {
-	isOther := func(a api.ReservedAddress) bool {
-		record, err := ipRecordOf(&a)
-		return err != nil || record.Floating != (one == floatingIPOne) ||
-			api.ValueOf(a.Holder).Kind == api.HolderLoadBalancer
+const onePrimaryIP = "primary_ip"
+
+// primaryIPs are the addresses that are no balancers'. Those of IPv4 are reserved ones, and those of IPv6 are records.
+var primaryIPs = collection[api.ReservedAddress, primaryIP]{
+	one: onePrimaryIP, kind: api.ResourceAddress, filters: []string{"ip"}, sorts: []string{"id", "created"},
+	list: listPrimaryIPs, read: readPrimaryIP, update: updatePrimaryIP, show: toPrimaryIP,
+	record: func(records api.Records, q updateRequest) (api.Records, error) {
+		return withRecord(records, func(record *ipRecord) { record.AutoDelete = api.ValueOf(q.AutoDelete) })
+	},
+}
+
+var primaryIPCalls = []dialect.Call{
+	dialect.Handle(http.MethodPost, primaryIPs.path(), nil, createPrimaryIP).Answers(http.StatusCreated),
+	dialect.Handle(http.MethodDelete, primaryIPs.path()+"/{id}", nil, deletePrimaryIP).Answers(http.StatusNoContent),
+	resourceAction(&primaryIPs, "change_protection", func(
+		_ context.Context, _ *dialect.Request, _ *api.ReservedAddress, record *ipRecord, q protectionRequest,
+	) error {
+		if q.Delete != nil {
+			record.Protection.Delete = *q.Delete
+		}
+		return nil
+	}),
+	resourceAction(&primaryIPs, "change_dns_ptr", func(
+		_ context.Context, _ *dialect.Request, _ *api.ReservedAddress, record *ipRecord, q dnsPtrRequest,
+	) error {
+		return q.putInto(&record.DNSPtr)
+	}),
+	primaryIPAction("assign", assignPrimaryIP), primaryIPAction("unassign", unassignIP),
+}
+
+func isOfBalancer(a api.ReservedAddress) bool {
+	return api.ValueOf(a.Holder).Kind == api.HolderLoadBalancer
+}
+
+func listPrimaryIPs(ctx context.Context, r *dialect.Request, name string) ([]api.ReservedAddress, error) {
+	found, err := r.ListAddresses(ctx, client.AddressFilter{Name: name})
+	if err != nil {
+		return nil, err
 	}
-	return collection[api.ReservedAddress, T]{
-		one: one, kind: api.ResourceAddress, filters: filters, show: show,
-		list: func(ctx context.Context, r *dialect.Request, name string) ([]api.ReservedAddress, error) {
-			found, err := r.ListAddresses(ctx, client.AddressFilter{Name: name})
-			if err != nil {
-				return nil, err
-			}
-			records, err := listRecords(ctx, r, one)
-			for _, d := range records {
-				found = append(found, toIPv6(d))
-			}
-			query := r.HTTP.URL.Query()
-			return slices.DeleteFunc(found, func(a api.ReservedAddress) bool {
-				return isOther(a) || slices.Contains(filters, "ip") && query.Has("ip") && a.IP != query.Get("ip")
-			}), err
-		},
-		read: func(ctx context.Context, r *dialect.Request, serial int64) (*api.ReservedAddress, error) {
-			id, err := r.Cloud.ResourceID(ctx, r.Project, api.ResourceAddress, serial)
-			if err == nil && id != "" {
-				a, err := r.GetAddress(ctx, id)
-				if err == nil && isOther(*a) {
-					err = dialect.NotFound("%s with ID %d not found", one, serial)
-				}
-				return a, err
-			}
-			if id, err = r.ResourceID(ctx, api.ResourceDialectRecord, serial); err != nil {
-				return nil, err
-			}
-			d, err := getRecord(ctx, r, one, id)
-			return new(toIPv6(*d)), err
-		},
-		update: func(
-			r *dialect.Request, ctx context.Context, id string, u api.ResourceUpdate,
-		) (*api.ReservedAddress, error) {
-			if !isRecord(id) {
-				return r.UpdateAddress(ctx, id, u)
-			}
-			d, err := updateRecord(ctx, r, one, id, u)
-			return new(toIPv6(*d)), err
-		},
-		record: func(records api.Records, q updateRequest) (api.Records, error) {
-			return withRecord(records, func(record *ipRecord) {
-				if q.AutoDelete != nil {
-					record.AutoDelete = *q.AutoDelete
-				}
-				if q.Description != nil {
-					record.Description = *q.Description
-				}
-			})
-		},
+	records, err := listRecords(ctx, r, onePrimaryIP)
+	for _, d := range records {
+		found = append(found, toIPv6(d))
 	}
+	query := r.HTTP.URL.Query()
+	return slices.DeleteFunc(found, func(a api.ReservedAddress) bool {
+		return isOfBalancer(a) || query.Has("ip") && a.IP != query.Get("ip")
+	}), err
+}
+
+func readPrimaryIP(ctx context.Context, r *dialect.Request, serial int64) (*api.ReservedAddress, error) {
+	id, err := r.Cloud.ResourceID(ctx, r.Project, api.ResourceAddress, serial)
+	if err == nil && id != "" {
+		a, err := r.GetAddress(ctx, id)
+		if err == nil && isOfBalancer(*a) {
+			err = dialect.NotFound("primary IP with ID %d not found", serial)
+		}
+		return a, err
+	}
+	if id, err = r.ResourceID(ctx, api.ResourceDialectRecord, serial); err != nil {
+		return nil, err
+	}
+	d, err := getRecord(ctx, r, onePrimaryIP, id)
+	return new(toIPv6(*d)), err
+}
+
+func updatePrimaryIP(
+	r *dialect.Request,
+	ctx context.Context,
+	id string,
+	u api.ResourceUpdate,
+) (*api.ReservedAddress, error) {
+	if !isRecord(id) {
+		return r.UpdateAddress(ctx, id, u)
+	}
+	d, err := updateRecord(ctx, r, onePrimaryIP, id, u)
+	return new(toIPv6(*d)), err
 }
 
 // isRecord tells whether an ID is that of a record.
@@ -118,7 +130,7 @@ func assigneeOf(ctx context.Context, r *dialect.Request, a *api.ReservedAddress)
 func reserveIP(
 	ctx context.Context,
 	r *dialect.Request,
-	one, kind, called string,
+	kind, called string,
 	labels *map[string]string,
 	record ipRecord,
 ) (*api.ReservedAddress, error) {
@@ -131,7 +143,7 @@ func reserveIP(
 			Name: textOrNil(called), Tags: (*api.Tags)(labels), Records: dialect.WithRecord(name, nil, record),
 		})
 	case "ipv6":
-		d, err := createRecord(ctx, r, one, cmp.Or(called, dialect.NewName("address-")), labels, record)
+		d, err := createRecord(ctx, r, onePrimaryIP, cmp.Or(called, dialect.NewName("address-")), labels, record)
 		if err != nil {
 			return nil, err
 		}
@@ -155,41 +167,31 @@ func releaseIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) 
 }
 
 // assignIP gives an address to a server.
-func assignIP[T any](
-	ctx context.Context,
-	r *dialect.Request,
-	c *collection[api.ReservedAddress, T],
-	a *api.ReservedAddress,
-	server int64,
-) error {
+func assignIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, server int64) error {
 	in, err := servers.readSerial(ctx, r, server)
 	switch {
 	case err != nil:
 		return err
 	case isRecord(a.ID):
-		return changeRecord(ctx, r, c, a, func(record *ipRecord) error {
-			record.Assignee = server
-			return nil
-		})
+		return recordAssignee(ctx, r, a, server)
 	}
 	_, err = r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID})
 	return err
 }
 
-func unassignIP[T any](
-	ctx context.Context,
-	r *dialect.Request,
-	c *collection[api.ReservedAddress, T],
-	a *api.ReservedAddress,
-) error {
+func unassignIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, _ assignRequest) error {
 	if isRecord(a.ID) {
-		return changeRecord(ctx, r, c, a, func(record *ipRecord) error {
-			record.Assignee = 0
-			return nil
-		})
+		return recordAssignee(ctx, r, a, 0)
 	}
 	_, err := r.DetachAddress(ctx, a.ID)
 	return err
+}
+
+func recordAssignee(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, server int64) error {
+	return changeRecord(ctx, r, &primaryIPs, a, func(record *ipRecord) error {
+		record.Assignee = server
+		return nil
+	})
 }
 
 // namesOf gives the names that addresses lead to. One of IPv4 always has one.
@@ -206,55 +208,20 @@ func namesOf(ip string, recorded map[string]string) map[string]string {
 	return all
 }
 
-// ipActions are those that primary and floating IPs have alike.
-func ipActions[T any](c *collection[api.ReservedAddress, T]) []dialect.Call {
-	return []dialect.Call{
-		dialect.Handle(http.MethodDelete, c.path()+"/{id}", nil,
-			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-				a, err := c.find(ctx, r, struct{}{})
-				if err != nil {
-					return nil, err
-				}
-				record, err := ipRecordOf(a)
-				if err == nil {
-					err = c.protected(record.Protection)
-				}
-				if err == nil && a.Holder != nil && record.Floating {
-					err = unassignIP(ctx, r, c, a)
-				}
-				if err != nil {
-					return nil, err
-				}
-				return nil, releaseIP(ctx, r, a)
-			}).Answers(http.StatusNoContent),
-		resourceAction(c, "change_protection", func(
-			_ context.Context, _ *dialect.Request, _ *api.ReservedAddress, record *ipRecord, q protectionRequest,
-		) error {
-			if q.Delete != nil {
-				record.Protection.Delete = *q.Delete
-			}
-			return nil
-		}),
-		resourceAction(c, "change_dns_ptr", func(
-			_ context.Context, _ *dialect.Request, _ *api.ReservedAddress, record *ipRecord, q dnsPtrRequest,
-		) error {
-			return q.putInto(&record.DNSPtr)
-		}),
+func deletePrimaryIP(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	a, err := primaryIPs.find(ctx, r, struct{}{})
+	if err != nil {
+		return nil, err
 	}
+	record, err := ipRecordOf(a)
+	if err == nil {
+		err = primaryIPs.protected(record.Protection)
+	}
+	if err == nil {
+		err = releaseIP(ctx, r, a)
+	}
+	return nil, err
 }
-
-// primaryIPs are reserved addresses but those of balancers and floating IPs.
-var primaryIPs = func() collection[api.ReservedAddress, primaryIP] {
-	c := ipCollection("primary_ip", toPrimaryIP, "ip")
-	c.sorts = []string{"id", "created"}
-	return c
-}()
-
-var primaryIPCalls = append(
-	ipActions(&primaryIPs),
-	dialect.Handle(http.MethodPost, primaryIPs.path(), nil, createPrimaryIP).Answers(http.StatusCreated),
-	primaryIPAction("assign", assignPrimaryIP), primaryIPAction("unassign", unassignPrimaryIP),
-)
 
 // primaryIP is one with the deprecated field that other clients than Go's read.
 type primaryIP struct {
@@ -327,9 +294,9 @@ func createPrimaryIP(ctx context.Context, r *dialect.Request, q primaryIPRequest
 	if record.Location == "" && q.Location+q.Datacenter != "" {
 		return nil, dialect.Invalid("location", "%q is none that there is", q.Location+q.Datacenter)
 	}
-	a, err := reserveIP(ctx, r, primaryIPs.one, q.Type, q.Name, q.Labels, record)
+	a, err := reserveIP(ctx, r, q.Type, q.Name, q.Labels, record)
 	if err == nil && q.AssigneeID != nil {
-		if err = assignIP(ctx, r, &primaryIPs, a, *q.AssigneeID); err == nil {
+		if err = assignIP(ctx, r, a, *q.AssigneeID); err == nil {
 			a, err = primaryIPs.readSerial(ctx, r, a.Serial)
 		}
 	}
@@ -375,9 +342,5 @@ func assignPrimaryIP(ctx context.Context, r *dialect.Request, a *api.ReservedAdd
 	case assignee != 0:
 		return &cloud.Error{Code: "primary_ip_assigned", Message: "primary IP is already assigned"}
 	}
-	return assignIP(ctx, r, &primaryIPs, a, q.AssigneeID)
-}
-
-func unassignPrimaryIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, _ assignRequest) error {
-	return unassignIP(ctx, r, &primaryIPs, a)
+	return assignIP(ctx, r, a, q.AssigneeID)
 }

@@ -55,44 +55,9 @@ func TestSSHKeys(t *testing.T) {
 	assert.Nil(t, must.First(sdk.SSHKey.GetByID(t.Context(), key.ID))(t))
 }
 
-func TestFloatingIPs(t *testing.T) {
-	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
-	s := createPlainServer(t, sdk, func(*hcloud.ServerCreateOpts) {})
-	for _, family := range []hcloud.FloatingIPType{hcloud.FloatingIPTypeIPv4, hcloud.FloatingIPTypeIPv6} {
-		made := must.First(sdk.FloatingIP.Create(t.Context(), hcloud.FloatingIPCreateOpts{
-			Type: family, Name: hcloud.Ptr("front"), Description: hcloud.Ptr("first"),
-			HomeLocation: &hcloud.Location{Name: zoneOf(t, c)},
-		}))(t)
-		ip := made.FloatingIP
-		assert.Equal(t, family, ip.Type)
-		assert.Nil(t, ip.Server)
-		await(t, sdk)(sdk.FloatingIP.Assign(t.Context(), ip, s))
-		assert.Equal(t, s.ID, must.First(sdk.FloatingIP.GetByName(t.Context(), "front"))(t).Server.ID)
-		has := must.First(sdk.Server.GetByID(t.Context(), s.ID))(t).PublicNet
-		assert.Equal(t, s.PublicNet.IPv4.ID, has.IPv4.ID, "its primary IP stays the same")
-		assert.Equal(t, s.PublicNet.IPv6.ID, has.IPv6.ID)
-		assert.Equal(t, ip.ID, has.FloatingIPs[0].ID)
-		requireError(t, "floating_ip_assigned")(sdk.FloatingIP.Assign(t.Context(), ip, s))
-		await(t, sdk)(sdk.FloatingIP.Unassign(t.Context(), ip))
-		await(t, sdk)(sdk.FloatingIP.ChangeDNSPtr(t.Context(), ip, ip.IP.String(), hcloud.Ptr("a.example.com")))
-		ip = must.First(sdk.FloatingIP.Update(t.Context(), ip, hcloud.FloatingIPUpdateOpts{Description: "second"}))(t)
-		assert.Equal(t, "second", ip.Description)
-		assert.Equal(t, "a.example.com", ip.DNSPtr[ip.IP.String()])
-		protect := hcloud.FloatingIPChangeProtectionOpts{Delete: hcloud.Ptr(true)}
-		await(t, sdk)(sdk.FloatingIP.ChangeProtection(t.Context(), ip, protect))
-		requireError(t, hcloud.ErrorCodeProtected)(sdk.FloatingIP.Delete(t.Context(), ip))
-		protect.Delete = hcloud.Ptr(false)
-		await(t, sdk)(sdk.FloatingIP.ChangeProtection(t.Context(), ip, protect))
-		assert.Len(t, must.Do(sdk.PrimaryIP.All(t.Context()))(t), 2)
-		must.Do(sdk.FloatingIP.Delete(t.Context(), ip))(t)
-		assert.Empty(t, must.Do(sdk.FloatingIP.All(t.Context()))(t))
-	}
-}
-
 func TestPricing(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	pricing := must.First(sdk.Pricing.Get(t.Context()))(t)
 	assert.Equal(t, zoneOf(t, c), pricing.LoadBalancerTypes[0].Pricings[0].Location.Name)
-	assert.Len(t, pricing.FloatingIPs, 2)
-	assert.NotEmpty(t, must.Do(sdk.ISO.All(t.Context()))(t))
+	assert.Empty(t, must.Do(sdk.ISO.All(t.Context()))(t))
 }

@@ -21,15 +21,12 @@ import (
 type serverRecord struct {
 	ServerType string     `json:"serverType,omitempty"`
 	Image      string     `json:"image,omitempty"`
-	Rescue     bool       `json:"rescue,omitempty"`
 	Protection protection `json:"protection,omitzero"`
 	// UserData can be read from the metadata of the server.
 	UserData string `json:"userData,omitempty"`
-	ISO      int64  `json:"iso,omitempty"`
 	// Detached tells that it is in no private network, though its instance always is.
-	Detached     bool              `json:"detached,omitempty"`
-	DNSPtr       map[string]string `json:"dnsPtr,omitempty"`
-	BackupWindow *string           `json:"backupWindow,omitempty"`
+	Detached bool              `json:"detached,omitempty"`
+	DNSPtr   map[string]string `json:"dnsPtr,omitempty"`
 }
 
 // serverJSON is one as Hetzner's JSON has it, with null for what is not there.
@@ -66,7 +63,8 @@ var servers = collection[api.Instance, serverJSON]{
 	},
 }
 
-var serverCalls = []dialect.Call{
+var serverCalls = append(
+	refusedActions(),
 	dialect.Handle(http.MethodPost, servers.path(), nil, createServer).Answers(http.StatusCreated),
 	dialect.Handle(http.MethodDelete, servers.path()+"/{id}", nil, deleteServer),
 	instanceAction("poweron", "start_server", (*dialect.Request).StartInstance),
@@ -79,20 +77,7 @@ var serverCalls = []dialect.Call{
 	resourceAction(&servers, "change_dns_ptr", changeServerDNSPtr),
 	resourceAction(&servers, "attach_to_network", attachServer),
 	resourceAction(&servers, "detach_from_network", detachServer),
-	resourceAction(&servers, "disable_rescue", setRescue(false)),
-	resourceAction(&servers, "enable_backup", enableBackup),
-	resourceAction(&servers, "disable_backup", disableBackup),
-	passwordAction("enable_rescue", func(s *serverRecord, _ passwordRequest) error {
-		s.Rescue = true
-		return nil
-	}),
-	passwordAction("rebuild", rebuildServer),
-	passwordAction("reset_password", func(*serverRecord, passwordRequest) error { return nil }),
-	resourceAction(&servers, "attach_iso", attachISO), resourceAction(&servers, "detach_iso", detachISO),
-	refusedAction(&servers, "add_to_placement_group"), refusedAction(&servers, "remove_from_placement_group"),
-	refusedAction(&servers, "create_image"), refusedAction(&servers, "request_console"),
-	refusedAction(&servers, "change_alias_ips"),
-}
+)
 
 // serverStatuses are Hetzner's words for the states of instances.
 var serverStatuses = map[api.InstanceState]string{
@@ -115,7 +100,6 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 	s.Server = schema.Server{
 		ID: in.Serial, Name: in.Name, Status: serverStatuses[in.State], Created: in.CreatedAt, Labels: in.Tags,
 		Location: locationNamed(r, in.Zone), ServerType: kind.show(r), PrimaryDiskSize: kind.disk,
-		RescueEnabled: record.Rescue, BackupWindow: record.BackupWindow,
 		Protection: schema.ServerProtection(record.Protection), OutgoingTraffic: new(uint64), IngoingTraffic: new(uint64),
 		Volumes: []int64{}, LoadBalancers: []int64{}, PrivateNet: []schema.ServerPrivateNet{},
 	}
@@ -123,9 +107,6 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 		if s.Image, err = findImage(schema.IDOrName{Name: record.Image}); err != nil {
 			return s, err
 		}
-	}
-	if i, err := isos.read(ctx, r, record.ISO); err == nil {
-		s.ISO = &i.shown
 	}
 	if s.PublicNet, err = publicNetOf(ctx, r, in, record); err != nil || record.Detached {
 		return s, err
@@ -145,7 +126,7 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 	return s, err
 }
 
-// publicNetOf gives the primary and floating IPs of a server.
+// publicNetOf gives the primary IPs of a server.
 func publicNetOf(
 	ctx context.Context,
 	r *dialect.Request,
@@ -159,40 +140,27 @@ func publicNetOf(
 	}
 	for _, external := range in.Addresses {
 		at := slices.IndexFunc(addresses, func(a cloud.ReservedAddress) bool { return a.IP == external.IP })
-		if at < 0 || external.Type != api.AddressExternal {
+		if at < 0 || external.Type != api.AddressExternal || net.IPv4 != nil {
 			continue
 		}
 		a := addresses[at]
-		if kept, err := ipRecordOf(&a.ReservedAddress); err != nil || kept.Floating {
-			net.FloatingIPs = append(net.FloatingIPs, a.Serial)
-		} else if net.IPv4 == nil {
-			net.IPv4 = &schema.ServerPublicNetIPv4{ID: a.Serial, IP: a.IP, DNSPtr: namesOf(a.IP, record.DNSPtr)[a.IP]}
-		}
+		net.IPv4 = &schema.ServerPublicNetIPv4{ID: a.Serial, IP: a.IP, DNSPtr: namesOf(a.IP, record.DNSPtr)[a.IP]}
 	}
-	for _, one := range []string{primaryIPs.one, floatingIPOne} {
-		assigned, err := ipv6Of(ctx, r, one, in.Serial)
-		if err != nil {
-			return net, err
-		}
-		for _, a := range assigned {
-			if one == floatingIPOne {
-				net.FloatingIPs = append(net.FloatingIPs, a.Serial)
-			} else {
-				net.IPv6 = &serverIPv6{ID: a.Serial, IP: a.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
-			}
-		}
+	assigned, err := ipv6Of(ctx, r, in.Serial)
+	for _, a := range assigned {
+		net.IPv6 = &serverIPv6{ID: a.Serial, IP: a.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
 	}
 	for ip, to := range record.DNSPtr {
 		if net.IPv6 != nil && strings.Contains(ip, ":") {
 			net.IPv6.DNSPtr = append(net.IPv6.DNSPtr, schema.ServerPublicNetIPv6DNSPtr{IP: ip, DNSPtr: to})
 		}
 	}
-	return net, nil
+	return net, err
 }
 
-// ipv6Of gives the primary or the floating IPs of IPv6 that a server has.
-func ipv6Of(ctx context.Context, r *dialect.Request, one string, server int64) (has []api.ReservedAddress, _ error) {
-	records, err := listRecords(ctx, r, one)
+// ipv6Of gives the primary IPs of IPv6 that a server has.
+func ipv6Of(ctx context.Context, r *dialect.Request, server int64) (has []api.ReservedAddress, _ error) {
+	records, err := listRecords(ctx, r, onePrimaryIP)
 	for _, d := range records {
 		a := toIPv6(d)
 		if record, err := ipRecordOf(&a); err == nil && record.Assignee == server {
@@ -267,15 +235,22 @@ func refuseUnsupported(what string) error {
 	return &cloud.Error{Code: unsupported, Message: what + " is not supported by this cloud"}
 }
 
-// refusedAction is an action that this cloud cannot do.
-func refusedAction[N, T any](c *collection[N, T], command string) dialect.Call {
-	path := c.path() + "/{id}/actions/" + command
-	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, _ any) (any, error) {
-		if _, err := c.find(ctx, r, struct{}{}); err != nil {
-			return nil, err
-		}
-		return nil, refuseUnsupported("action " + command)
-	})
+// unsupportedActions are those of servers that this cloud cannot do.
+var unsupportedActions = []string{
+	"enable_rescue", "disable_rescue", "rebuild", "reset_password", "enable_backup", "disable_backup", "attach_iso",
+	"detach_iso", "add_to_placement_group", "remove_from_placement_group", "create_image", "request_console",
+	"change_alias_ips",
+}
+
+func refusedActions() (calls []dialect.Call) {
+	for _, action := range unsupportedActions {
+		calls = append(calls, dialect.Handle(http.MethodPost, servers.path()+"/{id}/actions/"+action, nil,
+			func(ctx context.Context, r *dialect.Request, _ map[string]any) (any, error) {
+				_, err := servers.find(ctx, r, struct{}{})
+				return nil, cmp.Or(err, refuseUnsupported("action "+action))
+			}))
+	}
+	return calls
 }
 
 // checkSupported refuses what this cloud can neither do nor record.
@@ -363,7 +338,7 @@ func createServer(ctx context.Context, r *dialect.Request, q serverRequest) (any
 		return nil, err
 	}
 	for _, a := range reserved {
-		if err := assignIP(ctx, r, &primaryIPs, a, in.Serial); err != nil {
+		if err := assignIP(ctx, r, a, in.Serial); err != nil {
 			return nil, err
 		}
 	}
@@ -399,7 +374,7 @@ func (q serverRequest) reservePrimaryIPs(
 		case given[family] != 0:
 			a, err = freePrimaryIP(ctx, r, family, given[family])
 		case wanted[family]:
-			a, err = reserveIP(ctx, r, primaryIPs.one, family, "", nil, ipRecord{AutoDelete: true})
+			a, err = reserveIP(ctx, r, family, "", nil, ipRecord{AutoDelete: true})
 			if err == nil {
 				made = append(made, a)
 			}
@@ -459,22 +434,17 @@ func deleteServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, err
 	if _, err := r.TerminateInstance(client.OperationInto(ctx, &operation), in.ID); err != nil {
 		return nil, err
 	}
-	for _, one := range []string{primaryIPs.one, floatingIPOne} {
-		assigned, err := ipv6Of(ctx, r, one, in.Serial)
-		if err != nil {
-			return nil, err
-		}
-		addresses = append(addresses, assigned...)
+	assigned, err := ipv6Of(ctx, r, in.Serial)
+	if err != nil {
+		return nil, err
 	}
-	for _, a := range addresses {
+	for _, a := range append(addresses, assigned...) {
 		if !isRecord(a.ID) && api.ValueOf(a.Holder).ID != in.ID {
 			continue
 		}
 		kept, err := ipRecordOf(&a)
-		if err == nil && kept.Floating {
-			err = unassignIP(ctx, r, &floatingIPs, &a)
-		} else if err == nil {
-			err = unassignIP(ctx, r, &primaryIPs, &a)
+		if err == nil {
+			err = unassignIP(ctx, r, &a, assignRequest{})
 		}
 		if err == nil && kept.AutoDelete {
 			err = releaseIP(ctx, r, &a)
@@ -505,50 +475,6 @@ func instanceAction(
 		action, err := recordAction(ctx, r, command, operation, in.ID, servers.refer(in))
 		return schema.ActionGetResponse{Action: action}, err
 	}).Answers(http.StatusCreated)
-}
-
-// passwordRequest is what is read of an action that answers a password.
-type passwordRequest struct {
-	Image    schema.IDOrName   `json:"image"`
-	Type     string            `json:"type"`
-	SSHKeys  []schema.IDOrName `json:"ssh_keys,omitempty"`
-	UserData string            `json:"user_data"`
-}
-
-// passwordAction is as resourceAction, and answers a new password.
-func passwordAction(command string, change func(s *serverRecord, q passwordRequest) error) dialect.Call {
-	path := servers.path() + "/{id}/actions/" + command
-	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q passwordRequest) (any, error) {
-		in, err := servers.find(ctx, r, struct{}{})
-		if err == nil {
-			err = checkSSHKeys(ctx, r, q.SSHKeys)
-		}
-		if err == nil {
-			err = changeRecord(ctx, r, &servers, in, func(s *serverRecord) error { return change(s, q) })
-		}
-		if err != nil {
-			return nil, err
-		}
-		action, err := recordAction(ctx, r, command, "", in.ID, servers.refer(in))
-		return struct {
-			Action       schema.Action `json:"action"`
-			RootPassword string        `json:"root_password"`
-		}{action, newPassword()}, err
-	}).Answers(http.StatusCreated)
-}
-
-func rebuildServer(s *serverRecord, q passwordRequest) error {
-	if s.Protection.Rebuild {
-		return &cloud.Error{Code: cloud.Protected, Message: "server rebuild is protected"}
-	}
-	if len(q.UserData) > maxUserData {
-		return dialect.Invalid("user_data", "is longer than %d bytes", maxUserData)
-	}
-	image, err := findImage(q.Image)
-	if err == nil {
-		s.Image, s.UserData = *image.Name, cmp.Or(q.UserData, s.UserData)
-	}
-	return err
 }
 
 type serverProtectionRequest struct {
@@ -673,42 +599,4 @@ func detachServer(
 	}
 	s.Detached = true
 	return err
-}
-
-func setRescue(
-	on bool,
-) func(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
-	return func(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
-		s.Rescue = on
-		return nil
-	}
-}
-
-type isoRequest struct {
-	ISO schema.IDOrName `json:"iso"`
-}
-
-func attachISO(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, q isoRequest) error {
-	for _, i := range allISOs {
-		if q.ISO.ID == i.Serial || q.ISO.ID == 0 && q.ISO.Name == i.Name {
-			s.ISO = i.Serial
-			return nil
-		}
-	}
-	return dialect.NotFound("ISO not found")
-}
-
-func detachISO(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
-	s.ISO = 0
-	return nil
-}
-
-func enableBackup(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
-	s.BackupWindow = new("22-02")
-	return nil
-}
-
-func disableBackup(_ context.Context, _ *dialect.Request, _ *api.Instance, s *serverRecord, _ struct{}) error {
-	s.BackupWindow = nil
-	return nil
 }
