@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -51,7 +50,7 @@ func newCertificate(
 	}
 	sum := sha256.Sum256(leaf.Raw)
 	c.Certificate.Certificate, c.Fingerprint = spec.Certificate, hex.EncodeToString(sum[:])
-	c.DomainNames = slices.Concat([]string{}, leaf.DNSNames)
+	c.DomainNames = append([]string{}, leaf.DNSNames...)
 	c.NotBefore, c.NotAfter = leaf.NotBefore.UTC(), leaf.NotAfter.UTC()
 	return c, tx.InsertCertificateKey(ctx, db.InsertCertificateKeyParams{
 		ProjectID: p.ID, Fingerprint: c.Fingerprint, PrivateKey: spec.PrivateKey,

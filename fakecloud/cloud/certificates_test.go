@@ -39,6 +39,10 @@ func TestCertificates(t *testing.T) {
 	} {
 		requireRefusedAt(t, InvalidRequest, field)(c.Certificates.Create(t.Context(), p, wrong))
 	}
+	forNobody := api.CertificateCreate{Name: "nobody"}
+	forNobody.Certificate, forNobody.PrivateKey = testcerts.For(t)
+	nameless := must.First(c.Certificates.Create(t.Context(), p, forNobody))(t)
+	assert.Equal(t, []string{}, nameless.DomainNames, "the API has a list, also of none")
 	spec.Name = "twin"
 	twin := must.First(c.Certificates.Create(t.Context(), p, spec))(t)
 	require.NoError(t, c.Certificates.Delete(t.Context(), p, made.ID))

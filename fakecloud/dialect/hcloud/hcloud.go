@@ -100,6 +100,7 @@ var refusals = map[api.ProblemCode]dialect.Refusal{
 	api.ProblemCode(cloud.WrongState):           {Status: http.StatusLocked, Code: string(locked)},
 	api.ProblemCode(cloud.InUse):                {Status: http.StatusConflict, Code: "conflict"},
 	api.ProblemCode(cloud.RouteConflict):        {Status: http.StatusConflict, Code: "conflict"},
+	api.ProblemCode(cloud.NetworkConflict):      {Status: http.StatusUnprocessableEntity, Code: string(unsupported)},
 	api.ProblemCode(cloud.PreconditionFailed):   {Status: http.StatusConflict, Code: "conflict"},
 	api.ProblemCode(cloud.QuotaExceeded):        {Status: http.StatusForbidden, Code: "resource_limit_exceeded"},
 	api.ProblemCode(cloud.ListenerConflict):     {Status: http.StatusConflict, Code: string(portUsed)},
