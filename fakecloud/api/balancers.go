@@ -40,6 +40,9 @@ func (l Listener) Equal(other Listener) bool {
 // Name is the ID of the instance, or the IP.
 func (t Target) Name() string { return cmp.Or(t.InstanceID, t.IP) }
 
+// String is what messages call a target.
+func (t Target) String() string { return t.Name() }
+
 // Name is that of the target.
 func (t TargetStats) Name() string { return cmp.Or(t.InstanceID, t.IP) }
 

@@ -65,7 +65,7 @@ func TestFactsThatAreNotWell(t *testing.T) {
 		"it has 2 balancers": func(f *facts) { f.balancers = append(f.balancers, f.balancers[0]) },
 		"is of no Service":   func(f *facts) { f.services = nil },
 		"targets are":        func(f *facts) { f.balancers[0].Targets = f.balancers[0].Targets[:1] },
-		"targets are [{i-a": func(f *facts) {
+		"targets are [i-a i-b]": func(f *facts) {
 			f.nodes[0].Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "true"}
 		},
 		"listens as":          func(f *facts) { f.services[0].Spec.Ports[0].Port = 81 },
