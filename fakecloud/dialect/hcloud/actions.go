@@ -16,72 +16,58 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 )
 
-// actionKinds are the kinds of resources whose actions can be listed, natively, by what they are called.
-var actionKinds = map[string]cloud.Resource{
-	"certificate":   api.ResourceCertificate,
-	"load_balancer": api.ResourceLoadBalancer,
-	"network":       api.ResourceNetwork,
-	"primary_ip":    api.ResourceAddress,
-	"server":        api.ResourceInstance,
-}
+type references = []schema.ActionResourceReference
 
 var actionQuery = []string{"id", "status", "sort", "page", "per_page"}
 
-// actionCalls come before those of the kinds, as "actions" is no ID.
-var actionCalls = slices.Concat(
-	[]dialect.Call{
-		dialect.Handle(http.MethodGet, "/v1/actions", actionQuery, listActions),
-		dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
-	},
-	actionsOf("certificate"), actionsOf("load_balancer"),
-	actionsOf("network"), actionsOf("primary_ip"), actionsOf("server"),
-)
+var actionCalls = []dialect.Call{
+	dialect.Handle(http.MethodGet, "/v1/actions", actionQuery, listActions),
+	dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil,
+		func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+			return findAction(ctx, r, r.Var("id"), func(schema.Action) bool { return true })
+		}),
+}
 
-// actionsOf are the calls that read the actions of a kind of resources, and of one of them.
-func actionsOf(kind string) []dialect.Call {
-	path := "/v1/" + kind + "s"
-	ofKind := func(a schema.Action, serial int64) bool {
-		return slices.ContainsFunc(a.Resources, func(of schema.ActionResourceReference) bool {
-			return of.Type == kind && (serial == 0 || of.ID == serial)
-		})
-	}
-	find := func(ctx context.Context, r *dialect.Request, resource int64, action string) (any, error) {
-		id, err := strconv.ParseInt(action, 10, 64)
-		if err != nil {
-			return nil, dialect.NotFound("nothing has the ID %q", action)
+// actionCalls are the calls that read the actions of a kind of resources, and of one of them. They come before the
+// others of the kind, as "actions" is no ID.
+func (c collection[N, T]) actionCalls() []dialect.Call {
+	isAbout := func(serial int64) func(a schema.Action) bool {
+		return func(a schema.Action) bool {
+			return slices.ContainsFunc(a.Resources, func(of schema.ActionResourceReference) bool {
+				return of.Type == c.one && (serial == 0 || of.ID == serial)
+			})
 		}
-		return findAction(ctx, r, id, func(a schema.Action) bool { return ofKind(a, resource) })
 	}
 	return []dialect.Call{
-		dialect.Handle(http.MethodGet, path+"/actions", actionQuery,
+		dialect.Handle(http.MethodGet, c.path()+"/actions", actionQuery,
 			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-				return answerActions(ctx, r, func(a schema.Action) bool { return ofKind(a, 0) })
+				return answerActions(ctx, r, isAbout(0))
 			}),
-		dialect.Handle(http.MethodGet, path+"/actions/{id}", nil,
+		dialect.Handle(http.MethodGet, c.path()+"/actions/{id}", nil,
 			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-				return find(ctx, r, 0, r.Var("id"))
+				return findAction(ctx, r, r.Var("id"), isAbout(0))
 			}),
-		dialect.Handle(http.MethodGet, path+"/{id}/actions", actionQuery,
+		dialect.Handle(http.MethodGet, c.path()+"/{id}/actions", actionQuery,
 			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 				serial, err := r.Serial()
 				if err == nil {
-					_, err = r.ResourceID(ctx, actionKinds[kind], serial)
+					_, err = r.ResourceID(ctx, c.kind, serial)
 				}
-				if client.HasCode(err, api.NotFound) && actionKinds[kind] == api.ResourceAddress { // One of IPv6 may be.
+				if client.HasCode(err, api.NotFound) && c.kind == api.ResourceAddress { // One of IPv6 may be.
 					_, err = r.ResourceID(ctx, api.ResourceDialectRecord, serial)
 				}
 				if err != nil {
 					return nil, err
 				}
-				return answerActions(ctx, r, func(a schema.Action) bool { return ofKind(a, serial) })
+				return answerActions(ctx, r, isAbout(serial))
 			}),
-		dialect.Handle(http.MethodGet, path+"/{id}/actions/{action_id}", nil,
+		dialect.Handle(http.MethodGet, c.path()+"/{id}/actions/{action_id}", nil,
 			func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 				serial, err := r.Serial()
 				if err != nil {
 					return nil, err
 				}
-				return find(ctx, r, serial, r.Var("action_id"))
+				return findAction(ctx, r, r.Var("action_id"), isAbout(serial))
 			}),
 	}
 }
@@ -124,7 +110,7 @@ func answerActions(ctx context.Context, r *dialect.Request, wanted func(schema.A
 			all = append(all, a)
 		}
 	}
-	if err := sortActions(all, query["sort"]); err != nil {
+	if err := sortBy(all, query["sort"], actionOrders); err != nil {
 		return nil, err
 	}
 	shown, meta, err := page(r, all)
@@ -145,34 +131,11 @@ var actionOrders = map[string]func(a, b schema.Action) int{
 	},
 }
 
-// sortActions sorts actions by fields, each of which may have a direction: id, id:asc, id:desc.
-func sortActions(all []schema.Action, by []string) error {
-	for _, text := range slices.Backward(append(slices.Clone(by), "id")) {
-		field, direction, _ := strings.Cut(text, ":")
-		order := actionOrders[field]
-		if order == nil || !slices.Contains([]string{"", "asc", "desc"}, direction) {
-			return dialect.Invalid("sort", "%q is nothing that actions can be sorted by", text)
-		}
-		slices.SortStableFunc(all, func(a, b schema.Action) int {
-			if direction == "desc" {
-				a, b = b, a
-			}
-			return order(a, b)
-		})
+func findAction(ctx context.Context, r *dialect.Request, id string, wanted func(schema.Action) bool) (any, error) {
+	if _, err := strconv.ParseUint(id, 10, 63); err != nil {
+		return nil, dialect.NotFound("nothing has the ID %q", id)
 	}
-	return nil
-}
-
-func getAction(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-	serial, err := r.Serial()
-	if err != nil {
-		return nil, err
-	}
-	return findAction(ctx, r, serial, func(schema.Action) bool { return true })
-}
-
-func findAction(ctx context.Context, r *dialect.Request, serial int64, wanted func(schema.Action) bool) (any, error) {
-	found, err := r.ListOperations(ctx, client.OperationFilter{Serials: []string{strconv.FormatInt(serial, 10)}})
+	found, err := r.ListOperations(ctx, client.OperationFilter{Serials: []string{id}})
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +144,7 @@ func findAction(ctx context.Context, r *dialect.Request, serial int64, wanted fu
 			return schema.ActionGetResponse{Action: a}, err
 		}
 	}
-	return nil, dialect.NotFound("action with ID %d not found", serial)
+	return nil, dialect.NotFound("action with ID %s not found", id)
 }
 
 // actionRecord is what an operation is at Hetzner. Its form is kept, so that fields are only ever added.
@@ -226,22 +189,23 @@ func commandOf(operation string) string {
 	return b.String()
 }
 
-// recordAction gives the action of a change, which is found from now on. It is the native operation that the change
-// began, or one that has ended if the change took no time and began none. The first of the resources is what was
-// changed; its native ID is id.
-func recordAction(
+// recordAction gives the action of a change of a resource, which is found from now on. It is the native operation that
+// the change began, or one that has ended if the change took no time and began none.
+func (c collection[N, T]) recordAction(
 	ctx context.Context,
 	r *dialect.Request,
-	command, operation, id string,
-	resources ...schema.ActionResourceReference,
+	command, operation string,
+	native *N,
+	about ...schema.ActionResourceReference,
 ) (schema.Action, error) {
-	kind := actionKinds[resources[0].Type]
-	if isRecord(id) {
+	meta, kind := metaOf(native), c.kind
+	if isRecord(meta.ID) {
 		kind = api.ResourceDialectRecord
 	}
+	about = append(references{{ID: meta.Serial, Type: c.one}}, about...)
 	op, err := r.RecordOperation(ctx, cloud.Operation{
-		ID: operation, Type: name + " " + command, Resource: kind, ResourceID: id,
-		Records: dialect.WithRecord(name, nil, actionRecord{Version: recordVersion, Command: command, Resources: resources}),
+		ID: operation, Type: name + " " + command, Resource: kind, ResourceID: meta.ID,
+		Records: dialect.WithRecord(name, nil, actionRecord{Version: recordVersion, Command: command, Resources: about}),
 	})
 	if err != nil {
 		return schema.Action{}, err

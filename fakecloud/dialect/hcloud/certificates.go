@@ -33,13 +33,12 @@ var certificates = collection[api.Certificate, schema.Certificate]{
 
 var certificateCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, certificates.path(), nil, createCertificate).Answers(http.StatusCreated),
-	dialect.Handle(http.MethodDelete, certificates.path()+"/{id}", nil, deleteCertificate).Answers(http.StatusNoContent),
+	deleteCall(&certificates, deleteCertificate),
 	dialect.Handle(http.MethodPost, certificates.path()+"/{id}/actions/retry", nil, retryIssuance),
 }
 
 func typeOfCertificate(c api.Certificate) (string, error) {
-	var kept certificateRecord
-	err := dialect.ReadRecord(name, c.Records, &kept)
+	kept, err := readRecord[certificateRecord](c.Records)
 	if kept.Managed {
 		return "managed", err
 	}
@@ -114,7 +113,7 @@ func createCertificate(ctx context.Context, r *dialect.Request, q schema.Certifi
 	}
 	var answer schema.CertificateCreateResponse
 	if isManaged {
-		action, err := recordAction(ctx, r, "create_certificate", "", c.ID, certificates.refer(c))
+		action, err := certificates.recordAction(ctx, r, "create_certificate", "", c)
 		if err != nil {
 			return nil, err
 		}
@@ -148,15 +147,12 @@ func issue(r *dialect.Request, domains []string) (certificate, privateKey string
 	return string(cert), string(key), err
 }
 
-func deleteCertificate(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-	c, err := certificates.find(ctx, r, struct{}{})
-	if err == nil {
-		err = r.DeleteCertificate(ctx, c.ID)
-	}
+func deleteCertificate(ctx context.Context, r *dialect.Request, c *api.Certificate) error {
+	err := r.DeleteCertificate(ctx, c.ID)
 	if client.HasCode(err, api.ProblemCode(cloud.InUse)) {
 		err = &cloud.Error{Code: "resource_in_use", Message: "certificate " + c.Name + " is used by a load balancer"}
 	}
-	return nil, err
+	return err
 }
 
 // retryIssuance refuses: no issuance fails here.

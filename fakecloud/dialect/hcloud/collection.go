@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,7 +25,7 @@ import (
 type collection[N, T any] struct {
 	one     string   // what a resource is called
 	filters []string // query parameters of list, beside those of all lists
-	sorts   []string // what lists are sorted by; id, name and created unless given
+	unnamed bool     // lists are not sorted by name
 	list    func(ctx context.Context, r *dialect.Request, name string) ([]N, error)
 	read    dialect.Handler[int64, *N] // by its number; unless given, get does it
 	kind    cloud.Resource             // of native resources, which have labels; "" of what is the same for all
@@ -93,34 +94,35 @@ type updateRequest struct {
 	AutoDelete   *bool              `json:"auto_delete,omitempty"`
 }
 
+// readRecord reads what this dialect has recorded with a resource.
+func readRecord[R any](records api.Records) (record R, err error) {
+	err = dialect.ReadRecord(name, records, &record)
+	return record, err
+}
+
 // withRecord gives records with the dialect's changed.
-func withRecord[R any](records api.Records, change func(record *R)) (api.Records, error) {
-	var record R
-	if err := dialect.ReadRecord(name, records, &record); err != nil {
-		return nil, err
+func withRecord[R any](records api.Records, change func(record *R) error) (api.Records, error) {
+	record, err := readRecord[R](records)
+	if err == nil {
+		err = change(&record)
 	}
-	change(&record)
-	return dialect.WithRecord(name, records, record), nil
+	return dialect.WithRecord(name, records, record), err
 }
 
-// refer is what an action says of a resource that it is about.
-func (c collection[N, T]) refer(native *N) schema.ActionResourceReference {
-	return schema.ActionResourceReference{ID: metaOf(native).Serial, Type: c.one}
-}
-
-// protected refuses to delete a resource whose record says so.
-func (c collection[N, T]) protected(p protection) error {
-	if p.Delete {
-		message := strings.ReplaceAll(c.one, "_", " ") + " deletion is protected"
-		switch c.one { // Hetzner Cloud has words of its own for these.
-		case "network":
-			message = "network is delete protected"
-		case "primary_ip":
-			message = "Primary IP deletion is protected"
-		}
-		return &cloud.Error{Code: cloud.Protected, Message: message}
+// checkUnprotected refuses to delete a resource whose record says so.
+func (c collection[N, T]) checkUnprotected(native *N) error {
+	record, err := readRecord[struct{ Protection protection }](metaOf(native).Records)
+	if err != nil || !record.Protection.Delete {
+		return err
 	}
-	return nil
+	message := strings.ReplaceAll(c.one, "_", " ") + " deletion is protected"
+	switch c.one { // Hetzner Cloud has words of its own for these.
+	case "network":
+		message = "network is delete protected"
+	case "primary_ip":
+		message = "Primary IP deletion is protected"
+	}
+	return &cloud.Error{Code: cloud.Protected, Message: message}
 }
 
 // protection is what a resource is protected from. It is part of records.
@@ -129,25 +131,71 @@ type protection struct {
 	Rebuild bool `json:"rebuild,omitempty"`
 }
 
-// resourceAction makes the call of an action on a resource. change changes what the resource's record, an R, says.
+type protectionRequest struct {
+	Delete  *bool `json:"delete,omitempty"`
+	Rebuild *bool `json:"rebuild,omitempty"`
+}
+
+func (q protectionRequest) applyTo(p *protection) {
+	p.Delete = *cmp.Or(q.Delete, &p.Delete)
+	p.Rebuild = *cmp.Or(q.Rebuild, &p.Rebuild)
+}
+
+// actionCall makes the call of an action, which is recorded as command. do gives what the action is about beside the
+// resource. It does so again if another change came between.
+func actionCall[B, N, T any](
+	c *collection[N, T],
+	action, command string,
+	do func(ctx context.Context, r *dialect.Request, native *N, q B) (about references, _ error),
+) dialect.Call {
+	path := c.path() + "/{id}/actions/" + action
+	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q B) (any, error) {
+		var operation string
+		var about references
+		native, err := dialect.Change(
+			func() (*N, error) { return c.find(ctx, r, struct{}{}) },
+			func(native *N) (err error) {
+				about, err = do(client.OperationInto(ctx, &operation), r, native, q)
+				return err
+			},
+			func(*N) error { return nil },
+		)
+		if err != nil {
+			return nil, err
+		}
+		a, err := c.recordAction(ctx, r, command, operation, native, about...)
+		return schema.ActionGetResponse{Action: a}, err
+	}).Answers(http.StatusCreated)
+}
+
+// resourceAction makes the call of an action that changes what the resource's record, an R, says.
 func resourceAction[R, B, N, T any](
 	c *collection[N, T],
 	command string,
 	change func(ctx context.Context, r *dialect.Request, native *N, record *R, q B) error,
 ) dialect.Call {
-	path := c.path() + "/{id}/actions/" + command
-	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q B) (any, error) {
+	do := func(ctx context.Context, r *dialect.Request, native *N, q B) (references, error) {
+		return nil, changeRecord(ctx, r, c, native, func(record *R) error { return change(ctx, r, native, record, q) })
+	}
+	return actionCall(c, command, command, do)
+}
+
+// deleteCall makes the call that deletes a resource by do, unless it is protected.
+func deleteCall[N, T any](
+	c *collection[N, T],
+	do func(ctx context.Context, r *dialect.Request, native *N) error,
+) dialect.Call {
+	path := c.path() + "/{id}"
+	return dialect.Handle(http.MethodDelete, path, nil, func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 		native, err := c.find(ctx, r, struct{}{})
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = c.checkUnprotected(native)
 		}
-		err = changeRecord(ctx, r, c, native, func(record *R) error { return change(ctx, r, native, record, q) })
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = do(ctx, r, native)
 		}
-		action, err := recordAction(ctx, r, command, "", metaOf(native).ID, c.refer(native))
-		return schema.ActionGetResponse{Action: action}, err
-	}).Answers(http.StatusCreated)
+		return nil, err
+	}).Answers(http.StatusNoContent)
 }
 
 // find reads the resource in the call's path.
@@ -198,7 +246,7 @@ func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ 
 		meta := metaOf(&n)
 		return c.gone != nil && c.gone(n) || name != "" && meta.Name != name || !selector.matches(meta.Tags)
 	})
-	if err := c.sort(natives, query["sort"]); err != nil {
+	if err := sortBy(natives, query["sort"], c.orders()); err != nil {
 		return nil, err
 	}
 	natives, meta, err := page(r, natives)
@@ -209,35 +257,35 @@ func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ 
 	return answerList(r, &list[T]{c.one + "s", items, meta}), err
 }
 
-// sort sorts by what is asked for, such as name:desc, and then by ID.
-func (c collection[N, T]) sort(natives []N, by []string) error {
-	sorts := c.sorts
-	if sorts == nil {
-		sorts = []string{"id", "name", "created"}
+// orders are what lists can be sorted by.
+func (c collection[N, T]) orders() map[string]func(a, b N) int {
+	orders := map[string]func(a, b N) int{
+		"id":      func(a, b N) int { return cmp.Compare(metaOf(&a).Serial, metaOf(&b).Serial) },
+		"name":    func(a, b N) int { return cmp.Compare(metaOf(&a).Name, metaOf(&b).Name) },
+		"created": func(a, b N) int { return metaOf(&a).CreatedAt.Compare(metaOf(&b).CreatedAt) },
 	}
-	for _, field := range by {
-		name, direction, _ := strings.Cut(field, ":")
-		if !slices.Contains(sorts, name) || !slices.Contains([]string{"", "asc", "desc"}, direction) {
-			return dialect.Invalid("sort", "%q must be one of %s, with :asc or :desc", field, strings.Join(sorts, ", "))
+	if c.unnamed {
+		delete(orders, "name")
+	}
+	return orders
+}
+
+// sortBy sorts by fields, each of which may have a direction (name, name:asc, name:desc), and then by ID.
+func sortBy[T any](all []T, by []string, orders map[string]func(a, b T) int) error {
+	for _, text := range slices.Backward(append(slices.Clone(by), "id")) {
+		field, direction, _ := strings.Cut(text, ":")
+		order := orders[field]
+		if order == nil || !slices.Contains([]string{"", "asc", "desc"}, direction) {
+			fields := strings.Join(slices.Sorted(maps.Keys(orders)), ", ")
+			return dialect.Invalid("sort", "%q must be one of %s, with :asc or :desc", text, fields)
 		}
-	}
-	slices.SortFunc(natives, func(x, y N) int {
-		a, b := metaOf(&x), metaOf(&y)
-		for _, field := range by {
-			name, direction, _ := strings.Cut(field, ":")
-			order := map[string]int{
-				"id": cmp.Compare(a.Serial, b.Serial), "name": cmp.Compare(a.Name, b.Name),
-				"created": a.CreatedAt.Compare(b.CreatedAt),
-			}[name]
+		slices.SortStableFunc(all, func(a, b T) int {
 			if direction == "desc" {
-				order = -order
+				a, b = b, a
 			}
-			if order != 0 {
-				return order
-			}
-		}
-		return cmp.Compare(a.Serial, b.Serial)
-	})
+			return order(a, b)
+		})
+	}
 	return nil
 }
 
@@ -276,17 +324,13 @@ func changeRecord[R, N, T any](
 	native *N,
 	change func(record *R) error,
 ) error {
-	var record R
 	meta := metaOf(native)
-	if err := dialect.ReadRecord(name, meta.Records, &record); err != nil {
+	records, err := withRecord(meta.Records, change)
+	if err != nil {
 		return err
 	}
-	if err := change(&record); err != nil {
-		return err
-	}
-	u := api.ResourceUpdate{Records: dialect.WithRecord(name, meta.Records, record)}
 	ctx = cloud.WithRequest(client.IfMatch(ctx, meta.Version), cloud.Request{IfMatch: &meta.Version})
-	_, err := c.update(r, ctx, meta.ID, u)
+	_, err = c.update(r, ctx, meta.ID, api.ResourceUpdate{Records: records})
 	return err
 }
 

@@ -56,7 +56,8 @@ var Dialect = dialect.Dialect{
 		"no metrics are kept",
 	},
 	Calls: slices.Concat(
-		actionCalls, locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
+		actionCalls, certificates.actionCalls(), balancers.actionCalls(), networks.actionCalls(), primaryIPs.actionCalls(),
+		servers.actionCalls(), locations.calls(), datacenters.calls(), serverTypes.calls(), images.calls(), isos.calls(),
 		pricingCalls, sshKeys.calls(), sshKeyCalls, servers.calls(), serverCalls, primaryIPs.calls(), primaryIPCalls,
 		networks.calls(), networkActions, balancerTypes.calls(), balancers.calls(), balancerCalls,
 		certificates.calls(), certificateCalls, metadataCalls,

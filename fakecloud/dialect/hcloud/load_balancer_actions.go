@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"path"
 	"reflect"
 	"slices"
@@ -22,41 +21,25 @@ import (
 )
 
 // loadBalancerAction makes the call of an action on a balancer. change changes the balancer, natively and its record.
-// It does so again if another change came between: what runs at Hetzner locks a balancer only for its networks.
+// What runs at Hetzner locks a balancer only for its networks.
 func loadBalancerAction[B any](
-	name string,
+	action string,
 	change func(ctx context.Context, r *dialect.Request, b *balancer, q B) error,
 ) dialect.Call {
-	at := balancers.path() + "/{id}/actions/" + name
-	return dialect.Handle(http.MethodPost, at, nil, func(ctx context.Context, r *dialect.Request, q B) (any, error) {
-		var operation string
-		b, err := dialect.Change(
-			func() (*balancer, error) {
-				lb, err := balancers.find(ctx, r, struct{}{})
-				if err != nil {
-					return nil, err
-				}
-				return toBalancer(lb)
-			},
-			func(b *balancer) error {
-				if err := change(ctx, r, b, q); err != nil {
-					return err
-				}
-				return b.followSelectors(ctx, r)
-			},
-			func(b *balancer) error {
-				// Nobody else's change may get lost, as the update says all of the listeners and targets.
-				ctx := client.OperationInto(client.IfMatch(ctx, b.Version), &operation)
-				_, err := r.UpdateLoadBalancer(ctx, b.ID, b.update())
-				return err
-			},
-		)
+	do := func(ctx context.Context, r *dialect.Request, lb *api.LoadBalancer, q B) (references, error) {
+		b, err := toBalancer(lb)
 		if err != nil {
 			return nil, err
 		}
-		action, err := recordAction(ctx, r, name, operation, b.ID, b.about...)
-		return schema.ActionGetResponse{Action: action}, err
-	}).Answers(http.StatusCreated)
+		if err = change(ctx, r, b, q); err == nil {
+			err = b.followSelectors(ctx, r)
+		}
+		if err == nil { // Nobody else's change may get lost, as the update says all of the listeners and targets.
+			_, err = r.UpdateLoadBalancer(client.IfMatch(ctx, b.Version), b.ID, b.update())
+		}
+		return b.about, err
+	}
+	return actionCall(&balancers, action, action, do)
 }
 
 // checkUnlocked refuses a change while another action on the balancer runs.
@@ -384,10 +367,6 @@ func changeType(
 	return nil
 }
 
-type protectionRequest struct {
-	Delete *bool `json:"delete,omitempty"`
-}
-
 func changeProtection(_ context.Context, _ *dialect.Request, b *balancer, q protectionRequest) error {
 	if q.Delete != nil {
 		b.DeletionProtection = *q.Delete
@@ -431,7 +410,7 @@ func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q att
 	if b.NetworkID != "" {
 		return &cloud.Error{Code: alreadyAttached, Message: "load balancer is already attached to a network"}
 	}
-	b.about = append(b.about, referToNetwork(n))
+	b.about = append(b.about, schema.ActionResourceReference{ID: n.Serial, Type: networks.one})
 	b.NetworkID, b.PrivateAddress = n.ID, api.ValueOf(q.IP)
 	if q.IP == nil {
 		b.PrivateAddress, err = freeAddressIn(ctx, r, n, api.ValueOf(q.IPRange))

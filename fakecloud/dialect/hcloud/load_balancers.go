@@ -37,11 +37,11 @@ const recordVersion = 1
 type balancer struct {
 	*api.LoadBalancer
 	record record
-	about  []schema.ActionResourceReference // what an action changes: the balancer first
+	about  references // what an action is about beside the balancer
 }
 
 func toBalancer(lb *api.LoadBalancer) (*balancer, error) {
-	b := &balancer{LoadBalancer: lb, about: []schema.ActionResourceReference{referTo(lb)}}
+	b := &balancer{LoadBalancer: lb}
 	if err := dialect.ReadRecord(name, lb.Records, &b.record); err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ var balancers = collection[api.LoadBalancer, shownBalancer]{
 
 var balancerCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, balancers.path(), nil, createLoadBalancer).Answers(http.StatusCreated),
-	dialect.Handle(http.MethodDelete, balancers.path()+"/{id}", nil, deleteLoadBalancer).Answers(http.StatusNoContent),
+	deleteCall(&balancers, deleteLoadBalancer),
 	dialect.Handle(http.MethodGet, balancers.path()+"/{id}/metrics", nil, refuseMetrics),
 	loadBalancerAction("add_service", addService),
 	loadBalancerAction("update_service", updateService),
@@ -307,7 +307,6 @@ func (q createRequest) toBalancer(ctx context.Context, r *dialect.Request) (*bal
 	b := &balancer{
 		LoadBalancer: &api.LoadBalancer{Scheme: api.SchemePublic, Listeners: api.Listeners{}, Targets: []api.Target{}},
 		record:       record{Location: location, Services: map[int]schema.LoadBalancerService{}},
-		about:        make([]schema.ActionResourceReference, 1),
 	}
 	if b.Type, err = findType(q.LoadBalancerType); err != nil {
 		return nil, err
@@ -360,8 +359,7 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 	if err != nil {
 		return nil, err
 	}
-	b.about[0] = referTo(lb)
-	action, err := recordAction(ctx, r, "create_load_balancer", operation, lb.ID, b.about...)
+	action, err := balancers.recordAction(ctx, r, "create_load_balancer", operation, lb, b.about...)
 	if err != nil {
 		return nil, err
 	}
@@ -395,10 +393,6 @@ func (q createRequest) chooseLocation(r *dialect.Request) (string, error) {
 	return "", dialect.Invalid("network_zone", "%q is none that there is", q.NetworkZone)
 }
 
-func referTo(lb *api.LoadBalancer) schema.ActionResourceReference {
-	return schema.ActionResourceReference{ID: lb.Serial, Type: "load_balancer"}
-}
-
 func renameBalancer(
 	r *dialect.Request,
 	ctx context.Context,
@@ -408,10 +402,7 @@ func renameBalancer(
 	return r.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: u.Name, Tags: u.Tags})
 }
 
-func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-	lb, err := balancers.find(ctx, r, struct{}{})
-	if err == nil {
-		_, err = r.DeleteLoadBalancer(ctx, lb.ID)
-	}
-	return nil, err
+func deleteLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalancer) error {
+	_, err := r.DeleteLoadBalancer(ctx, lb.ID)
+	return err
 }

@@ -54,8 +54,8 @@ func getMetadata(ctx context.Context, r *dialect.Request, _ struct{}) (any, erro
 	if things["private-networks"], err = privateNetworks(ctx, r, s.PrivateNet); err != nil {
 		return nil, err
 	}
-	var record serverRecord
-	if err := dialect.ReadRecord(name, in.Records, &record); err != nil {
+	record, err := readRecord[serverRecord](in.Records)
+	if err != nil {
 		return nil, err
 	}
 	if record.UserData != "" {

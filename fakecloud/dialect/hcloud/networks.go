@@ -23,7 +23,10 @@ var networks = collection[api.Network, schema.Network]{
 	},
 	update: (*dialect.Request).UpdateNetwork,
 	record: func(records api.Records, q updateRequest) (api.Records, error) {
-		return withRecord(records, func(n *networkRecord) { n.ExposeRoutes = api.ValueOf(q.ExposeRoutes) })
+		return withRecord(records, func(n *networkRecord) error {
+			n.ExposeRoutes = api.ValueOf(q.ExposeRoutes)
+			return nil
+		})
 	},
 }
 
@@ -41,26 +44,24 @@ type networkRecord struct {
 
 var networkActions = []dialect.Call{
 	dialect.Handle(http.MethodPost, "/v1/networks", nil, createNetwork).Answers(http.StatusCreated),
-	dialect.Handle(http.MethodDelete, "/v1/networks/{id}", nil, deleteNetwork).Answers(http.StatusNoContent),
+	deleteCall(&networks, deleteNetwork),
 	resourceAction(&networks, "add_subnet", addSubnet), resourceAction(&networks, "delete_subnet", deleteSubnet),
 	resourceAction(&networks, "change_ip_range", changeIPRange),
 	resourceAction(&networks, "change_protection", func(
 		_ context.Context, _ *dialect.Request, _ *api.Network, n *networkRecord, q protectionRequest,
 	) error {
-		if q.Delete != nil {
-			n.Protection.Delete = *q.Delete
-		}
+		q.applyTo(&n.Protection)
 		return nil
 	}),
-	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/add_route", nil, addRoute).Answers(http.StatusCreated),
-	dialect.Handle(http.MethodPost, "/v1/networks/{id}/actions/delete_route", nil, deleteRoute).Answers(http.StatusCreated),
+	actionCall(&networks, "add_route", "add_route", addRoute),
+	actionCall(&networks, "delete_route", "delete_route", deleteRoute),
 }
 
 // toNetwork makes a network with its servers and routes. A route whose instance is gone has the
 // address that the instance had, for its gateway: its name says it (see routeName).
 func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.Network, error) {
-	var record networkRecord
-	if err := dialect.ReadRecord(name, n.Records, &record); err != nil {
+	record, err := readRecord[networkRecord](n.Records)
+	if err != nil {
 		return schema.Network{}, err
 	}
 	if record.Subnets == nil {
@@ -113,8 +114,8 @@ func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.
 
 // isDetached tells whether a server is shown to be in no network.
 func isDetached(in cloud.Instance) bool {
-	var record serverRecord
-	return dialect.ReadRecord(name, in.Records, &record) == nil && record.Detached
+	record, err := readRecord[serverRecord](in.Records)
+	return err == nil && record.Detached
 }
 
 type networkRequest struct {
@@ -151,22 +152,11 @@ func createNetwork(ctx context.Context, r *dialect.Request, q networkRequest) (a
 	return networks.answer(ctx, r, made)
 }
 
-func deleteNetwork(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-	n, err := networks.find(ctx, r, struct{}{})
-	if err != nil {
-		return nil, err
-	}
-	var record networkRecord
-	if err := dialect.ReadRecord(name, n.Records, &record); err != nil {
-		return nil, err
-	}
-	if err := networks.protected(record.Protection); err != nil {
-		return nil, err
-	}
+func deleteNetwork(ctx context.Context, r *dialect.Request, n *api.Network) error {
 	if err := detachBalancers(ctx, r, n); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, r.DeleteNetwork(ctx, n.ID)
+	return r.DeleteNetwork(ctx, n.ID)
 }
 
 // addSubnet records a subnet. If no range is asked for, it is the first free /24 of the network.
@@ -269,8 +259,8 @@ func changeIPRange(
 // freeAddressIn gives an address for a server or balancer in the network's subnets, or in the one that is asked for,
 // but for the gateway's. It is "" for one in whatever range the network has, if that was made otherwise.
 func freeAddressIn(ctx context.Context, r *dialect.Request, n *api.Network, wanted string) (string, error) {
-	var record networkRecord
-	if err := dialect.ReadRecord(name, n.Records, &record); err != nil {
+	record, err := readRecord[networkRecord](n.Records)
+	if err != nil {
 		return "", err
 	}
 	if record.Subnets == nil && (wanted == "" || wanted == n.Cidr) {
@@ -378,10 +368,6 @@ func gatewayInName(route api.Route) string {
 	return gateway
 }
 
-func referToNetwork(n *api.Network) schema.ActionResourceReference {
-	return schema.ActionResourceReference{ID: n.Serial, Type: networks.one}
-}
-
 type routeRequest struct {
 	Destination string `json:"destination"`
 	Gateway     string `json:"gateway"`
@@ -399,12 +385,8 @@ func (q routeRequest) parse() (destination, gateway netip.Prefix, err error) {
 	return destination, netip.PrefixFrom(address, address.BitLen()), nil
 }
 
-func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, error) {
+func addRoute(ctx context.Context, r *dialect.Request, n *api.Network, q routeRequest) (references, error) {
 	destination, gateway, err := q.parse()
-	if err != nil {
-		return nil, err
-	}
-	n, err := networks.find(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
@@ -427,11 +409,7 @@ func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, err
 			Name: routeName(gateway, destination), Destination: destination.String(), InstanceID: hop,
 		})
 	}
-	if err != nil {
-		return nil, err
-	}
-	action, err := recordAction(ctx, r, "add_route", "", n.ID, referToNetwork(n))
-	return schema.ActionGetResponse{Action: action}, err
+	return nil, err
 }
 
 // recordRoute records a route via what is no server of the network.
@@ -465,12 +443,8 @@ func recordRoute(
 	return nil
 }
 
-func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, error) {
+func deleteRoute(ctx context.Context, r *dialect.Request, n *api.Network, q routeRequest) (references, error) {
 	destination, _, err := q.parse()
-	if err != nil {
-		return nil, err
-	}
-	n, err := networks.find(ctx, r, struct{}{})
 	if err != nil {
 		return nil, err
 	}
@@ -498,9 +472,5 @@ func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (any, 
 			return nil
 		})
 	}
-	if err != nil {
-		return nil, err
-	}
-	action, err := recordAction(ctx, r, "delete_route", "", n.ID, referToNetwork(n))
-	return schema.ActionGetResponse{Action: action}, err
+	return nil, err
 }

@@ -26,30 +26,27 @@ type ipRecord struct {
 	Assignee int64 `json:"assignee,omitempty"`
 }
 
-func ipRecordOf(a *api.ReservedAddress) (record ipRecord, err error) {
-	return record, dialect.ReadRecord(name, a.Records, &record)
-}
-
 const onePrimaryIP = "primary_ip"
 
 // primaryIPs are the addresses that are no balancers'. Those of IPv4 are reserved ones, and those of IPv6 are records.
 var primaryIPs = collection[api.ReservedAddress, primaryIP]{
-	one: onePrimaryIP, kind: api.ResourceAddress, filters: []string{"ip"}, sorts: []string{"id", "created"},
+	one: onePrimaryIP, kind: api.ResourceAddress, filters: []string{"ip"}, unnamed: true,
 	list: listPrimaryIPs, read: readPrimaryIP, update: updatePrimaryIP, show: toPrimaryIP,
 	record: func(records api.Records, q updateRequest) (api.Records, error) {
-		return withRecord(records, func(record *ipRecord) { record.AutoDelete = api.ValueOf(q.AutoDelete) })
+		return withRecord(records, func(record *ipRecord) error {
+			record.AutoDelete = api.ValueOf(q.AutoDelete)
+			return nil
+		})
 	},
 }
 
 var primaryIPCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, primaryIPs.path(), nil, createPrimaryIP).Answers(http.StatusCreated),
-	dialect.Handle(http.MethodDelete, primaryIPs.path()+"/{id}", nil, deletePrimaryIP).Answers(http.StatusNoContent),
+	deleteCall(&primaryIPs, releaseIP),
 	resourceAction(&primaryIPs, "change_protection", func(
 		_ context.Context, _ *dialect.Request, _ *api.ReservedAddress, record *ipRecord, q protectionRequest,
 	) error {
-		if q.Delete != nil {
-			record.Protection.Delete = *q.Delete
-		}
+		q.applyTo(&record.Protection)
 		return nil
 	}),
 	resourceAction(&primaryIPs, "change_dns_ptr", func(
@@ -57,7 +54,8 @@ var primaryIPCalls = []dialect.Call{
 	) error {
 		return q.putInto(&record.DNSPtr)
 	}),
-	primaryIPAction("assign", assignPrimaryIP), primaryIPAction("unassign", unassignIP),
+	actionCall(&primaryIPs, "assign", "assign_primary_ip", assignPrimaryIP),
+	actionCall(&primaryIPs, "unassign", "unassign_primary_ip", unassignPrimaryIP),
 }
 
 func isOfBalancer(a api.ReservedAddress) bool {
@@ -118,7 +116,7 @@ func toIPv6(d cloud.DialectRecord) api.ReservedAddress {
 
 // assigneeOf gives the number of the server that has an address; 0 if none has.
 func assigneeOf(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) (int64, error) {
-	record, err := ipRecordOf(a)
+	record, err := readRecord[ipRecord](a.Records)
 	if err != nil || a.Holder == nil {
 		return record.Assignee, err
 	}
@@ -179,7 +177,7 @@ func assignIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, s
 	return err
 }
 
-func unassignIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, _ assignRequest) error {
+func unassignIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) error {
 	if isRecord(a.ID) {
 		return recordAssignee(ctx, r, a, 0)
 	}
@@ -208,21 +206,6 @@ func namesOf(ip string, recorded map[string]string) map[string]string {
 	return all
 }
 
-func deletePrimaryIP(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-	a, err := primaryIPs.find(ctx, r, struct{}{})
-	if err != nil {
-		return nil, err
-	}
-	record, err := ipRecordOf(a)
-	if err == nil {
-		err = primaryIPs.protected(record.Protection)
-	}
-	if err == nil {
-		err = releaseIP(ctx, r, a)
-	}
-	return nil, err
-}
-
 // primaryIP is one with the deprecated field that other clients than Go's read.
 type primaryIP struct {
 	schema.PrimaryIP
@@ -230,7 +213,7 @@ type primaryIP struct {
 }
 
 func toPrimaryIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) (primaryIP, error) {
-	record, err := ipRecordOf(a)
+	record, err := readRecord[ipRecord](a.Records)
 	if err != nil {
 		return primaryIP{}, err
 	}
@@ -307,40 +290,31 @@ func createPrimaryIP(ctx context.Context, r *dialect.Request, q primaryIPRequest
 	if err != nil {
 		return nil, err
 	}
-	action, err := recordAction(ctx, r, "create_primary_ip", "", a.ID, primaryIPs.refer(a))
+	action, err := primaryIPs.recordAction(ctx, r, "create_primary_ip", "", a)
 	return map[string]any{"primary_ip": shown, "action": action}, err
 }
 
-type assignRequest struct {
-	AssigneeID   int64  `json:"assignee_id"`
-	AssigneeType string `json:"assignee_type"`
-}
-
-func primaryIPAction(
-	command string,
-	do func(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, q assignRequest) error,
-) dialect.Call {
-	path := primaryIPs.path() + "/{id}/actions/" + command
-	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, q assignRequest) (any, error) {
-		a, err := primaryIPs.find(ctx, r, struct{}{})
-		if err == nil {
-			err = do(ctx, r, a, q)
-		}
-		if err != nil {
-			return nil, err
-		}
-		action, err := recordAction(ctx, r, command+"_primary_ip", "", a.ID, primaryIPs.refer(a))
-		return schema.ActionGetResponse{Action: action}, err
-	}).Answers(http.StatusCreated)
-}
-
-func assignPrimaryIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, q assignRequest) error {
+func assignPrimaryIP(
+	ctx context.Context,
+	r *dialect.Request,
+	a *api.ReservedAddress,
+	q schema.PrimaryIPActionAssignRequest,
+) (references, error) {
 	assignee, err := assigneeOf(ctx, r, a)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case assignee != 0:
-		return &cloud.Error{Code: "primary_ip_assigned", Message: "primary IP is already assigned"}
+		return nil, &cloud.Error{Code: "primary_ip_assigned", Message: "primary IP is already assigned"}
 	}
-	return assignIP(ctx, r, a, q.AssigneeID)
+	return nil, assignIP(ctx, r, a, q.AssigneeID)
+}
+
+func unassignPrimaryIP(
+	ctx context.Context,
+	r *dialect.Request,
+	a *api.ReservedAddress,
+	_ struct{},
+) (references, error) {
+	return nil, unassignIP(ctx, r, a)
 }

@@ -2,7 +2,6 @@ package hcloud
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -97,14 +96,6 @@ func recordCollection[T any](
 	}
 }
 
-// deleteCall is the call that deletes a record.
-func deleteCall[T any](c *collection[cloud.DialectRecord, T]) dialect.Call {
-	do := func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-		d, err := c.find(ctx, r, struct{}{})
-		if err == nil {
-			err = r.Cloud.DialectRecords.Delete(ctx, r.Project, d.ID)
-		}
-		return nil, err
-	}
-	return dialect.Handle(http.MethodDelete, c.path()+"/{id}", nil, do).Answers(http.StatusNoContent)
+func deleteRecord(ctx context.Context, r *dialect.Request, d *cloud.DialectRecord) error {
+	return r.Cloud.DialectRecords.Delete(ctx, r.Project, d.ID)
 }

@@ -90,8 +90,8 @@ var serverStatuses = map[api.InstanceState]string{
 }
 
 func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serverJSON, err error) {
-	var record serverRecord
-	if err := dialect.ReadRecord(name, in.Records, &record); err != nil {
+	record, err := readRecord[serverRecord](in.Records)
+	if err != nil {
 		return s, err
 	}
 	kind := serverTypeOf(record.ServerType, in.Type)
@@ -163,7 +163,7 @@ func ipv6Of(ctx context.Context, r *dialect.Request, server int64) (has []api.Re
 	records, err := listRecords(ctx, r, onePrimaryIP)
 	for _, d := range records {
 		a := toIPv6(d)
-		if record, err := ipRecordOf(&a); err == nil && record.Assignee == server {
+		if record, err := readRecord[ipRecord](a.Records); err == nil && record.Assignee == server {
 			has = append(has, a)
 		}
 	}
@@ -349,7 +349,7 @@ func createServer(ctx context.Context, r *dialect.Request, q serverRequest) (any
 	if len(q.SSHKeys) == 0 {
 		answer.RootPassword = new(newPassword())
 	}
-	if answer.Action, err = recordAction(ctx, r, "create_server", operation, in.ID, servers.refer(in)); err != nil {
+	if answer.Action, err = servers.recordAction(ctx, r, "create_server", operation, in); err != nil {
 		return nil, err
 	}
 	answer.Server, err = toServer(ctx, r, in)
@@ -419,11 +419,7 @@ func deleteServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, err
 	if err != nil {
 		return nil, err
 	}
-	var record serverRecord
-	if err := dialect.ReadRecord(name, in.Records, &record); err != nil {
-		return nil, err
-	}
-	if err := servers.protected(record.Protection); err != nil {
+	if err := servers.checkUnprotected(in); err != nil {
 		return nil, err
 	}
 	addresses, err := r.ListAddresses(ctx, client.AddressFilter{})
@@ -442,9 +438,9 @@ func deleteServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, err
 		if !isRecord(a.ID) && api.ValueOf(a.Holder).ID != in.ID {
 			continue
 		}
-		kept, err := ipRecordOf(&a)
+		kept, err := readRecord[ipRecord](a.Records)
 		if err == nil {
-			err = unassignIP(ctx, r, &a, assignRequest{})
+			err = unassignIP(ctx, r, &a)
 		}
 		if err == nil && kept.AutoDelete {
 			err = releaseIP(ctx, r, &a)
@@ -453,7 +449,7 @@ func deleteServer(ctx context.Context, r *dialect.Request, _ struct{}) (any, err
 			return nil, err
 		}
 	}
-	action, err := recordAction(ctx, r, "delete_server", operation, in.ID, servers.refer(in))
+	action, err := servers.recordAction(ctx, r, "delete_server", operation, in)
 	return schema.ActionGetResponse{Action: action}, err
 }
 
@@ -462,24 +458,11 @@ func instanceAction(
 	call, command string,
 	do func(r *dialect.Request, ctx context.Context, id string) (*api.Instance, error),
 ) dialect.Call {
-	path := servers.path() + "/{id}/actions/" + call
-	return dialect.Handle(http.MethodPost, path, nil, func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-		in, err := servers.find(ctx, r, struct{}{})
-		if err != nil {
+	return actionCall(&servers, call, command,
+		func(ctx context.Context, r *dialect.Request, in *api.Instance, _ struct{}) (references, error) {
+			_, err := do(r, ctx, in.ID)
 			return nil, err
-		}
-		var operation string
-		if in, err = do(r, client.OperationInto(ctx, &operation), in.ID); err != nil {
-			return nil, err
-		}
-		action, err := recordAction(ctx, r, command, operation, in.ID, servers.refer(in))
-		return schema.ActionGetResponse{Action: action}, err
-	}).Answers(http.StatusCreated)
-}
-
-type serverProtectionRequest struct {
-	Delete  *bool `json:"delete,omitempty"`
-	Rebuild *bool `json:"rebuild,omitempty"`
+		})
 }
 
 func protectServer(
@@ -487,14 +470,9 @@ func protectServer(
 	_ *dialect.Request,
 	_ *api.Instance,
 	s *serverRecord,
-	q serverProtectionRequest,
+	q protectionRequest,
 ) error {
-	if q.Delete != nil {
-		s.Protection.Delete = *q.Delete
-	}
-	if q.Rebuild != nil {
-		s.Protection.Rebuild = *q.Rebuild
-	}
+	q.applyTo(&s.Protection)
 	if s.Protection.Delete != s.Protection.Rebuild {
 		return dialect.Invalid("rebuild", "must be the same as delete")
 	}

@@ -23,12 +23,11 @@ var sshKeys = recordCollection("ssh_key", toSSHKey, "fingerprint")
 
 var sshKeyCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, sshKeys.path(), nil, createSSHKey).Answers(http.StatusCreated),
-	deleteCall(&sshKeys),
+	deleteCall(&sshKeys, deleteRecord),
 }
 
 func toSSHKey(_ context.Context, _ *dialect.Request, d *cloud.DialectRecord) (schema.SSHKey, error) {
-	var record sshKeyRecord
-	err := dialect.ReadRecord(name, d.Records, &record)
+	record, err := readRecord[sshKeyRecord](d.Records)
 	return schema.SSHKey{
 		ID: d.Serial, Name: d.Name, Labels: d.Tags, Created: d.CreatedAt, PublicKey: record.PublicKey,
 		Fingerprint: record.Fingerprint,
