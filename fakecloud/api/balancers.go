@@ -9,10 +9,10 @@ import (
 
 // Transport is the protocol of the listener's socket, tcp or udp: http is over tcp.
 func (l Listener) Transport() Protocol {
-	if l.Protocol.IsHTTP() {
-		return ProtocolTCP
+	if l.Protocol == ProtocolUDP {
+		return ProtocolUDP
 	}
-	return l.Protocol
+	return ProtocolTCP
 }
 
 // IsHTTP tells whether the check makes requests.
@@ -28,7 +28,10 @@ func (lb LoadBalancer) PublicAddresses() []string {
 type Seconds float64
 
 // IsHTTP tells whether a listener of the protocol reads requests, over tcp.
-func (p Protocol) IsHTTP() bool { return p != ProtocolTCP && p != ProtocolUDP }
+func (p Protocol) IsHTTP() bool { return p == ProtocolHTTP || p == ProtocolHTTPS }
+
+// IsTLS tells whether TLS ends at a listener of the protocol, by its certificates.
+func (p Protocol) IsTLS() bool { return p == ProtocolHTTPS || p == ProtocolTLS }
 
 // Equal tells whether two listeners are the same.
 func (l Listener) Equal(other Listener) bool {

@@ -399,6 +399,7 @@ const (
 	ProtocolHTTP  Protocol = "http"
 	ProtocolHTTPS Protocol = "https"
 	ProtocolTCP   Protocol = "tcp"
+	ProtocolTLS   Protocol = "tls"
 	ProtocolUDP   Protocol = "udp"
 )
 
@@ -408,6 +409,7 @@ func (e Protocol) Valid() bool {
 	case ProtocolHTTP,
 		ProtocolHTTPS,
 		ProtocolTCP,
+		ProtocolTLS,
 		ProtocolUDP:
 		return true
 	}
@@ -730,7 +732,7 @@ type AuditSumList struct {
 	Items []AuditSum `json:"items"`
 }
 
-// Certificate A certificate by which listeners of https answer. Its private key stays in the cloud's data file.
+// Certificate A certificate by which listeners of https and tls answer. Its private key stays in the cloud's data file.
 //
 // Example: {"certificate":"-----BEGIN CERTIFICATE-----\n...","createdAt":"2026-01-02T15:04:05.123Z","domainNames":["shop.example.com"],"fingerprint":"7f83b1657ff1fc53b92dc18148a1d65dfc2d4b1fa3d677284addd200126d9069","id":"cert-01jd3n9y5c7r","name":"shop","notAfter":"2027-01-02T00:00:00Z","notBefore":"2026-01-02T00:00:00Z","project":"p-01jd3n5qk2v8","serial":46,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Certificate struct {
@@ -865,7 +867,7 @@ type Event struct {
 	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":44,"state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	Address *ReservedAddress `json:"address,omitempty"`
 
-	// Certificate A certificate by which listeners of https answer. Its private key stays in the cloud's data file.
+	// Certificate A certificate by which listeners of https and tls answer. Its private key stays in the cloud's data file.
 	//
 	// Example: {"certificate":"-----BEGIN CERTIFICATE-----\n...","createdAt":"2026-01-02T15:04:05.123Z","domainNames":["shop.example.com"],"fingerprint":"7f83b1657ff1fc53b92dc18148a1d65dfc2d4b1fa3d677284addd200126d9069","id":"cert-01jd3n9y5c7r","name":"shop","notAfter":"2027-01-02T00:00:00Z","notBefore":"2026-01-02T00:00:00Z","project":"p-01jd3n5qk2v8","serial":46,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Certificate *Certificate `json:"certificate,omitempty"`
@@ -1434,8 +1436,8 @@ type InstanceType string
 
 // Listener defines model for Listener.
 type Listener struct {
-	// CertificateIDs Of https, which needs one: the certificate for the name that a client asks for
-	// (SNI), or else the first.
+	// CertificateIDs Of https and tls, which need one: the certificate for the name that a client asks
+	// for (SNI), or else the first.
 	CertificateIDs []string `json:"certificateIds,omitempty"`
 
 	// ConnectionLimit So many connections (of udp, clients) at a time; what is beyond is refused, and counted as such. 0 or left out: no limit.
@@ -1456,7 +1458,8 @@ type Listener struct {
 	// (http), each to a target of its own, with the client's address at the end of
 	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
 	// through. A request that no target takes is answered with 503. https is the same by
-	// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
+	// TLS, which ends at the balancer, and tls is byte streams by it. All three are for
+	// proxies, on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// ProxyProtocol Of tcp listeners only. When left out, targets see the balancer connect and are told nothing.
@@ -1496,7 +1499,8 @@ type ListenerHealth struct {
 	// (http), each to a target of its own, with the client's address at the end of
 	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
 	// through. A request that no target takes is answered with 503. https is the same by
-	// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
+	// TLS, which ends at the balancer, and tls is byte streams by it. All three are for
+	// proxies, on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// Reason Example: connection refused by 127.30.16.1:30080
@@ -1535,7 +1539,8 @@ type ListenerStats struct {
 	// (http), each to a target of its own, with the client's address at the end of
 	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
 	// through. A request that no target takes is answered with 503. https is the same by
-	// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
+	// TLS, which ends at the balancer, and tls is byte streams by it. All three are for
+	// proxies, on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// RefusedConnections From clients outside of the source ranges or beyond the connection limit, and not among those accepted; of UDP, datagrams.
@@ -2190,7 +2195,8 @@ type ProjectUpdate struct {
 // (http), each to a target of its own, with the client's address at the end of
 // `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
 // through. A request that no target takes is answered with 503. https is the same by
-// TLS, which ends at the balancer. Both are for proxies, on ports of tcp.
+// TLS, which ends at the balancer, and tls is byte streams by it. All three are for
+// proxies, on ports of tcp.
 type Protocol string
 
 // ProxyProtocol The version of the PROXY protocol by which a target is told who connected.

@@ -56,7 +56,7 @@ func completeBalancer(_ *cobra.Command, given map[string]any, has *api.LoadBalan
 			listener := l.(map[string]any)
 			switch protocol := listener["protocol"]; {
 			case option == "proxyProtocol" && protocol == string(api.ProtocolUDP):
-			case option == "certificateIds" && protocol != string(api.ProtocolHTTPS):
+			case option == "certificateIds" && !api.Protocol(fmt.Sprint(protocol)).IsTLS():
 			case option == "redirectPort" && protocol != string(api.ProtocolHTTP):
 			case strings.HasPrefix(option, "stickyCookie") && !api.Protocol(fmt.Sprint(protocol)).IsHTTP():
 			default:

@@ -87,7 +87,7 @@ func (c *Client) ListCertificates(ctx context.Context, f CertificateFilter) ([]a
 }
 
 // CreateCertificate sends POST /v1/certificates:
-// Upload a certificate with its private key, for listeners of https.
+// Upload a certificate with its private key, for listeners of https and tls.
 func (c *Client) CreateCertificate(ctx context.Context, body api.CertificateCreate) (*api.Certificate, error) {
 	return createResource[api.Certificate](ctx, c, "/v1/certificates", body)
 }

@@ -53,7 +53,7 @@ func (lb *LoadBalancer) checkFeatures() error {
 	no(lb.IdleTimeoutSeconds > 0, "idleTimeoutSeconds", "closes no idle connections: leave the idle timeout 0")
 	for i, l := range lb.Listeners {
 		field := fmt.Sprintf("listeners.%d.", i)
-		no(l.Protocol.IsHTTP(), field+"protocol", "passes packets on: make port %d one of tcp", l.Port)
+		no(l.Protocol != l.Transport(), field+"protocol", "passes packets on: make port %d one of tcp", l.Port)
 		no(l.TargetPort != l.Port, field+"targetPort",
 			"changes no ports: make the target port of port %d the same", l.Port)
 		no(l.ProxyProtocol != "", field+"proxyProtocol",

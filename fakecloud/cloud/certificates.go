@@ -20,7 +20,7 @@ import (
 // maxCertificates is how many a project may have.
 const maxCertificates = 500
 
-// Certificate is one for listeners of https. Its private key is in no document, and so in no answer, event or backup.
+// Certificate is one for listeners of https and tls. Its private key is in no document, and so in no answer, event or backup.
 type Certificate struct{ api.Certificate }
 
 func (c Certificate) describe() description {

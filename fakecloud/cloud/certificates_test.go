@@ -85,7 +85,7 @@ func TestPrivateKeysAreInNoSnapshot(t *testing.T) {
 	assertHasKey(t, restored, p, made)
 }
 
-func TestListenersOfHTTPS(t *testing.T) {
+func TestListenersWithCertificates(t *testing.T) {
 	c, p, plane := newCloudWithPlane(t)
 	made := must.First(c.Certificates.Create(t.Context(), p, certificateFor(t, "shop.example.com")))(t)
 	create := func(protocol Protocol, ids ...string) error {
@@ -95,6 +95,7 @@ func TestListenersOfHTTPS(t *testing.T) {
 		return err
 	}
 	requireRefusedAt(t, InvalidRequest, "listeners.0.certificateIds")(create(api.ProtocolHTTPS))
+	requireRefusedAt(t, InvalidRequest, "listeners.0.certificateIds")(create(api.ProtocolTLS))
 	requireRefusedAt(t, InvalidRequest, "listeners.0.certificateIds")(create(api.ProtocolHTTP, made.ID))
 	requireRefusedAt(t, UnknownCertificate, "listeners.0.certificateIds.1")(create(api.ProtocolHTTPS, made.ID, "cert-none"))
 	require.NoError(t, create(api.ProtocolHTTPS, made.ID))
@@ -119,4 +120,12 @@ func TestListenersOfHTTPS(t *testing.T) {
 	same := updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &[]Listener{plain}})
 	assert.Equal(t, lb.Version, same.Version, "a change of nothing")
 	require.NoError(t, c.Certificates.Delete(t.Context(), p, made.ID))
+
+	made = must.First(c.Certificates.Create(t.Context(), p, certificateFor(t, "shop.example.com")))(t)
+	ends := Listener{Protocol: api.ProtocolTLS, Port: 443, TargetPort: 80, CertificateIDs: []string{made.ID}}
+	updateBalancer(t, c, p, lb.ID, api.LoadBalancerUpdate{Listeners: &[]Listener{ends}})
+	requireRefused(t, InUse)(c.Certificates.Delete(t.Context(), p, made.ID))
+	_, _, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
+	require.NoError(t, err)
+	require.NoError(t, c.Certificates.Delete(t.Context(), p, made.ID), "the balancer forwards no more")
 }

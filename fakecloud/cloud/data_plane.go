@@ -23,7 +23,7 @@ type Forwarding struct {
 	// Addresses are those that it serves on, of either family: each has all Listeners.
 	Addresses []netip.Addr
 	Listeners []Listener
-	// Certificates are those of listeners of https, by ID.
+	// Certificates are those of listeners of https and tls, by ID.
 	Certificates map[string]tls.Certificate
 	// Backends are the balancer's own targets that run.
 	Backends []Backend

@@ -135,7 +135,7 @@ func checkListeners(listeners []Listener) error {
 
 func checkListener(l Listener, field string) error {
 	if !l.Protocol.Valid() || !validPort(l.Port) || !validPort(l.TargetPort) {
-		return refuse(InvalidRequest, "%s: want protocol tcp, udp, http or https and ports from 1 to 65535", field).
+		return refuse(InvalidRequest, "%s: want protocol tcp, udp, http, https or tls and ports from 1 to 65535", field).
 			withField(field, "is not valid")
 	}
 	_, checkErr := withDefaultsOfCheck(l.HealthCheck)
@@ -146,12 +146,13 @@ func checkListener(l Listener, field string) error {
 }
 
 func checkHasCertificates(l Listener, field string) error {
-	switch isHTTPS := l.Protocol == api.ProtocolHTTPS; {
-	case isHTTPS && len(l.CertificateIDs) == 0:
-		return refuse(InvalidRequest, "port %d: https needs a certificate", l.Port).withField(field, "is missing")
-	case !isHTTPS && len(l.CertificateIDs) > 0:
-		return refuse(InvalidRequest, "port %d: only https has certificates: leave them out for %s", l.Port, l.Protocol).
-			withField(field, "is for https only")
+	switch isTLS := l.Protocol.IsTLS(); {
+	case isTLS && len(l.CertificateIDs) == 0:
+		return refuse(InvalidRequest, "port %d: %s needs a certificate", l.Port, l.Protocol).withField(field, "is missing")
+	case !isTLS && len(l.CertificateIDs) > 0:
+		return refuse(
+			InvalidRequest, "port %d: only https and tls have certificates: leave them out for %s", l.Port, l.Protocol,
+		).withField(field, "is for https and tls only")
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ type route struct {
 	sourceRanges    []netip.Prefix
 	connectionLimit int           // of all listeners together; 0: none
 	idleTimeout     time.Duration // after which a silent connection ends; 0: the default
-	tls             *tls.Config   // of listeners of https
+	tls             *tls.Config   // of listeners of https and tls
 }
 
 // target is a target that may get new connections.

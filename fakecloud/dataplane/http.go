@@ -17,7 +17,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,22 +67,6 @@ func (l *listener) serveRequests(r *route, f *flow) {
 		one.conn = tls.Server(conn, r.tls)
 	}
 	_ = server.Serve(one) // It ends with the connection.
-}
-
-// tlsConfig is for a listener of https; nil for others. It stays while the certificates do, so that clients can
-// resume their sessions: each has keys of its own for those. HTTP/1.1 is spoken, as without TLS.
-func tlsConfig(l cloud.Listener, certificates map[string]tls.Certificate, had *route) *tls.Config {
-	switch {
-	case len(l.CertificateIDs) == 0:
-		return nil
-	case had != nil && slices.Equal(had.listener.CertificateIDs, l.CertificateIDs):
-		return had.tls
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
-	for _, id := range l.CertificateIDs {
-		config.Certificates = append(config.Certificates, certificates[id])
-	}
-	return config
 }
 
 // requestHandler sends requests on, or answers with a redirect where that is in force.
@@ -206,9 +189,9 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// dialForRequest connects to a target, by what is in force now. The request is a flow of its own, which drains with
-// its target.
-func (l *listener) dialForRequest(f *flow, sticky *stickyRequest) (net.Conn, error) {
+// dialForRequest connects to a target, by what is in force now. The request, or what a client of tls sends, is a flow
+// of its own, which drains with its target.
+func (l *listener) dialForRequest(f *flow, sticky *stickyRequest) (*countedConn, error) {
 	conn, target := l.dialCandidates(l.route.Load(), f.clientAddress, sticky.sent, f.clientConn)
 	if conn == nil {
 		l.failed.Add(1)

@@ -54,11 +54,14 @@ func (l *listener) admitConnection(conn *net.TCPConn) {
 	}
 	l.connections.Add(1)
 	f := &flow{listenAddress: l.address, clientAddress: client, clientConn: conn}
-	if r.listener.Protocol.IsHTTP() {
-		l.balancer.goroutines.Go(func() { l.serveRequests(r, f) })
-		return
+	serve := l.startForwarding
+	switch protocol := r.listener.Protocol; {
+	case protocol.IsHTTP():
+		serve = l.serveRequests
+	case protocol.IsTLS():
+		serve = l.serveTLS
 	}
-	l.balancer.goroutines.Go(func() { l.startForwarding(r, f) })
+	l.balancer.goroutines.Go(func() { serve(r, f) })
 }
 
 // startForwarding dials a target and starts a goroutine for each direction. It does not

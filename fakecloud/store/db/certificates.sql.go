@@ -11,7 +11,8 @@ import (
 
 const balancerOfCertificate = `-- name: BalancerOfCertificate :one
 SELECT r.id FROM resources AS r, json_each(r.document, '$.listeners') AS l, json_each(l.value, '$.certificateIds') AS c
-WHERE r.kind = 'load-balancer' AND r.project_id = ?1 AND c.value = CAST(?2 AS TEXT) LIMIT 1
+WHERE r.kind = 'load-balancer' AND r.project_id = ?1 AND r.state <> 'deleting'
+  AND c.value = CAST(?2 AS TEXT) LIMIT 1
 `
 
 type BalancerOfCertificateParams struct {

@@ -13,4 +13,5 @@ DELETE FROM certificate_keys WHERE certificate_keys.project_id = @project_id AND
 
 -- name: BalancerOfCertificate :one
 SELECT r.id FROM resources AS r, json_each(r.document, '$.listeners') AS l, json_each(l.value, '$.certificateIds') AS c
-WHERE r.kind = 'load-balancer' AND r.project_id = @project_id AND c.value = CAST(@certificate AS TEXT) LIMIT 1;
+WHERE r.kind = 'load-balancer' AND r.project_id = @project_id AND r.state <> 'deleting'
+  AND c.value = CAST(@certificate AS TEXT) LIMIT 1;
