@@ -33,26 +33,10 @@ type listener struct {
 	IsPpv2Enabled           *bool                    `json:"isPpv2Enabled,omitempty"`
 	TCPIdleTimeout          *int                     `json:"tcpIdleTimeout,omitempty"` // in seconds
 	UDPIdleTimeout          *int                     `json:"udpIdleTimeout,omitempty"` // in seconds
-	unsupportedParts
-}
-
-// unsupportedParts are what this cloud has nothing for, and refuses.
-type unsupportedParts struct {
-	SSLConfiguration *json.RawMessage `json:"sslConfiguration,omitempty"`
-	HostnameNames    []string         `json:"hostnameNames,omitzero"`
-	RuleSetNames     []string         `json:"ruleSetNames,omitzero"`
-}
-
-func (u unsupportedParts) checkSupported() error {
-	switch {
-	case u.SSLConfiguration != nil && string(*u.SSLConfiguration) != "null":
-		return dialect.Invalid("sslConfiguration", "is not supported: this imitation does not terminate TLS")
-	case len(u.HostnameNames) > 0:
-		return dialect.Invalid("hostnameNames", "is not supported: this imitation has no virtual hosts")
-	case len(u.RuleSetNames) > 0:
-		return dialect.Invalid("ruleSetNames", "is not supported: this imitation has no rule sets")
-	}
-	return nil
+	SSLConfiguration        *sslConfiguration        `json:"sslConfiguration,omitempty"`
+	// Of these this cloud has nothing.
+	HostnameNames []string `json:"hostnameNames,omitzero"`
+	RuleSetNames  []string `json:"ruleSetNames,omitzero"`
 }
 
 type connectionConfiguration struct {
@@ -65,7 +49,8 @@ type backendSet struct {
 	Policy        string        `json:"policy"`
 	HealthChecker healthChecker `json:"healthChecker"`
 	Backends      []backend     `json:"backends"`
-	unsupportedParts
+	// Of this one this cloud has nothing.
+	SSLConfiguration *json.RawMessage `json:"sslConfiguration,omitempty"`
 	// These are a network load balancer's, and recorded.
 	IPVersion                               *string `json:"ipVersion,omitempty"`
 	IsPreserveSource                        *bool   `json:"isPreserveSource,omitempty"`
@@ -195,6 +180,7 @@ type service struct {
 type protocol struct {
 	native      []api.Protocol
 	idleSeconds int
+	overTLS     []api.Protocol // natively, with an sslConfiguration
 }
 
 var (
@@ -203,7 +189,8 @@ var (
 		requestPrefix: identity.OCID("loadbalancerworkrequest"), accepted: http.StatusNoContent,
 		policies: []string{"ROUND_ROBIN", "LEAST_CONNECTIONS", "IP_HASH"},
 		protocols: map[string]protocol{
-			"TCP": {[]api.Protocol{api.ProtocolTCP}, 300}, "HTTP": {[]api.Protocol{api.ProtocolHTTP}, 60},
+			"TCP":  {[]api.Protocol{api.ProtocolTCP}, 300, []api.Protocol{api.ProtocolTLS}},
+			"HTTP": {[]api.Protocol{api.ProtocolHTTP}, 60, []api.Protocol{api.ProtocolHTTPS}},
 		},
 	}
 	nlbService = &service{
@@ -211,12 +198,19 @@ var (
 		requestPrefix: identity.OCID("networkloadbalancerworkrequest"), accepted: http.StatusAccepted,
 		policies: []string{"FIVE_TUPLE", "TWO_TUPLE", "THREE_TUPLE"},
 		protocols: map[string]protocol{
-			"TCP":         {[]api.Protocol{api.ProtocolTCP}, 360},
-			"UDP":         {[]api.Protocol{api.ProtocolUDP}, 120},
-			"TCP_AND_UDP": {[]api.Protocol{api.ProtocolTCP, api.ProtocolUDP}, 360},
+			"TCP":         {[]api.Protocol{api.ProtocolTCP}, 360, nil},
+			"UDP":         {[]api.Protocol{api.ProtocolUDP}, 120, nil},
+			"TCP_AND_UDP": {[]api.Protocol{api.ProtocolTCP, api.ProtocolUDP}, 360, nil},
 		},
 	}
 )
+
+func (s *service) nativeProtocols(l listener) []api.Protocol {
+	if l.SSLConfiguration != nil {
+		return s.protocols[l.Protocol].overTLS
+	}
+	return s.protocols[l.Protocol].native
+}
 
 // algorithms are the native ones of the policies of both services.
 var algorithms = map[string]api.LoadBalancerAlgorithm{
@@ -241,6 +235,7 @@ type record struct {
 	tags
 	SecurityGroups []string                    `json:"securityGroups"`
 	PreserveSource *bool                       `json:"preserveSource"`
+	Certificates   map[string]string           `json:"certificates,omitempty"` // native IDs by name
 	Listeners      map[string]listener         `json:"listeners"`
 	Sets           map[string]backendSetRecord `json:"sets"`
 }
@@ -293,7 +288,9 @@ type balancer struct {
 func (s *service) toBalancer(lb *api.LoadBalancer, known instances) (*balancer, error) {
 	b := &balancer{
 		LoadBalancer: lb, service: s, instances: known, listeners: map[string]listener{}, sets: map[string]*backendSet{},
-		rec: record{Service: lbService.name, Shape: shape{ShapeName: defaultShape}},
+		rec: record{
+			Service: lbService.name, Shape: shape{ShapeName: defaultShape}, Certificates: map[string]string{},
+		},
 	}
 	if err := dialect.ReadRecord(name, lb.Records, &b.rec); err != nil {
 		return nil, err
@@ -314,7 +311,7 @@ func (s *service) toBalancer(lb *api.LoadBalancer, known instances) (*balancer, 
 func (b *balancer) targetsOf(set string) api.Targets {
 	for _, l := range b.listeners {
 		for _, n := range b.Listeners {
-			isNative := l.Port == n.Port && slices.Contains(b.service.protocols[l.Protocol].native, n.Protocol)
+			isNative := l.Port == n.Port && slices.Contains(b.service.nativeProtocols(l), n.Protocol)
 			if l.DefaultBackendSetName == set && isNative && n.Targets != nil {
 				return n.Targets
 			}
@@ -415,7 +412,7 @@ func (b *balancer) followListeners() {
 		added[nameOf(n.Protocol, n.Port)] = n
 	}
 	for name, l := range b.listeners {
-		protocols := b.service.protocols[l.Protocol].native
+		protocols := b.service.nativeProtocols(l)
 		if slices.ContainsFunc(protocols, func(p api.Protocol) bool { return added[nameOf(p, l.Port)].Port == 0 }) {
 			delete(b.listeners, name)
 			continue
@@ -426,12 +423,14 @@ func (b *balancer) followListeners() {
 			if set := b.sets[l.DefaultBackendSetName]; set != nil {
 				set.followNative(n)
 			}
-			b.listeners[name] = b.service.followNative(b.listeners[name], n)
+			b.listeners[name] = b.followNative(b.listeners[name], n)
 		}
 	}
 	for name, n := range added {
-		b.listeners[name] = b.service.followNative(listener{
-			Name: name, DefaultBackendSetName: name, Port: n.Port, Protocol: strings.ToUpper(string(n.Protocol)),
+		plain := map[api.Protocol]api.Protocol{api.ProtocolTLS: api.ProtocolTCP, api.ProtocolHTTPS: api.ProtocolHTTP}
+		b.listeners[name] = b.followNative(listener{
+			Name: name, DefaultBackendSetName: name, Port: n.Port,
+			Protocol: strings.ToUpper(string(cmp.Or(plain[n.Protocol], n.Protocol))),
 		}, n)
 		b.sets[name] = b.showSet(backendSetRecord{backendSet: backendSet{
 			Name: name, Policy: b.service.policyOf(b.Algorithm), HealthChecker: toHealthChecker(n.HealthCheck),
@@ -449,17 +448,21 @@ func (set *backendSet) followNative(n api.Listener) {
 	}
 }
 
-// followNative gives a listener with the PROXY protocol that the native one has. UDP has none natively.
-func (s *service) followNative(l listener, n api.Listener) listener {
+// followNative gives a listener with the certificates and the PROXY protocol that the native one has. UDP has none
+// natively.
+func (b *balancer) followNative(l listener, n api.Listener) listener {
+	if !slices.Equal(b.certificateIDs(l), n.CertificateIDs) {
+		l.SSLConfiguration = &sslConfiguration{CertificateIDs: n.CertificateIDs}
+	}
 	if l.proxyProtocol() == n.ProxyProtocol || n.Protocol == api.ProtocolUDP {
 		return l
 	}
-	if s == nlbService {
+	if b.service == nlbService {
 		l.IsPpv2Enabled = new(n.ProxyProtocol == api.ProxyProtocolV2)
 		return l
 	}
 	version := map[api.ProxyProtocol]int{api.ProxyProtocolV1: 1, api.ProxyProtocolV2: 2}[n.ProxyProtocol]
-	configuration := connectionConfiguration{IdleTimeout: s.idleSeconds(l)}
+	configuration := connectionConfiguration{IdleTimeout: b.service.idleSeconds(l)}
 	if version != 0 {
 		configuration.BackendTCPProxyProtocolVersion = &version
 	}
@@ -561,8 +564,10 @@ func (b *balancer) putSet(name string, set backendSet) error {
 		return dialect.Invalid("policy", "%q is none: want one of %v", set.Policy, b.service.policies)
 	case protocol != "HTTP" && protocol != "TCP":
 		return dialect.Invalid("healthChecker.protocol", "is %q: this imitation has HTTP and TCP", protocol)
+	case set.SSLConfiguration != nil:
+		return dialect.Invalid("sslConfiguration", "is for listeners only: this imitation speaks no TLS to backends")
 	}
-	return errors.Join(set.checkSupported(), b.setBackends(&set, set.Backends))
+	return b.setBackends(&set, set.Backends)
 }
 
 // port is that of the backends; 0 while there are none.
@@ -586,8 +591,12 @@ func (b *balancer) putListener(name string, l listener) error {
 		return dialect.Invalid("protocol", "%q is none: this imitation has %v", l.Protocol, protocols)
 	case b.sets[l.DefaultBackendSetName] == nil:
 		return dialect.Invalid("defaultBackendSetName", "%q is no backend set of the balancer", l.DefaultBackendSetName)
+	case len(l.HostnameNames) > 0:
+		return dialect.Invalid("hostnameNames", "is not supported: this imitation has no virtual hosts")
+	case len(l.RuleSetNames) > 0:
+		return dialect.Invalid("ruleSetNames", "is not supported: this imitation has no rule sets")
 	}
-	return l.checkSupported()
+	return b.checkTLS(l)
 }
 
 // toUpdate gives the native change that makes the balancer what b has become.
@@ -599,9 +608,10 @@ func (b *balancer) toUpdate() api.LoadBalancerUpdate {
 		set := b.sets[l.DefaultBackendSetName]
 		// Without backends nothing is forwarded to any port.
 		port := cmp.Or(set.port(), l.Port)
-		for _, protocol := range b.service.protocols[l.Protocol].native {
+		for _, protocol := range b.service.nativeProtocols(l) {
 			native := api.Listener{
 				Protocol: protocol, Port: l.Port, TargetPort: port, HealthCheck: set.HealthChecker.toNative(port),
+				CertificateIDs: b.certificateIDs(l),
 			}
 			if own := b.toTargets(set); !slices.Equal(own, targets) {
 				native.Targets = own
@@ -770,12 +780,13 @@ type reservedIP struct {
 	ID string `json:"id"`
 }
 
-// createBalancer makes the balancer that q asks for, and answers with its work request. Rec has what else was asked
-// for.
+// createBalancer makes the balancer that q asks for, and answers with its work request. Certificates are those of a
+// load balancer, by name. Rec has what else was asked for.
 func (s *service) createBalancer(
 	ctx context.Context,
 	r *dialect.Request,
 	q creation,
+	certificates map[string]certificateDetails,
 	rec record,
 ) (*dialect.Answer, error) {
 	if err := checkCompartment(r, q.CompartmentID); err != nil {
@@ -785,17 +796,25 @@ func (s *service) createBalancer(
 	if err != nil {
 		return nil, dialect.Invalid("subnetIds", "have %q, which is no subnet", rec.Subnet)
 	}
+	rec.Certificates = map[string]string{}
+	for called := range certificates {
+		rec.Certificates[called] = "" // It is made when all else is right.
+	}
 	b, err := s.newBalancer(ctx, r, q, rec)
 	if err != nil {
+		return nil, err
+	}
+	reserved, err := findReserved(ctx, r, q.ReservedIPs)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.createCertificates(ctx, r, certificates); err != nil {
 		return nil, err
 	}
 	u := b.toUpdate()
 	create := api.LoadBalancerCreate{
 		Tags: api.Tags{dialect.TagName: q.DisplayName}, Algorithm: *u.Algorithm, IdleTimeoutSeconds: *u.IdleTimeoutSeconds,
-		Listeners: *u.Listeners, Targets: *u.Targets, Records: u.Records,
-	}
-	if create.AddressID, err = findReserved(ctx, r, q.ReservedIPs); err != nil {
-		return nil, err
+		Listeners: *u.Listeners, Targets: *u.Targets, Records: u.Records, AddressID: reserved,
 	}
 	isPrivate := api.ValueOf(q.IsPrivate)
 	if isPrivate {
@@ -840,6 +859,7 @@ func (b *balancer) createOnce(
 		b.LoadBalancer = created
 		return operation, nil
 	}
+	refused = errors.Join(refused, forgetCertificates(ctx, r, b.rec.Certificates))
 	all, err := b.service.listBalancers(ctx, r)
 	at := slices.IndexFunc(all, func(made *balancer) bool { return made.Name == create.Name })
 	switch {
@@ -891,6 +911,9 @@ func (s *service) deleteBalancer(ctx context.Context, r *dialect.Request, _ stru
 	}
 	var operation string
 	if _, err = r.DeleteLoadBalancer(client.OperationInto(ctx, &operation), b.ID); err != nil {
+		return nil, err
+	}
+	if err := forgetCertificates(ctx, r, b.rec.Certificates); err != nil {
 		return nil, err
 	}
 	return b.answerAccepted(ctx, r, operation)

@@ -19,7 +19,7 @@ var lbCalls = append([]dialect.Call{
 	dialect.Handle(http.MethodPut, loadBalancers+"/{id}/updateShape", nil, handleChange(lbService, updateShape)),
 	list(loadBalancers+"/{id}/workRequests", nil, listWorkRequests),
 	get(lbPath+"/loadBalancerWorkRequests/{id}", lbService.readWorkRequest),
-}, lbService.calls(loadBalancers)...)
+}, slices.Concat(lbService.calls(loadBalancers), certificateCalls)...)
 
 // calls are those that both services have on their balancers, whose path is given.
 func (s *service) calls(path string) []dialect.Call {
@@ -62,11 +62,11 @@ type loadBalancer struct {
 // lbFields are those that load balancers alone have. What is a struct{} there is none of.
 type lbFields struct {
 	shape
-	SubnetIDs    []string `json:"subnetIds"`
-	IPMode       string   `json:"ipMode"`
-	Certificates struct{} `json:"certificates"`
-	RuleSets     struct{} `json:"ruleSets"`
-	Hostnames    struct{} `json:"hostnames"`
+	SubnetIDs    []string               `json:"subnetIds"`
+	IPMode       string                 `json:"ipMode"`
+	Certificates map[string]certificate `json:"certificates"`
+	RuleSets     struct{}               `json:"ruleSets"`
+	Hostnames    struct{}               `json:"hostnames"`
 }
 
 type shape struct {
@@ -100,6 +100,8 @@ func (s shape) check() error {
 // show gives the balancer as its service shows it.
 func (b *balancer) show(ctx context.Context, r *dialect.Request) (loadBalancer, error) {
 	addresses, err := b.ipAddresses(ctx, r)
+	certificates, unreadable := b.readCertificates(ctx, r)
+	err = errors.Join(err, unreadable)
 	out := loadBalancer{
 		resource: newResource(
 			r, b.service.kind.Write(b.Serial), dialect.NameOf(b.Name, b.Tags), b.state(), b.CreatedAt, b.rec.tags,
@@ -114,7 +116,7 @@ func (b *balancer) show(ctx context.Context, r *dialect.Request) (loadBalancer, 
 		}
 		return out, err
 	}
-	out.lbFields = &lbFields{shape: b.rec.Shape, SubnetIDs: []string{b.rec.Subnet}, IPMode: ipv4}
+	out.lbFields = &lbFields{shape: b.rec.Shape, SubnetIDs: []string{b.rec.Subnet}, IPMode: ipv4, Certificates: certificates}
 	return out, err
 }
 
@@ -184,6 +186,7 @@ func updateListener(b *balancer, name string, change listener) error {
 		return dialect.NotFound("listener %q not found", name)
 	}
 	dialect.Overlay(&l, change)
+	l.SSLConfiguration = change.SSLConfiguration // What is left out is given up.
 	return b.putListener(name, l)
 }
 
@@ -199,18 +202,16 @@ func deleteListener(b *balancer, name string, _ struct{}) error {
 type lbCreation struct {
 	creation
 	shape
-	SubnetIDs    []string            `json:"subnetIds"`
-	IPMode       *string             `json:"ipMode,omitempty"`
-	Certificates map[string]struct{} `json:"certificates"`
-	RuleSets     map[string]struct{} `json:"ruleSets"`
+	SubnetIDs    []string                      `json:"subnetIds"`
+	IPMode       *string                       `json:"ipMode,omitempty"`
+	Certificates map[string]certificateDetails `json:"certificates"`
+	RuleSets     map[string]struct{}           `json:"ruleSets"`
 }
 
 func createLoadBalancer(ctx context.Context, r *dialect.Request, q lbCreation) (*dialect.Answer, error) {
 	switch {
 	case len(q.SubnetIDs) != 1:
 		return nil, dialect.Invalid("subnetIds", "must be exactly one: subnets are regional here")
-	case len(q.Certificates) > 0:
-		return nil, dialect.Invalid("certificates", "is not supported: this imitation does not terminate TLS")
 	case len(q.RuleSets) > 0:
 		return nil, dialect.Invalid("ruleSets", "is not supported: this imitation has no rule sets")
 	}
@@ -218,7 +219,7 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q lbCreation) (
 		return nil, err
 	}
 	rec := record{Asked: hash(q), Shape: q.shape, Subnet: q.SubnetIDs[0]}
-	return lbService.createBalancer(ctx, r, q.creation, rec)
+	return lbService.createBalancer(ctx, r, q.creation, q.Certificates, rec)
 }
 
 func updateShape(b *balancer, _ string, q shape) error {
@@ -256,7 +257,7 @@ func createNetworkLoadBalancer(ctx context.Context, r *dialect.Request, q nlbCre
 		return nil, err
 	}
 	rec := record{Asked: hash(q), PreserveSource: q.IsPreserveSourceDestination, Subnet: q.SubnetID}
-	return nlbService.createBalancer(ctx, r, q.creation, rec)
+	return nlbService.createBalancer(ctx, r, q.creation, nil, rec)
 }
 
 // nlbUpdate is what is read of a network load balancer that is changed.

@@ -50,7 +50,9 @@ var Dialect = dialect.Dialect{
 		"security lists and network security groups are recorded, and filter nothing: they filter packets of a subnet's " +
 			"hosts, and firewalls here what balancers send to single instances",
 		"a network load balancer is a proxy, too: preserving clients' addresses is recorded, and not done",
-		"TLS, certificates, rule sets, hostnames, IPv6, and health checks of UDP and DNS are refused",
+		"TLS ends at listeners, in versions 1.2 and 1.3: cipher suites, protocols and session settings are recorded",
+		"TLS to backends, certificates of clients, passphrases of keys, GRPC, rule sets, hostnames, IPv6, and health " +
+			"checks of UDP and DNS are refused",
 		"instances are made, started and stopped by fakecloud's own API",
 	},
 	Calls:           slices.Concat(nodeCalls, lbCalls, nlbCalls, securityCalls),
