@@ -601,17 +601,16 @@ func (b *balancer) putListener(name string, l listener) error {
 
 // toUpdate gives the native change that makes the balancer what b has become.
 func (b *balancer) toUpdate() api.LoadBalancerUpdate {
-	targets, listeners, idle := b.commonTargets(), api.Listeners{}, 0
+	targets, listeners := b.commonTargets(), api.Listeners{}
 	for _, name := range slices.Sorted(maps.Keys(b.listeners)) {
 		l := b.listeners[name]
-		idle = max(idle, b.service.idleSeconds(l))
 		set := b.sets[l.DefaultBackendSetName]
 		// Without backends nothing is forwarded to any port.
 		port := cmp.Or(set.port(), l.Port)
 		for _, protocol := range b.service.nativeProtocols(l) {
 			native := api.Listener{
 				Protocol: protocol, Port: l.Port, TargetPort: port, HealthCheck: set.HealthChecker.toNative(port),
-				CertificateIDs: b.certificateIDs(l),
+				CertificateIDs: b.certificateIDs(l), IdleTimeoutSeconds: api.Seconds(b.service.idleSeconds(l)),
 			}
 			if own := b.toTargets(set); !slices.Equal(own, targets) {
 				native.Targets = own
@@ -625,7 +624,7 @@ func (b *balancer) toUpdate() api.LoadBalancerUpdate {
 	b.recordSets()
 	b.rec.Version, b.rec.Listeners = recordVersion, b.listeners
 	return api.LoadBalancerUpdate{
-		Algorithm: new(b.algorithm()), IdleTimeoutSeconds: new(api.Seconds(idle)), Listeners: &listeners, Targets: &targets,
+		Algorithm: new(b.algorithm()), Listeners: &listeners, Targets: &targets,
 		Records: dialect.WithRecord(name, b.Records, b.rec),
 	}
 }
@@ -813,7 +812,7 @@ func (s *service) createBalancer(
 	}
 	u := b.toUpdate()
 	create := api.LoadBalancerCreate{
-		Tags: api.Tags{dialect.TagName: q.DisplayName}, Algorithm: *u.Algorithm, IdleTimeoutSeconds: *u.IdleTimeoutSeconds,
+		Tags: api.Tags{dialect.TagName: q.DisplayName}, Algorithm: *u.Algorithm,
 		Listeners: *u.Listeners, Targets: *u.Targets, Records: u.Records, AddressID: reserved,
 	}
 	isPrivate := api.ValueOf(q.IsPrivate)

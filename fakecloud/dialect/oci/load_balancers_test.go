@@ -195,7 +195,7 @@ func TestChangesOfALoadBalancer(t *testing.T) {
 		},
 	})
 	s.await(listening.OpcWorkRequestId, err)
-	idle := int64(300)
+	idle := int64(600)
 	changed, err := s.lb.UpdateListener(ctx, loadbalancer.UpdateListenerRequest{
 		LoadBalancerId: id, ListenerName: new("TCP-81"), UpdateListenerDetails: loadbalancer.UpdateListenerDetails{
 			DefaultBackendSetName: new("TCP-81"), Port: new(82), Protocol: new("TCP"),
@@ -206,6 +206,8 @@ func TestChangesOfALoadBalancer(t *testing.T) {
 	listener := s.getLB(id).Listeners["TCP-81"]
 	assert.Equal(t, 82, *listener.Port)
 	assert.Equal(t, idle, *listener.ConnectionConfiguration.IdleTimeout)
+	native := must.Do(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t)[0].Listeners
+	assert.Equal(t, []api.Seconds{300, 600}, []api.Seconds{native[0].IdleTimeoutSeconds, native[1].IdleTimeoutSeconds})
 
 	silent, err := s.lb.DeleteListener(ctx, loadbalancer.DeleteListenerRequest{
 		LoadBalancerId: id, ListenerName: new("TCP-81"),
@@ -498,7 +500,7 @@ func TestListenersOfBothProtocols(t *testing.T) {
 	all := must.Do(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t)
 	require.Len(t, all, 1)
 	require.Len(t, all[0].Listeners, 2)
-	assert.EqualValues(t, 360, all[0].IdleTimeoutSeconds)
+	assert.EqualValues(t, 360, all[0].Listeners[0].IdleTimeoutSeconds)
 
 	listeners := slices.DeleteFunc(all[0].Listeners, func(n api.Listener) bool { return n.Protocol == api.ProtocolUDP })
 	must.Do(c.UpdateLoadBalancer(t.Context(), all[0].ID, api.LoadBalancerUpdate{Listeners: &listeners}))(t)

@@ -45,7 +45,7 @@ var Dialect = dialect.Dialect{
 		"a tenancy is a project of this cloud, its root compartment is the only one, and a user is a token",
 		"a network is a VCN with one subnet and one security list, and an instance has one VNIC",
 		"all backends of a set have one port, and are instances",
-		"the policy of the first set that a listener names, in order of name, is for all, and so is the longest idle time-out",
+		"the policy of the first set that a listener names, in order of name, is for all",
 		"shapes and defined tags are recorded",
 		"security lists and network security groups are recorded, and filter nothing: they filter packets of a subnet's " +
 			"hosts, and firewalls here what balancers send to single instances",
