@@ -103,6 +103,19 @@ func locationNamed(r *dialect.Request, zone string) schema.Location {
 	return schema.Location{Name: zone}
 }
 
+// zoneOf gives the zone of a location, or of a data centre; "" if neither is asked for.
+func zoneOf(r *dialect.Request, location, datacenter string) (string, error) {
+	for _, z := range r.Cloud.Zones() {
+		if location == z.Name || datacenter == datacenterOf(r, z.Name).Name {
+			return z.Name, nil
+		}
+	}
+	if location+datacenter == "" {
+		return "", nil
+	}
+	return "", dialect.Invalid("location", "%q is none that there is", location+datacenter)
+}
+
 // datacenters are one for each location.
 var datacenters = catalogue(
 	"datacenter",

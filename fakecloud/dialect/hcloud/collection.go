@@ -136,9 +136,10 @@ type protectionRequest struct {
 	Rebuild *bool `json:"rebuild,omitempty"`
 }
 
-func (q protectionRequest) applyTo(p *protection) {
+func (q protectionRequest) applyTo(p *protection) error {
 	p.Delete = *cmp.Or(q.Delete, &p.Delete)
 	p.Rebuild = *cmp.Or(q.Rebuild, &p.Rebuild)
+	return nil
 }
 
 // actionCall makes the call of an action, which is recorded as command. do gives what the action is about beside the
@@ -178,6 +179,13 @@ func resourceAction[R, B, N, T any](
 		return nil, changeRecord(ctx, r, c, native, func(record *R) error { return change(ctx, r, native, record, q) })
 	}
 	return actionCall(c, command, command, do)
+}
+
+// changeAction makes the call of an action that changes what a resource's record says, whatever else the resource is.
+func changeAction[R, B, N, T any](c *collection[N, T], command string, change func(record *R, q B) error) dialect.Call {
+	return resourceAction(c, command, func(_ context.Context, _ *dialect.Request, _ *N, record *R, q B) error {
+		return change(record, q)
+	})
 }
 
 // deleteCall makes the call that deletes a resource by do, unless it is protected.

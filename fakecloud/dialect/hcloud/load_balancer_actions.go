@@ -279,11 +279,7 @@ func (b *balancer) listensOn(port int) bool {
 	})
 }
 
-type portRequest struct {
-	ListenPort int `json:"listen_port"`
-}
-
-func deleteService(_ context.Context, _ *dialect.Request, b *balancer, q portRequest) error {
+func deleteService(_ context.Context, _ *dialect.Request, b *balancer, q schema.LoadBalancerDeleteServiceRequest) error {
 	if _, there := b.record.Services[q.ListenPort]; !there {
 		return dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
@@ -342,12 +338,7 @@ func expectedCodes(pattern string) (ranges []string) {
 	return ranges
 }
 
-func changeAlgorithm(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	q schema.LoadBalancerActionChangeAlgorithmRequest,
-) (err error) {
+func changeAlgorithm(_ context.Context, _ *dialect.Request, b *balancer, q schema.LoadBalancerAlgorithm) (err error) {
 	b.Algorithm, err = algorithmNamed("type", q.Type)
 	return err
 }
@@ -374,32 +365,14 @@ func changeProtection(_ context.Context, _ *dialect.Request, b *balancer, q prot
 	return nil
 }
 
-func changeDNSPtr(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	q schema.LoadBalancerActionChangeDNSPtrRequest,
-) error {
+func changeDNSPtr(_ context.Context, _ *dialect.Request, b *balancer, q dnsPtrRequest) error {
 	if q.IP != b.Address && q.IP != b.ipv6() {
 		return dialect.Invalid("ip", "%q is no public address of the load balancer", q.IP)
 	}
-	if b.record.DNSPtr == nil {
-		b.record.DNSPtr = map[string]string{}
-	}
-	delete(b.record.DNSPtr, q.IP)
-	if q.DNSPtr != nil {
-		b.record.DNSPtr[q.IP] = *q.DNSPtr
-	}
-	return nil
+	return q.putInto(&b.record.DNSPtr)
 }
 
-type attachRequest struct {
-	Network int64   `json:"network"`
-	IP      *string `json:"ip,omitempty"`
-	IPRange *string `json:"ip_range,omitempty"`
-}
-
-func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q attachRequest) error {
+func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q schema.LoadBalancerActionAttachToNetworkRequest) error {
 	n, err := networks.readSerial(ctx, r, q.Network)
 	if err == nil {
 		err = b.checkUnlocked(ctx, r)
@@ -418,12 +391,8 @@ func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q att
 	return err
 }
 
-type detachRequest struct {
-	Network int64 `json:"network"`
-}
-
 // detachFromNetwork takes the targets out, too, that are reached by their private addresses.
-func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q detachRequest) error {
+func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q schema.LoadBalancerActionDetachFromNetworkRequest) error {
 	network, err := r.ResourceID(ctx, api.ResourceNetwork, q.Network)
 	if err == nil {
 		err = b.checkUnlocked(ctx, r)

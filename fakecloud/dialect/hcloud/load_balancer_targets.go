@@ -59,13 +59,7 @@ func (b *balancer) serverTargets(ctx context.Context, r *dialect.Request) (seria
 	return serials, err
 }
 
-type targetRequest struct {
-	Type          string                                  `json:"type"`
-	Server        *schema.LoadBalancerTargetServer        `json:"server,omitempty"`
-	LabelSelector *schema.LoadBalancerTargetLabelSelector `json:"label_selector,omitempty"`
-	IP            *schema.LoadBalancerTargetIP            `json:"ip,omitempty"`
-	UsePrivateIP  *bool                                   `json:"use_private_ip,omitempty"`
-}
+type targetRequest schema.LoadBalancerActionAddTargetRequest
 
 // check refuses a target that does not say what its type needs. Fields begin with a prefix.
 func (q targetRequest) check(prefix string) error {

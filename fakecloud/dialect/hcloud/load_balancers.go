@@ -284,18 +284,16 @@ func algorithmNamed(field, name string) (api.LoadBalancerAlgorithm, error) {
 
 // createRequest is what is read of a balancer that is created.
 type createRequest struct {
-	Name             string            `json:"name"`
-	LoadBalancerType schema.IDOrName   `json:"load_balancer_type"`
-	Location         *schema.IDOrName  `json:"location,omitempty"`
-	NetworkZone      string            `json:"network_zone,omitempty"`
-	Labels           map[string]string `json:"labels"`
-	Algorithm        *struct {
-		Type string `json:"type"`
-	} `json:"algorithm,omitempty"`
-	PublicInterface *bool            `json:"public_interface,omitempty"`
-	Network         *int64           `json:"network,omitempty"`
-	Services        []serviceRequest `json:"services,omitempty"`
-	Targets         []targetRequest  `json:"targets,omitempty"`
+	Name             string                        `json:"name"`
+	LoadBalancerType schema.IDOrName               `json:"load_balancer_type"`
+	Location         *schema.IDOrName              `json:"location,omitempty"`
+	NetworkZone      string                        `json:"network_zone,omitempty"`
+	Labels           map[string]string             `json:"labels"`
+	Algorithm        *schema.LoadBalancerAlgorithm `json:"algorithm,omitempty"`
+	PublicInterface  *bool                         `json:"public_interface,omitempty"`
+	Network          *int64                        `json:"network,omitempty"`
+	Services         []serviceRequest              `json:"services,omitempty"`
+	Targets          []targetRequest               `json:"targets,omitempty"`
 }
 
 // toBalancer gives the balancer that is asked for, as actions would make it.
@@ -317,7 +315,7 @@ func (q createRequest) toBalancer(ctx context.Context, r *dialect.Request) (*bal
 		}
 	}
 	if q.Network != nil {
-		if err := attachToNetwork(ctx, r, b, attachRequest{Network: *q.Network}); err != nil {
+		if err := attachToNetwork(ctx, r, b, schema.LoadBalancerActionAttachToNetworkRequest{Network: *q.Network}); err != nil {
 			return nil, err
 		}
 	}

@@ -42,16 +42,21 @@ type networkRecord struct {
 	Protection   protection `json:"protection,omitzero"`
 }
 
+// subnets gives the network's subnets, which may be changed.
+func (n *networkRecord) subnets(r *dialect.Request, native *api.Network) []schema.NetworkSubnet {
+	if n.Subnets == nil {
+		return []schema.NetworkSubnet{{Type: "cloud", IPRange: native.Cidr, NetworkZone: regionOf(r)}}
+	}
+	return slices.Clone(*n.Subnets)
+}
+
 var networkActions = []dialect.Call{
 	dialect.Handle(http.MethodPost, "/v1/networks", nil, createNetwork).Answers(http.StatusCreated),
 	deleteCall(&networks, deleteNetwork),
 	resourceAction(&networks, "add_subnet", addSubnet), resourceAction(&networks, "delete_subnet", deleteSubnet),
 	resourceAction(&networks, "change_ip_range", changeIPRange),
-	resourceAction(&networks, "change_protection", func(
-		_ context.Context, _ *dialect.Request, _ *api.Network, n *networkRecord, q protectionRequest,
-	) error {
-		q.applyTo(&n.Protection)
-		return nil
+	changeAction(&networks, "change_protection", func(n *networkRecord, q protectionRequest) error {
+		return q.applyTo(&n.Protection)
 	}),
 	actionCall(&networks, "add_route", "add_route", addRoute),
 	actionCall(&networks, "delete_route", "delete_route", deleteRoute),
@@ -64,15 +69,12 @@ func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.
 	if err != nil {
 		return schema.Network{}, err
 	}
-	if record.Subnets == nil {
-		record.Subnets = &[]schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, NetworkZone: regionOf(r)}}
-	}
-	ipRange := cmp.Or(record.IPRange, n.Cidr)
-	for i := range *record.Subnets {
-		(*record.Subnets)[i].Gateway = firstHost(ipRange)
+	ipRange, subnets := cmp.Or(record.IPRange, n.Cidr), record.subnets(r, n)
+	for i := range subnets {
+		subnets[i].Gateway = firstHost(ipRange)
 	}
 	network := schema.Network{
-		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: ipRange, Labels: n.Tags, Subnets: *record.Subnets,
+		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: ipRange, Labels: n.Tags, Subnets: subnets,
 		Protection:            schema.NetworkProtection{Delete: record.Protection.Delete},
 		ExposeRoutesToVSwitch: record.ExposeRoutes,
 		Routes:                append([]schema.NetworkRoute{}, record.Routes...), Servers: []int64{},
@@ -118,20 +120,11 @@ func isDetached(in cloud.Instance) bool {
 	return err == nil && record.Detached
 }
 
-type networkRequest struct {
-	Name         string                 `json:"name"`
-	IPRange      string                 `json:"ip_range"`
-	Subnets      []schema.NetworkSubnet `json:"subnets,omitempty"`
-	Routes       []routeRequest         `json:"routes,omitempty"`
-	Labels       *map[string]string     `json:"labels,omitempty"`
-	ExposeRoutes bool                   `json:"expose_routes_to_vswitch"`
-}
-
-func createNetwork(ctx context.Context, r *dialect.Request, q networkRequest) (any, error) {
+func createNetwork(ctx context.Context, r *dialect.Request, q schema.NetworkCreateRequest) (any, error) {
 	if err := checkLabels(api.ValueOf(q.Labels)); err != nil {
 		return nil, err
 	}
-	record := networkRecord{Subnets: &[]schema.NetworkSubnet{}, ExposeRoutes: q.ExposeRoutes}
+	record := networkRecord{Subnets: &[]schema.NetworkSubnet{}, ExposeRoutes: q.ExposeRoutesToVSwitch}
 	n := api.Network{Cidr: q.IPRange}
 	for _, s := range q.Subnets {
 		if err := addSubnet(ctx, r, &n, &record, s); err != nil {
@@ -177,11 +170,10 @@ func addSubnet(
 		return &cloud.Error{Code: "service_error", Message: "vswitch not found"}
 	case q.Type != "cloud" && q.Type != "server":
 		return dialect.Invalid("type", "must be cloud, server or vswitch")
-	case record.Subnets == nil:
-		record.Subnets = &[]schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, NetworkZone: regionOf(r)}}
 	}
+	subnets := record.subnets(r, n)
 	taken := func(p netip.Prefix) bool {
-		return slices.ContainsFunc(*record.Subnets, func(s schema.NetworkSubnet) bool {
+		return slices.ContainsFunc(subnets, func(s schema.NetworkSubnet) bool {
 			has, err := netip.ParsePrefix(s.IPRange)
 			return err == nil && has.Overlaps(p)
 		})
@@ -198,7 +190,7 @@ func addSubnet(
 	if err != nil || p != p.Masked() || !whole.Contains(p.Addr()) || p.Bits() < whole.Bits() || taken(p) {
 		return dialect.Invalid("ip_range", "%q must be a range in %s that overlaps with no other subnet", q.IPRange, whole)
 	}
-	*record.Subnets = append(*record.Subnets, q)
+	record.Subnets = new(append(subnets, q))
 	return nil
 }
 
@@ -211,28 +203,19 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-type rangeRequest struct {
-	IPRange string `json:"ip_range"`
-}
-
 func deleteSubnet(
 	_ context.Context,
-	_ *dialect.Request,
+	r *dialect.Request,
 	n *api.Network,
 	record *networkRecord,
-	q rangeRequest,
+	q schema.NetworkActionDeleteSubnetRequest,
 ) error {
-	if record.Subnets == nil && q.IPRange == n.Cidr {
-		record.Subnets = &[]schema.NetworkSubnet{}
-		return nil
-	}
-	left := slices.DeleteFunc(slices.Clone(api.ValueOf(record.Subnets)), func(s schema.NetworkSubnet) bool {
-		return s.IPRange == q.IPRange
-	})
-	if len(left) == len(api.ValueOf(record.Subnets)) {
+	subnets := record.subnets(r, n)
+	at := slices.IndexFunc(subnets, func(s schema.NetworkSubnet) bool { return s.IPRange == q.IPRange })
+	if at < 0 {
 		return dialect.NotFound("network has no subnet %s", q.IPRange)
 	}
-	record.Subnets = &left
+	record.Subnets = new(slices.Delete(subnets, at, at+1))
 	return nil
 }
 
@@ -242,7 +225,7 @@ func changeIPRange(
 	_ *dialect.Request,
 	n *api.Network,
 	record *networkRecord,
-	q rangeRequest,
+	q schema.NetworkActionChangeIPRangeRequest,
 ) error {
 	has, err := netip.ParsePrefix(cmp.Or(record.IPRange, n.Cidr))
 	if err != nil {
@@ -321,7 +304,7 @@ func detachBalancers(ctx context.Context, r *dialect.Request, n *api.Network) er
 		}
 		b, err := toBalancer(&lb)
 		if err == nil {
-			err = detachFromNetwork(ctx, r, b, detachRequest{Network: n.Serial})
+			err = detachFromNetwork(ctx, r, b, schema.LoadBalancerActionDetachFromNetworkRequest{Network: n.Serial})
 		}
 		if err == nil {
 			_, err = r.UpdateLoadBalancer(client.IfMatch(ctx, b.Version), b.ID, b.update())
@@ -368,12 +351,7 @@ func gatewayInName(route api.Route) string {
 	return gateway
 }
 
-type routeRequest struct {
-	Destination string `json:"destination"`
-	Gateway     string `json:"gateway"`
-}
-
-func (q routeRequest) parse() (destination, gateway netip.Prefix, err error) {
+func parseRoute(q schema.NetworkRoute) (destination, gateway netip.Prefix, err error) {
 	destination, err = netip.ParsePrefix(q.Destination)
 	if err != nil || destination != destination.Masked() {
 		return destination, gateway, dialect.Invalid("destination", "%q is no network in CIDR notation", q.Destination)
@@ -385,8 +363,8 @@ func (q routeRequest) parse() (destination, gateway netip.Prefix, err error) {
 	return destination, netip.PrefixFrom(address, address.BitLen()), nil
 }
 
-func addRoute(ctx context.Context, r *dialect.Request, n *api.Network, q routeRequest) (references, error) {
-	destination, gateway, err := q.parse()
+func addRoute(ctx context.Context, r *dialect.Request, n *api.Network, q schema.NetworkRoute) (references, error) {
+	destination, gateway, err := parseRoute(q)
 	if err != nil {
 		return nil, err
 	}
@@ -418,9 +396,9 @@ func recordRoute(
 	_ *dialect.Request,
 	n *api.Network,
 	record *networkRecord,
-	q routeRequest,
+	q schema.NetworkRoute,
 ) error {
-	destination, gateway, err := q.parse()
+	destination, gateway, err := parseRoute(q)
 	if err != nil {
 		return err
 	}
@@ -439,12 +417,12 @@ func recordRoute(
 	}):
 		return dialect.Invalid("destination", "%s overlaps with a subnet or the destination of another route", destination)
 	}
-	record.Routes = append(record.Routes, schema.NetworkRoute(q))
+	record.Routes = append(record.Routes, q)
 	return nil
 }
 
-func deleteRoute(ctx context.Context, r *dialect.Request, n *api.Network, q routeRequest) (references, error) {
-	destination, _, err := q.parse()
+func deleteRoute(ctx context.Context, r *dialect.Request, n *api.Network, q schema.NetworkRoute) (references, error) {
+	destination, _, err := parseRoute(q)
 	if err != nil {
 		return nil, err
 	}
@@ -464,7 +442,7 @@ func deleteRoute(ctx context.Context, r *dialect.Request, n *api.Network, q rout
 		err = r.DeleteRoute(ctx, routes[at].ID)
 	} else {
 		err = changeRecord(ctx, r, &networks, n, func(record *networkRecord) error {
-			at := slices.Index(record.Routes, schema.NetworkRoute(q))
+			at := slices.Index(record.Routes, q)
 			if at < 0 {
 				return dialect.NotFound("network %s has no route to %s via %s", n.Name, q.Destination, q.Gateway)
 			}

@@ -43,15 +43,10 @@ var primaryIPs = collection[api.ReservedAddress, primaryIP]{
 var primaryIPCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, primaryIPs.path(), nil, createPrimaryIP).Answers(http.StatusCreated),
 	deleteCall(&primaryIPs, releaseIP),
-	resourceAction(&primaryIPs, "change_protection", func(
-		_ context.Context, _ *dialect.Request, _ *api.ReservedAddress, record *ipRecord, q protectionRequest,
-	) error {
-		q.applyTo(&record.Protection)
-		return nil
+	changeAction(&primaryIPs, "change_protection", func(record *ipRecord, q protectionRequest) error {
+		return q.applyTo(&record.Protection)
 	}),
-	resourceAction(&primaryIPs, "change_dns_ptr", func(
-		_ context.Context, _ *dialect.Request, _ *api.ReservedAddress, record *ipRecord, q dnsPtrRequest,
-	) error {
+	changeAction(&primaryIPs, "change_dns_ptr", func(record *ipRecord, q dnsPtrRequest) error {
 		return q.putInto(&record.DNSPtr)
 	}),
 	actionCall(&primaryIPs, "assign", "assign_primary_ip", assignPrimaryIP),
@@ -254,29 +249,19 @@ func typeOfIP(a *api.ReservedAddress) string {
 }
 
 type primaryIPRequest struct {
-	Name         string             `json:"name"`
-	Type         string             `json:"type"`
-	AssigneeType string             `json:"assignee_type"`
-	AssigneeID   *int64             `json:"assignee_id,omitempty"`
-	AutoDelete   bool               `json:"auto_delete"`
-	Location     string             `json:"location"`
-	Datacenter   string             `json:"datacenter"`
-	Labels       *map[string]string `json:"labels,omitempty"`
+	schema.PrimaryIPCreateRequest
+	Datacenter string `json:"datacenter"`
 }
 
 func createPrimaryIP(ctx context.Context, r *dialect.Request, q primaryIPRequest) (any, error) {
 	if q.Name == "" {
 		return nil, dialect.Invalid("name", "must be given")
 	}
-	record := ipRecord{AutoDelete: q.AutoDelete}
-	for _, z := range r.Cloud.Zones() {
-		if q.Location == z.Name || q.Datacenter == datacenterOf(r, z.Name).Name {
-			record.Location = z.Name
-		}
+	zone, err := zoneOf(r, q.Location, q.Datacenter)
+	if err != nil {
+		return nil, err
 	}
-	if record.Location == "" && q.Location+q.Datacenter != "" {
-		return nil, dialect.Invalid("location", "%q is none that there is", q.Location+q.Datacenter)
-	}
+	record := ipRecord{AutoDelete: api.ValueOf(q.AutoDelete), Location: zone}
 	a, err := reserveIP(ctx, r, q.Type, q.Name, q.Labels, record)
 	if err == nil && q.AssigneeID != nil {
 		if err = assignIP(ctx, r, a, *q.AssigneeID); err == nil {
@@ -310,11 +295,6 @@ func assignPrimaryIP(
 	return nil, assignIP(ctx, r, a, q.AssigneeID)
 }
 
-func unassignPrimaryIP(
-	ctx context.Context,
-	r *dialect.Request,
-	a *api.ReservedAddress,
-	_ struct{},
-) (references, error) {
+func unassignPrimaryIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, _ struct{}) (references, error) {
 	return nil, unassignIP(ctx, r, a)
 }

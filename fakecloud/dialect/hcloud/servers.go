@@ -38,16 +38,9 @@ type serverJSON struct {
 
 type serverPublicNet struct {
 	IPv4        *schema.ServerPublicNetIPv4 `json:"ipv4"`
-	IPv6        *serverIPv6                 `json:"ipv6"`
+	IPv6        *schema.ServerPublicNetIPv6 `json:"ipv6"`
 	FloatingIPs []int64                     `json:"floating_ips"`
 	Firewalls   []schema.ServerFirewall     `json:"firewalls"`
-}
-
-type serverIPv6 struct {
-	ID      int64                              `json:"id"`
-	IP      string                             `json:"ip"`
-	Blocked bool                               `json:"blocked"`
-	DNSPtr  []schema.ServerPublicNetIPv6DNSPtr `json:"dns_ptr"`
 }
 
 // servers are without those that are terminated: Hetzner Cloud keeps no servers that were deleted.
@@ -72,9 +65,9 @@ var serverCalls = append(
 	instanceAction("shutdown", "shutdown_server", (*dialect.Request).StopInstance),
 	instanceAction("reboot", "reboot_server", (*dialect.Request).RebootInstance),
 	instanceAction("reset", "reset_server", (*dialect.Request).RebootInstance),
-	resourceAction(&servers, "change_protection", protectServer),
+	changeAction(&servers, "change_protection", protectServer),
 	resourceAction(&servers, "change_type", changeServerType),
-	resourceAction(&servers, "change_dns_ptr", changeServerDNSPtr),
+	changeAction(&servers, "change_dns_ptr", func(s *serverRecord, q dnsPtrRequest) error { return q.putInto(&s.DNSPtr) }),
 	resourceAction(&servers, "attach_to_network", attachServer),
 	resourceAction(&servers, "detach_from_network", detachServer),
 )
@@ -148,7 +141,7 @@ func publicNetOf(
 	}
 	assigned, err := ipv6Of(ctx, r, in.Serial)
 	for _, a := range assigned {
-		net.IPv6 = &serverIPv6{ID: a.Serial, IP: a.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
+		net.IPv6 = &schema.ServerPublicNetIPv6{ID: a.Serial, IP: a.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
 	}
 	for ip, to := range record.DNSPtr {
 		if net.IPv6 != nil && strings.Contains(ip, ":") {
@@ -192,21 +185,10 @@ const maxUserData = 32 << 10
 
 // serverRequest is what is read of a server that is created. Its keys reach no machine.
 type serverRequest struct {
-	Name             string                         `json:"name"`
-	ServerType       schema.IDOrName                `json:"server_type"`
-	Image            schema.IDOrName                `json:"image"`
-	Location         string                         `json:"location"`
-	Datacenter       string                         `json:"datacenter"`
-	SSHKeys          []schema.IDOrName              `json:"ssh_keys,omitempty"`
-	UserData         string                         `json:"user_data"`
-	StartAfterCreate *bool                          `json:"start_after_create,omitempty"`
-	Labels           *map[string]string             `json:"labels,omitempty"`
-	Automount        *bool                          `json:"automount,omitempty"`
-	Volumes          []int64                        `json:"volumes,omitempty"`
-	Networks         []int64                        `json:"networks,omitempty"`
-	Firewalls        []schema.ServerCreateFirewalls `json:"firewalls,omitempty"`
-	PlacementGroup   int64                          `json:"placement_group"`
-	PublicNet        *struct {
+	schema.ServerCreateRequest
+	Datacenter string            `json:"datacenter"`
+	SSHKeys    []schema.IDOrName `json:"ssh_keys,omitempty"`
+	PublicNet  *struct {
 		EnableIPv4 *bool  `json:"enable_ipv4,omitempty"`
 		EnableIPv6 *bool  `json:"enable_ipv6,omitempty"`
 		IPv4       *int64 `json:"ipv4,omitempty"`
@@ -290,13 +272,8 @@ func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create
 		return create, dialect.Invalid("name", "must be given")
 	}
 	create = api.InstanceCreate{Name: q.Name, Type: kind.native, Tags: api.ValueOf(q.Labels)}
-	for _, z := range r.Cloud.Zones() {
-		if q.Location == z.Name || q.Datacenter == datacenterOf(r, z.Name).Name {
-			create.Zone = z.Name
-		}
-	}
-	if create.Zone == "" && q.Location+q.Datacenter != "" {
-		return create, dialect.Invalid("location", "%q is none that there is", q.Location+q.Datacenter)
+	if create.Zone, err = zoneOf(r, q.Location, q.Datacenter); err != nil {
+		return create, err
 	}
 	if len(q.Networks) == 1 {
 		n, err := networks.readSerial(ctx, r, q.Networks[0])
@@ -465,23 +442,12 @@ func instanceAction(
 		})
 }
 
-func protectServer(
-	_ context.Context,
-	_ *dialect.Request,
-	_ *api.Instance,
-	s *serverRecord,
-	q protectionRequest,
-) error {
-	q.applyTo(&s.Protection)
+func protectServer(s *serverRecord, q protectionRequest) error {
+	_ = q.applyTo(&s.Protection)
 	if s.Protection.Delete != s.Protection.Rebuild {
 		return dialect.Invalid("rebuild", "must be the same as delete")
 	}
 	return nil
-}
-
-type changeServerTypeRequest struct {
-	ServerType  schema.IDOrName `json:"server_type"`
-	UpgradeDisk bool            `json:"upgrade_disk"`
 }
 
 // changeServerType records another type. The instance keeps its size.
@@ -490,7 +456,7 @@ func changeServerType(
 	_ *dialect.Request,
 	in *api.Instance,
 	s *serverRecord,
-	q changeServerTypeRequest,
+	q schema.ServerActionChangeTypeRequest,
 ) error {
 	kind, err := findServerType(q.ServerType)
 	switch {
@@ -524,30 +490,13 @@ func (q dnsPtrRequest) putInto(names *map[string]string) error {
 	return nil
 }
 
-func changeServerDNSPtr(
-	_ context.Context,
-	_ *dialect.Request,
-	_ *api.Instance,
-	s *serverRecord,
-	q dnsPtrRequest,
-) error {
-	return q.putInto(&s.DNSPtr)
-}
-
-type serverNetworkRequest struct {
-	Network  int64    `json:"network"`
-	IP       string   `json:"ip"`
-	AliasIPs []string `json:"alias_ips,omitempty"`
-	IPRange  string   `json:"ip_range"`
-}
-
 // attachServer shows a server to be in the network that its instance is in. An instance cannot change to another.
 func attachServer(
 	ctx context.Context,
 	r *dialect.Request,
 	in *api.Instance,
 	s *serverRecord,
-	q serverNetworkRequest,
+	q schema.ServerActionAttachToNetworkRequest,
 ) error {
 	network, err := r.ResourceID(ctx, networks.kind, q.Network)
 	switch {
@@ -557,7 +506,7 @@ func attachServer(
 		return &cloud.Error{Code: "server_already_attached", Message: "server is already attached to this network"}
 	case network != in.NetworkID:
 		return refuseUnsupported("another network than the one that the server was created in")
-	case len(q.AliasIPs) > 0 || q.IP != "" && q.IP != in.Addresses[0].IP:
+	case len(q.AliasIPs) > 0 || q.IP != nil && *q.IP != in.Addresses[0].IP:
 		return refuseUnsupported("an address other than the one that the server has, " + in.Addresses[0].IP + ",")
 	}
 	s.Detached = false
@@ -569,7 +518,7 @@ func detachServer(
 	r *dialect.Request,
 	in *api.Instance,
 	s *serverRecord,
-	q serverNetworkRequest,
+	q schema.ServerActionDetachFromNetworkRequest,
 ) error {
 	network, err := r.ResourceID(ctx, networks.kind, q.Network)
 	if err == nil && (network != in.NetworkID || s.Detached) {
