@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +54,7 @@ func (c collection[N, T]) actionCalls() []dialect.Call {
 				if err == nil {
 					_, err = r.ResourceID(ctx, c.kind, serial)
 				}
-				if client.HasCode(err, api.NotFound) && c.kind == api.ResourceAddress { // One of IPv6 may be.
+				if err != nil && c.kind == api.ResourceAddress { // One of IPv6 is a record.
 					_, err = r.ResourceID(ctx, api.ResourceDialectRecord, serial)
 				}
 				if err != nil {
@@ -113,11 +114,11 @@ func answerActions(ctx context.Context, r *dialect.Request, wanted func(schema.A
 	if err := sortBy(all, query["sort"], actionOrders); err != nil {
 		return nil, err
 	}
-	shown, meta, err := page(r, all)
+	shown, numbers, err := page(r, all)
 	if err != nil {
 		return nil, err
 	}
-	return answerList(r, &list[schema.Action]{"actions", shown, meta}), nil
+	return answerList(r, "actions", shown, numbers), nil
 }
 
 // actionOrders are what actions can be sorted by.
@@ -178,16 +179,10 @@ func actionFromOperation(op api.Operation) (schema.Action, error) {
 // commandOf makes the name of a command of that of an operation: create_load_balancer of
 // createLoadBalancer.
 func commandOf(operation string) string {
-	var b strings.Builder
-	for _, c := range operation {
-		if c >= 'A' && c <= 'Z' {
-			b.WriteByte('_')
-			c += 'a' - 'A'
-		}
-		b.WriteRune(c)
-	}
-	return b.String()
+	return upperLetter.ReplaceAllStringFunc(operation, func(c string) string { return "_" + strings.ToLower(c) })
 }
+
+var upperLetter = regexp.MustCompile(`[A-Z]`)
 
 // recordAction gives the action of a change of a resource, which is found from now on. It is the native operation that
 // the change began, or one that has ended if the change took no time and began none.

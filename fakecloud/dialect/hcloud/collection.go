@@ -1,10 +1,8 @@
 package hcloud
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -182,7 +180,11 @@ func resourceAction[R, B, N, T any](
 }
 
 // changeAction makes the call of an action that changes what a resource's record says, whatever else the resource is.
-func changeAction[R, B, N, T any](c *collection[N, T], command string, change func(record *R, q B) error) dialect.Call {
+func changeAction[R, B, N, T any](
+	c *collection[N, T],
+	command string,
+	change func(record *R, q B) error,
+) dialect.Call {
 	return resourceAction(c, command, func(_ context.Context, _ *dialect.Request, _ *N, record *R, q B) error {
 		return change(record, q)
 	})
@@ -193,8 +195,7 @@ func deleteCall[N, T any](
 	c *collection[N, T],
 	do func(ctx context.Context, r *dialect.Request, native *N) error,
 ) dialect.Call {
-	path := c.path() + "/{id}"
-	return dialect.Handle(http.MethodDelete, path, nil, func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
+	answer := func(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
 		native, err := c.find(ctx, r, struct{}{})
 		if err == nil {
 			err = c.checkUnprotected(native)
@@ -203,7 +204,8 @@ func deleteCall[N, T any](
 			err = do(ctx, r, native)
 		}
 		return nil, err
-	}).Answers(http.StatusNoContent)
+	}
+	return dialect.Handle(http.MethodDelete, c.path()+"/{id}", nil, answer).Answers(http.StatusNoContent)
 }
 
 // find reads the resource in the call's path.
@@ -257,12 +259,12 @@ func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ 
 	if err := sortBy(natives, query["sort"], c.orders()); err != nil {
 		return nil, err
 	}
-	natives, meta, err := page(r, natives)
+	natives, numbers, err := page(r, natives)
 	if err != nil {
 		return nil, err
 	}
 	items, err := dialect.ShowEach(ctx, r, natives, c.show)
-	return answerList(r, &list[T]{c.one + "s", items, meta}), err
+	return answerList(r, c.one+"s", items, numbers), err
 }
 
 // orders are what lists can be sorted by.
@@ -298,7 +300,7 @@ func sortBy[T any](all []T, by []string, orders map[string]func(a, b T) int) err
 }
 
 // answerList is a list with the links to its other pages.
-func answerList[T any](r *dialect.Request, l *list[T]) *dialect.Answer {
+func answerList[T any](r *dialect.Request, called string, items []T, numbers pagination) *dialect.Answer {
 	scheme := "http"
 	if r.HTTP.TLS != nil {
 		scheme = "https"
@@ -306,22 +308,20 @@ func answerList[T any](r *dialect.Request, l *list[T]) *dialect.Answer {
 	var links []string
 	for _, to := range []struct {
 		rel  string
-		page int
-	}{
-		{"prev", l.meta.Pagination.PreviousPage}, {"next", l.meta.Pagination.NextPage},
-		{"last", l.meta.Pagination.LastPage},
-	} {
-		if to.page != 0 {
+		page *int
+	}{{"prev", numbers.PreviousPage}, {"next", numbers.NextPage}, {"last", &numbers.LastPage}} {
+		if to.page != nil {
 			url := *r.HTTP.URL
 			url.Scheme, url.Host = scheme, r.HTTP.Host
 			query := url.Query()
-			query.Set("page", strconv.Itoa(to.page))
-			query.Set("per_page", strconv.Itoa(l.meta.Pagination.PerPage))
+			query.Set("page", strconv.Itoa(*to.page))
+			query.Set("per_page", strconv.Itoa(numbers.PerPage))
 			url.RawQuery = query.Encode()
 			links = append(links, fmt.Sprintf("<%s>; rel=%q", &url, to.rel))
 		}
 	}
-	return &dialect.Answer{Header: http.Header{"Link": {strings.Join(links, ", ")}}, Body: l}
+	body := map[string]any{called: items, "meta": map[string]any{"pagination": numbers}}
+	return &dialect.Answer{Header: http.Header{"Link": {strings.Join(links, ", ")}}, Body: body}
 }
 
 // changeRecord changes the record of a resource.
@@ -342,33 +342,14 @@ func changeRecord[R, N, T any](
 	return err
 }
 
-// list is a page of resources by what they are called.
-type list[T any] struct {
-	called string
-	items  []T
-	meta   schema.Meta
-}
-
-// MarshalJSON writes the resources before the page's numbers, as Hetzner does.
-func (l *list[T]) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	items, err := json.Marshal(l.items)
-	if err != nil {
-		return nil, err
-	}
-	numbers := l.meta.Pagination
-	orNull := func(page int) *int {
-		if page == 0 {
-			return nil
-		}
-		return &page
-	}
-	meta, err := json.Marshal(map[string]any{"pagination": map[string]any{
-		"page": numbers.Page, "per_page": numbers.PerPage, "previous_page": orNull(numbers.PreviousPage),
-		"next_page": orNull(numbers.NextPage), "last_page": numbers.LastPage, "total_entries": numbers.TotalEntries,
-	}})
-	fmt.Fprintf(&b, `{%q:%s,"meta":%s}`, l.called, items, meta)
-	return b.Bytes(), err
+// pagination are a page's numbers. Pages that there are not are null.
+type pagination struct {
+	Page         int  `json:"page"`
+	PerPage      int  `json:"per_page"`
+	PreviousPage *int `json:"previous_page"`
+	NextPage     *int `json:"next_page"`
+	LastPage     int  `json:"last_page"`
+	TotalEntries int  `json:"total_entries"`
 }
 
 const (
@@ -377,26 +358,26 @@ const (
 )
 
 // page gives the page of all that a request asks for, and its five numbers.
-func page[T any](r *dialect.Request, all []T) ([]T, schema.Meta, error) {
+func page[T any](r *dialect.Request, all []T) ([]T, pagination, error) {
 	number, err := queryNumber(r, "page", 1)
 	if err != nil {
-		return nil, schema.Meta{}, err
+		return nil, pagination{}, err
 	}
 	per, err := queryNumber(r, "per_page", defaultPerPage)
 	if err != nil {
-		return nil, schema.Meta{}, err
+		return nil, pagination{}, err
 	}
 	per = min(per, maxPerPage)
 	last := max((len(all)+per-1)/per, 1)
-	numbers := &schema.MetaPagination{Page: number, PerPage: per, LastPage: last, TotalEntries: len(all)}
+	numbers := pagination{Page: number, PerPage: per, LastPage: last, TotalEntries: len(all)}
 	if number > 1 {
-		numbers.PreviousPage = number - 1
+		numbers.PreviousPage = new(number - 1)
 	}
 	if number < last {
-		numbers.NextPage = number + 1
+		numbers.NextPage = new(number + 1)
 	}
 	from := min((number-1)*per, len(all))
-	return all[from:min(from+per, len(all))], schema.Meta{Pagination: numbers}, nil
+	return all[from:min(from+per, len(all))], numbers, nil
 }
 
 func queryNumber(r *dialect.Request, name string, none int) (int, error) {

@@ -1,10 +1,9 @@
-// Package hcloud speaks Hetzner Cloud's API, as narrow as hcloud-cloud-controller-manager's own
-// calls and those of programs that make what the CCM needs: servers, networks, addresses, load balancers, actions. What a call
-// means is in Hetzner's public reference (docs.hetzner.cloud); its wire types are those of
-// hcloud-go. Begin with Dialect.
+// Package hcloud speaks Hetzner Cloud's API, as its cloud controller manager and the programs that make what the CCM
+// needs call it: servers, networks, addresses, load balancers, actions. What a call means is in Hetzner's public
+// reference (docs.hetzner.cloud); its wire types are those of hcloud-go. Begin with Dialect.
 //
-// A location is one of this cloud's zones, and its network zone the region. IDs are serial
-// numbers, labels are tags, and an action is an operation.
+// A location is one of this cloud's zones, and its network zone the region. IDs are serial numbers, labels are tags,
+// and an action is an operation.
 package hcloud
 
 import (
@@ -173,13 +172,11 @@ func detailsOf(fields []api.ProblemField) json.RawMessage {
 		Name     string   `json:"name"`
 		Messages []string `json:"messages"`
 	}
-	var details struct {
-		Fields []field `json:"fields"`
+	all := make([]field, len(fields))
+	for i, f := range fields {
+		all[i] = field{f.Field, []string{f.Message}}
 	}
-	for _, f := range fields {
-		details.Fields = append(details.Fields, field{f.Field, []string{f.Message}})
-	}
-	raw, _ := json.Marshal(details) // Texts can be encoded.
+	raw, _ := json.Marshal(map[string]any{"fields": all}) // Texts can be encoded.
 	return raw
 }
 

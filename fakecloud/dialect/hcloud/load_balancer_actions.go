@@ -187,16 +187,12 @@ func (b *balancer) services() []schema.LoadBalancerService {
 var errPortUsed = &cloud.Error{Code: portUsed, Message: "source port is already used by another service"}
 
 func addService(ctx context.Context, r *dialect.Request, b *balancer, q serviceRequest) error {
-	return b.addService(ctx, r, q, "")
-}
-
-func (b *balancer) addService(ctx context.Context, r *dialect.Request, q serviceRequest, prefix string) error {
 	var s schema.LoadBalancerService
 	q.applyTo(&s)
 	if b.listensOn(s.ListenPort) {
 		return errPortUsed
 	}
-	return b.putService(ctx, r, q, s, prefix)
+	return b.putService(ctx, r, q, s)
 }
 
 func updateService(ctx context.Context, r *dialect.Request, b *balancer, q serviceRequest) error {
@@ -205,7 +201,7 @@ func updateService(ctx context.Context, r *dialect.Request, b *balancer, q servi
 		return dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
 	q.applyTo(&s)
-	return b.putService(ctx, r, q, s, "")
+	return b.putService(ctx, r, q, s)
 }
 
 // putService puts a service in, as a listener too. What else others have set of that stays.
@@ -214,9 +210,8 @@ func (b *balancer) putService(
 	r *dialect.Request,
 	q serviceRequest,
 	s schema.LoadBalancerService,
-	prefix string,
 ) (err error) {
-	if err := q.check(s, prefix); err != nil {
+	if err := q.check(s, b.prefix); err != nil {
 		return err
 	}
 	var l api.Listener
@@ -240,7 +235,7 @@ func (b *balancer) putService(
 		}
 		l.IdleTimeoutSeconds = api.Seconds(h.TimeoutIdle)
 	}
-	if l.HealthCheck, err = toHealthCheck(*s.HealthCheck, prefix); err != nil {
+	if l.HealthCheck, err = toHealthCheck(*s.HealthCheck, b.prefix); err != nil {
 		return err
 	}
 	switch {
@@ -279,7 +274,7 @@ func (b *balancer) listensOn(port int) bool {
 	})
 }
 
-func deleteService(_ context.Context, _ *dialect.Request, b *balancer, q schema.LoadBalancerDeleteServiceRequest) error {
+func deleteService(_ context.Context, _ *dialect.Request, b *balancer, q portRequest) error {
 	if _, there := b.record.Services[q.ListenPort]; !there {
 		return dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
@@ -372,7 +367,13 @@ func changeDNSPtr(_ context.Context, _ *dialect.Request, b *balancer, q dnsPtrRe
 	return q.putInto(&b.record.DNSPtr)
 }
 
-func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q schema.LoadBalancerActionAttachToNetworkRequest) error {
+type (
+	portRequest   = schema.LoadBalancerDeleteServiceRequest
+	attachRequest = schema.LoadBalancerActionAttachToNetworkRequest
+	detachRequest = schema.LoadBalancerActionDetachFromNetworkRequest
+)
+
+func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q attachRequest) error {
 	n, err := networks.readSerial(ctx, r, q.Network)
 	if err == nil {
 		err = b.checkUnlocked(ctx, r)
@@ -392,7 +393,7 @@ func attachToNetwork(ctx context.Context, r *dialect.Request, b *balancer, q sch
 }
 
 // detachFromNetwork takes the targets out, too, that are reached by their private addresses.
-func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q schema.LoadBalancerActionDetachFromNetworkRequest) error {
+func detachFromNetwork(ctx context.Context, r *dialect.Request, b *balancer, q detachRequest) error {
 	network, err := r.ResourceID(ctx, api.ResourceNetwork, q.Network)
 	if err == nil {
 		err = b.checkUnlocked(ctx, r)

@@ -84,17 +84,13 @@ func (q targetRequest) check(prefix string) error {
 }
 
 func addTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetRequest) error {
-	return b.addTarget(ctx, r, q, "")
-}
-
-func (b *balancer) addTarget(ctx context.Context, r *dialect.Request, q targetRequest, prefix string) error {
 	private := api.ValueOf(q.UsePrivateIP)
-	err := q.check(prefix)
+	err := q.check(b.prefix)
 	switch {
 	case err != nil:
 		return err
 	case q.Type == "ip":
-		return b.addIP(ctx, r, q.IP.IP, prefix)
+		return b.addIP(ctx, r, q.IP.IP)
 	case private && b.NetworkID == "":
 		return &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
 	case !private && b.Scheme == api.SchemeInternal:
@@ -140,11 +136,11 @@ func (b *balancer) addServer(ctx context.Context, r *dialect.Request, serial int
 	return nil
 }
 
-// addIP adds the address of what stands for a Robot server: it is in the ranges of targets, and no server's of the cloud.
-func (b *balancer) addIP(ctx context.Context, r *dialect.Request, text, prefix string) error {
+// addIP adds the address of what stands for a Robot server: it is in the ranges of targets, and no server has it.
+func (b *balancer) addIP(ctx context.Context, r *dialect.Request, text string) error {
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
-		return dialect.Invalid(prefix+"ip.ip", "is no IP address")
+		return dialect.Invalid(b.prefix+"ip.ip", "is no IP address")
 	}
 	instances, err := r.Instances(ctx)
 	if err != nil {
@@ -174,7 +170,7 @@ func (b *balancer) removeTargetOf(target api.Target) (wasThere bool) {
 }
 
 func removeTarget(ctx context.Context, r *dialect.Request, b *balancer, q targetRequest) error {
-	if err := q.check(""); err != nil {
+	if err := q.check(b.prefix); err != nil {
 		return err
 	}
 	switch q.Type {

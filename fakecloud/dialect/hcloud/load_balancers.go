@@ -38,6 +38,7 @@ type balancer struct {
 	*api.LoadBalancer
 	record record
 	about  references // what an action is about beside the balancer
+	prefix string     // of the fields of a request that are refused
 }
 
 func toBalancer(lb *api.LoadBalancer) (*balancer, error) {
@@ -175,7 +176,7 @@ type publicAddress struct {
 	DNSPtr *string `json:"dns_ptr"`
 }
 
-// ipv6 is the balancer's address of IPv6, which Hetzner's always have. Where this cloud has none for it, it is a record.
+// ipv6 is the balancer's address of IPv6, which Hetzner's always have. Where this cloud has none, it is a record.
 func (b *balancer) ipv6() string {
 	return cmp.Or(b.IPv6Address, recordedIPv6(b.Serial).Addr().Next().String())
 }
@@ -232,7 +233,7 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 		ID: lb.Serial, Name: lb.Name, Location: locationNamed(r, location), LoadBalancerType: b.typeOf(r),
 		IncludedTraffic: includedTraffic,
 		Labels:          lb.Tags, Created: lb.CreatedAt, PrivateNet: []schema.LoadBalancerPrivateNet{},
-		Algorithm: schema.LoadBalancerAlgorithm{Type: algorithmNames[lb.Algorithm]},
+		Algorithm: schema.LoadBalancerAlgorithm{Type: strings.ReplaceAll(string(lb.Algorithm), "-", "_")},
 	}
 	out.Protection.Delete = lb.DeletionProtection
 	out.PublicNet.Enabled = lb.Scheme == api.SchemePublic
@@ -267,19 +268,11 @@ func healthByTarget(ctx context.Context, r *dialect.Request, id string) (map[str
 	return health, err
 }
 
-// algorithmNames are Hetzner's words for algorithms.
-var algorithmNames = map[api.LoadBalancerAlgorithm]string{
-	api.AlgorithmRoundRobin:       "round_robin",
-	api.AlgorithmLeastConnections: "least_connections",
-}
-
 func algorithmNamed(field, name string) (api.LoadBalancerAlgorithm, error) {
-	for algorithm, its := range algorithmNames {
-		if its == name {
-			return algorithm, nil
-		}
+	if name != "round_robin" && name != "least_connections" {
+		return "", dialect.Invalid(field, "must be one of round_robin, least_connections")
 	}
-	return "", dialect.Invalid(field, "must be one of round_robin, least_connections")
+	return api.LoadBalancerAlgorithm(strings.ReplaceAll(name, "_", "-")), nil
 }
 
 // createRequest is what is read of a balancer that is created.
@@ -315,7 +308,7 @@ func (q createRequest) toBalancer(ctx context.Context, r *dialect.Request) (*bal
 		}
 	}
 	if q.Network != nil {
-		if err := attachToNetwork(ctx, r, b, schema.LoadBalancerActionAttachToNetworkRequest{Network: *q.Network}); err != nil {
+		if err := attachToNetwork(ctx, r, b, attachRequest{Network: *q.Network}); err != nil {
 			return nil, err
 		}
 	}
@@ -323,12 +316,14 @@ func (q createRequest) toBalancer(ctx context.Context, r *dialect.Request) (*bal
 		b.Scheme = api.SchemeInternal // It may be attached to a network later, as its CCM does.
 	}
 	for i, s := range q.Services {
-		if err := b.addService(ctx, r, s, fmt.Sprintf("services.%d.", i)); err != nil {
+		b.prefix = fmt.Sprintf("services.%d.", i)
+		if err := addService(ctx, r, b, s); err != nil {
 			return nil, err
 		}
 	}
 	for i, t := range q.Targets {
-		if err := b.addTarget(ctx, r, t, fmt.Sprintf("targets.%d.", i)); err != nil {
+		b.prefix = fmt.Sprintf("targets.%d.", i)
+		if err := addTarget(ctx, r, b, t); err != nil {
 			return nil, err
 		}
 	}

@@ -132,7 +132,7 @@ func createNetwork(ctx context.Context, r *dialect.Request, q schema.NetworkCrea
 		}
 	}
 	for _, route := range q.Routes {
-		if err := recordRoute(ctx, r, &n, &record, route); err != nil {
+		if err := recordRoute(&n, &record, route); err != nil {
 			return nil, err
 		}
 	}
@@ -304,7 +304,7 @@ func detachBalancers(ctx context.Context, r *dialect.Request, n *api.Network) er
 		}
 		b, err := toBalancer(&lb)
 		if err == nil {
-			err = detachFromNetwork(ctx, r, b, schema.LoadBalancerActionDetachFromNetworkRequest{Network: n.Serial})
+			err = detachFromNetwork(ctx, r, b, detachRequest{Network: n.Serial})
 		}
 		if err == nil {
 			_, err = r.UpdateLoadBalancer(client.IfMatch(ctx, b.Version), b.ID, b.update())
@@ -380,7 +380,7 @@ func addRoute(ctx context.Context, r *dialect.Request, n *api.Network, q schema.
 	}
 	if hop == "" {
 		err = changeRecord(ctx, r, &networks, n, func(record *networkRecord) error {
-			return recordRoute(ctx, r, n, record, q)
+			return recordRoute(n, record, q)
 		})
 	} else {
 		_, err = r.CreateRoute(ctx, api.RouteCreate{
@@ -391,13 +391,7 @@ func addRoute(ctx context.Context, r *dialect.Request, n *api.Network, q schema.
 }
 
 // recordRoute records a route via what is no server of the network.
-func recordRoute(
-	_ context.Context,
-	_ *dialect.Request,
-	n *api.Network,
-	record *networkRecord,
-	q schema.NetworkRoute,
-) error {
+func recordRoute(n *api.Network, record *networkRecord, q schema.NetworkRoute) error {
 	destination, gateway, err := parseRoute(q)
 	if err != nil {
 		return err

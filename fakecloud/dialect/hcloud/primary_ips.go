@@ -50,7 +50,11 @@ var primaryIPCalls = []dialect.Call{
 		return q.putInto(&record.DNSPtr)
 	}),
 	actionCall(&primaryIPs, "assign", "assign_primary_ip", assignPrimaryIP),
-	actionCall(&primaryIPs, "unassign", "unassign_primary_ip", unassignPrimaryIP),
+	actionCall(&primaryIPs, "unassign", "unassign_primary_ip", func(
+		ctx context.Context, r *dialect.Request, a *api.ReservedAddress, _ struct{},
+	) (references, error) {
+		return nil, unassignIP(ctx, r, a)
+	}),
 }
 
 func isOfBalancer(a api.ReservedAddress) bool {
@@ -132,9 +136,11 @@ func reserveIP(
 	}
 	switch kind {
 	case "ipv4":
-		return r.ReserveAddress(ctx, api.ReservedAddressCreate{
-			Name: textOrNil(called), Tags: (*api.Tags)(labels), Records: dialect.WithRecord(name, nil, record),
-		})
+		a := api.ReservedAddressCreate{Tags: (*api.Tags)(labels), Records: dialect.WithRecord(name, nil, record)}
+		if called != "" {
+			a.Name = &called
+		}
+		return r.ReserveAddress(ctx, a)
 	case "ipv6":
 		d, err := createRecord(ctx, r, onePrimaryIP, cmp.Or(called, dialect.NewName("address-")), labels, record)
 		if err != nil {
@@ -143,13 +149,6 @@ func reserveIP(
 		return new(toIPv6(*d)), nil
 	}
 	return nil, dialect.Invalid("type", "must be ipv4 or ipv6")
-}
-
-func textOrNil(text string) *string {
-	if text == "" {
-		return nil
-	}
-	return &text
 }
 
 func releaseIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) error {
@@ -293,8 +292,4 @@ func assignPrimaryIP(
 		return nil, &cloud.Error{Code: "primary_ip_assigned", Message: "primary IP is already assigned"}
 	}
 	return nil, assignIP(ctx, r, a, q.AssigneeID)
-}
-
-func unassignPrimaryIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress, _ struct{}) (references, error) {
-	return nil, unassignIP(ctx, r, a)
 }

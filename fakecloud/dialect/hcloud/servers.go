@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -67,7 +68,9 @@ var serverCalls = append(
 	instanceAction("reset", "reset_server", (*dialect.Request).RebootInstance),
 	changeAction(&servers, "change_protection", protectServer),
 	resourceAction(&servers, "change_type", changeServerType),
-	changeAction(&servers, "change_dns_ptr", func(s *serverRecord, q dnsPtrRequest) error { return q.putInto(&s.DNSPtr) }),
+	changeAction(&servers, "change_dns_ptr", func(s *serverRecord, q dnsPtrRequest) error {
+		return q.putInto(&s.DNSPtr)
+	}),
 	resourceAction(&servers, "attach_to_network", attachServer),
 	resourceAction(&servers, "detach_from_network", detachServer),
 )
@@ -165,13 +168,7 @@ func ipv6Of(ctx context.Context, r *dialect.Request, server int64) (has []api.Re
 
 // macOf makes a hardware address of a server's number.
 func macOf(serial int64) string {
-	b := netip.AddrFrom4([4]byte{byte(serial >> 24), byte(serial >> 16), byte(serial >> 8), byte(serial)}).As4()
-	const digits = "0123456789abcdef"
-	mac := "86:00"
-	for _, x := range b {
-		mac += ":" + string(digits[x>>4]) + string(digits[x&15])
-	}
-	return mac
+	return fmt.Sprintf("86:00:%02x:%02x:%02x:%02x", byte(serial>>24), byte(serial>>16), byte(serial>>8), byte(serial))
 }
 
 // recordedIPv6 makes a /64 of a resource's number, in the prefix for documentation (RFC 3849): it leads nowhere.
@@ -194,18 +191,6 @@ type serverRequest struct {
 		IPv4       *int64 `json:"ipv4,omitempty"`
 		IPv6       *int64 `json:"ipv6,omitempty"`
 	} `json:"public_net,omitempty"`
-}
-
-// wants tells which primary IPs are asked for: whether it is one of IPv4 and of IPv6, as is unless something else is
-// asked for, and which, if it is one that there is.
-func (q serverRequest) wants() (wanted map[string]bool, given map[string]int64) {
-	wanted, given = map[string]bool{"ipv4": true, "ipv6": true}, map[string]int64{}
-	if n := q.PublicNet; n != nil {
-		wanted["ipv4"] = n.EnableIPv4 == nil || *n.EnableIPv4
-		wanted["ipv6"] = n.EnableIPv6 == nil || *n.EnableIPv6
-		given["ipv4"], given["ipv6"] = api.ValueOf(n.IPv4), api.ValueOf(n.IPv6)
-	}
-	return wanted, given
 }
 
 // isThere tells whether an instance is a server: Hetzner Cloud keeps none that was deleted.
@@ -338,33 +323,33 @@ func (q serverRequest) reservePrimaryIPs(
 	ctx context.Context,
 	r *dialect.Request,
 ) (reserved []*api.ReservedAddress, release func(), err error) {
-	wanted, given := q.wants()
 	var made []*api.ReservedAddress
 	release = func() {
 		for _, a := range made {
 			_ = releaseIP(ctx, r, a) // What was refused says more.
 		}
 	}
-	for _, family := range []string{"ipv4", "ipv6"} {
+	reserve := func(family string, enabled *bool, given *int64) {
 		var a *api.ReservedAddress
 		switch {
-		case given[family] != 0:
-			a, err = freePrimaryIP(ctx, r, family, given[family])
-		case wanted[family]:
-			a, err = reserveIP(ctx, r, family, "", nil, ipRecord{AutoDelete: true})
-			if err == nil {
+		case err != nil || given == nil && enabled != nil && !*enabled:
+			return
+		case given != nil:
+			a, err = freePrimaryIP(ctx, r, family, *given)
+		default:
+			if a, err = reserveIP(ctx, r, family, "", nil, ipRecord{AutoDelete: true}); err == nil {
 				made = append(made, a)
 			}
-		default:
-			continue
-		}
-		if err != nil {
-			release()
-			return nil, release, err
 		}
 		reserved = append(reserved, a)
 	}
-	return reserved, release, nil
+	net := api.ValueOf(q.PublicNet)
+	reserve("ipv4", net.EnableIPv4, net.IPv4)
+	reserve("ipv6", net.EnableIPv6, net.IPv6)
+	if err != nil {
+		release()
+	}
+	return reserved, release, err
 }
 
 // freePrimaryIP reads a primary IP that a server is to have.

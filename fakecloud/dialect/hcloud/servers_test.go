@@ -65,6 +65,10 @@ func TestServersAreMade(t *testing.T) {
 	ipv6 := must.First(sdk.PrimaryIP.GetByID(t.Context(), s.PublicNet.IPv6.ID))(t)
 	assert.Equal(t, s.PublicNet.IPv6.Network.String(), ipv6.Network.String())
 	assert.Equal(t, s.ID, ipv6.AssigneeID)
+	await(t, sdk)(sdk.PrimaryIP.ChangeDNSPtr(t.Context(), hcloud.PrimaryIPChangeDNSPtrOpts{
+		ID: ipv6.ID, IP: ipv6.IP.String(), DNSPtr: "node-1.example",
+	}))
+	assert.Len(t, must.First(sdk.PrimaryIP.Action.ListFor(t.Context(), ipv6, hcloud.ActionListOpts{}))(t), 1)
 	assert.Len(t, must.Do(sdk.PrimaryIP.All(t.Context()))(t), 2)
 	primary := must.First(sdk.PrimaryIP.GetByID(t.Context(), s.PublicNet.IPv4.ID))(t)
 	assert.Equal(t, s.PublicNet.IPv4.IP.String(), primary.IP.String())
