@@ -34,7 +34,9 @@ var certificates = collection[api.Certificate, schema.Certificate]{
 var certificateCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, certificates.path(), nil, createCertificate).Answers(http.StatusCreated),
 	deleteCall(&certificates, deleteCertificate),
-	dialect.Handle(http.MethodPost, certificates.path()+"/{id}/actions/retry", nil, retryIssuance),
+	// No issuance fails here.
+	refusedCall(&certificates, http.MethodPost, "actions/retry",
+		&cloud.Error{Code: unsupported, Message: "certificate not retryable"}),
 }
 
 func typeOfCertificate(c api.Certificate) (string, error) {
@@ -153,12 +155,4 @@ func deleteCertificate(ctx context.Context, r *dialect.Request, c *api.Certifica
 		err = &cloud.Error{Code: "resource_in_use", Message: "certificate " + c.Name + " is used by a load balancer"}
 	}
 	return err
-}
-
-// retryIssuance refuses: no issuance fails here.
-func retryIssuance(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-	if _, err := certificates.find(ctx, r, struct{}{}); err != nil {
-		return nil, err
-	}
-	return nil, &cloud.Error{Code: unsupported, Message: "certificate not retryable"}
 }

@@ -190,6 +190,15 @@ func changeAction[R, B, N, T any](
 	})
 }
 
+// refusedCall is a call on a resource that is always refused.
+func refusedCall[N, T any](c *collection[N, T], method, path string, refusal error) dialect.Call {
+	answer := func(ctx context.Context, r *dialect.Request, _ map[string]any) (any, error) {
+		_, err := c.find(ctx, r, struct{}{})
+		return nil, cmp.Or(err, refusal)
+	}
+	return dialect.Handle(method, c.path()+"/{id}/"+path, nil, answer)
+}
+
 // deleteCall makes the call that deletes a resource by do, unless it is protected.
 func deleteCall[N, T any](
 	c *collection[N, T],

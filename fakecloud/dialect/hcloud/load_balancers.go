@@ -131,7 +131,10 @@ func (b *balancer) typeOf(r *dialect.Request) schema.LoadBalancerType {
 
 var balancers = collection[api.LoadBalancer, shownBalancer]{
 	one: "load_balancer", kind: api.ResourceLoadBalancer, show: toLoadBalancer,
-	get: (*dialect.Request).GetLoadBalancer, gone: isDeleted, update: renameBalancer,
+	get: (*dialect.Request).GetLoadBalancer, gone: isDeleted,
+	update: func(r *dialect.Request, ctx context.Context, id string, u api.ResourceUpdate) (*api.LoadBalancer, error) {
+		return r.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: u.Name, Tags: u.Tags})
+	},
 	list: func(ctx context.Context, r *dialect.Request, name string) ([]api.LoadBalancer, error) {
 		return r.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 	},
@@ -140,7 +143,8 @@ var balancers = collection[api.LoadBalancer, shownBalancer]{
 var balancerCalls = []dialect.Call{
 	dialect.Handle(http.MethodPost, balancers.path(), nil, createLoadBalancer).Answers(http.StatusCreated),
 	deleteCall(&balancers, deleteLoadBalancer),
-	dialect.Handle(http.MethodGet, balancers.path()+"/{id}/metrics", nil, refuseMetrics),
+	refusedCall(&balancers, http.MethodGet, "metrics",
+		&cloud.Error{Code: unsupported, Message: "no metrics of load balancers are kept"}),
 	loadBalancerAction("add_service", addService),
 	loadBalancerAction("update_service", updateService),
 	loadBalancerAction("delete_service", deleteService),
@@ -363,12 +367,6 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 	}{out, action}, err
 }
 
-// refuseMetrics refuses time series: none are kept.
-func refuseMetrics(ctx context.Context, r *dialect.Request, _ struct{}) (any, error) {
-	_, err := balancers.find(ctx, r, struct{}{})
-	return nil, cmp.Or(err, error(&cloud.Error{Code: unsupported, Message: "no metrics of load balancers are kept"}))
-}
-
 // chooseLocation gives the location asked for, or the first of the network zone asked for.
 func (q createRequest) chooseLocation(r *dialect.Request) (string, error) {
 	if (q.Location == nil) == (q.NetworkZone == "") {
@@ -384,15 +382,6 @@ func (q createRequest) chooseLocation(r *dialect.Request) (string, error) {
 		return "", dialect.Invalid("location", "is none that there is")
 	}
 	return "", dialect.Invalid("network_zone", "%q is none that there is", q.NetworkZone)
-}
-
-func renameBalancer(
-	r *dialect.Request,
-	ctx context.Context,
-	id string,
-	u api.ResourceUpdate,
-) (*api.LoadBalancer, error) {
-	return r.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: u.Name, Tags: u.Tags})
 }
 
 func deleteLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalancer) error {

@@ -1,7 +1,6 @@
 package hcloud
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -211,11 +210,8 @@ var unsupportedActions = []string{
 
 func refusedActions() (calls []dialect.Call) {
 	for _, action := range unsupportedActions {
-		calls = append(calls, dialect.Handle(http.MethodPost, servers.path()+"/{id}/actions/"+action, nil,
-			func(ctx context.Context, r *dialect.Request, _ map[string]any) (any, error) {
-				_, err := servers.find(ctx, r, struct{}{})
-				return nil, cmp.Or(err, refuseUnsupported("action "+action))
-			}))
+		refusal := refuseUnsupported("action " + action)
+		calls = append(calls, refusedCall(&servers, http.MethodPost, "actions/"+action, refusal))
 	}
 	return calls
 }
