@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"io"
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/oracle/oci-go-sdk/v65/loadbalancer"
@@ -156,7 +157,7 @@ func TestCertificatesGivenNatively(t *testing.T) {
 	lb.Listeners[0].CertificateIDs = []string{other.ID}
 	added := lb.Listeners[0]
 	added.Protocol, added.Port = api.ProtocolHTTPS, 9443
-	listeners := append(lb.Listeners, added)
+	listeners := append(slices.Clone(lb.Listeners), added)
 	must.Do(c.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{Listeners: &listeners}))(t)
 	shaped, err := s.lb.UpdateLoadBalancerShape(t.Context(), loadbalancer.UpdateLoadBalancerShapeRequest{
 		LoadBalancerId:                 id,
