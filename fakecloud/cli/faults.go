@@ -139,8 +139,8 @@ survive a restart of the cloud.`,
 
 // effectFlags are the flags of effects, of which a fault has one.
 var effectFlags = []string{
-	"status", "hang", "drop", "body", "empty-list", "throttle", "stale", "partial-list", "omit-field", "stuck", "fail",
-	"crash", "zone-outage",
+	"status", "dialect-code", "hang", "drop", "body", "empty-list", "throttle", "stale", "partial-list", "omit-field",
+	"stuck", "fail", "crash", "zone-outage",
 }
 
 // checkFault checks the flags together. What it does not check, the cloud does.

@@ -237,6 +237,8 @@ func TestFaultCommands(t *testing.T) {
 	fails(2, "whole milliseconds", "faults", "create", "--delay", "1us")
 	fails(2, "whole seconds", "faults", "create", "--status", "429", "--retry-after", "100ms")
 	fails(2, "1 or more", "faults", "create", "--drop", "--times", "0")
+	fails(1, "effect.dialectCode", "faults", "create", "--dialect-code", "conflict") // No dialect is spoken here.
+	fails(2, "one effect only", "faults", "create", "--dialect-code", "conflict", "--drop")
 	fails(1, "match.operations.0", "faults", "create", "--drop", "--operation", "fly")
 	fails(1, "effect.project", "faults", "create", "--drop", "--answer-project", "p-1")
 	fails(2, "or --all", "faults", "delete")

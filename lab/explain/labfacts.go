@@ -328,6 +328,8 @@ func effectOnCalls(e api.FaultEffect) string {
 	switch {
 	case e.Status != 0:
 		return fmt.Sprintf("calls are answered %d %s", e.Status, http.StatusText(e.Status))
+	case e.DialectCode != "":
+		return "calls of a dialect are answered with its error " + e.DialectCode
 	case e.Hang:
 		return "calls are never answered"
 	case e.Drop:
