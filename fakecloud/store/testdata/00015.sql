@@ -1,4 +1,4 @@
--- What a fakecloud of schema version 13 wrote. Never edited: see upgrade_test.go.
+-- What a fakecloud of schema version 15 wrote. Never edited: see upgrade_test.go.
 
 CREATE TABLE goose_db_version (
 		id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -164,7 +164,8 @@ CREATE VIEW load_balancers AS SELECT
     coalesce(json_extract(document, '$.stateReasonCode'), '') AS state_reason_code,
     json_extract(document, '$.scheme') AS scheme, json_extract(document, '$.algorithm') AS algorithm,
     json_extract(document, '$.listeners') AS listeners,
-    (SELECT json_group_array(json_extract(value, '$.instanceId')) FROM json_each(document, '$.targets')) AS targets,
+    (SELECT json_group_array(coalesce(json_extract(value, '$.instanceId'), json_extract(value, '$.ip')))
+        FROM json_each(document, '$.targets')) AS targets,
     json_extract(document, '$.sourceRanges') AS source_ranges,
     CAST(json_extract(document, '$.clientAffinitySeconds') * 1000 AS INTEGER) AS affinity,
     CAST(json_extract(document, '$.idleTimeoutSeconds') * 1000 AS INTEGER) AS idle_timeout,
@@ -306,9 +307,17 @@ INSERT INTO token_keys (fingerprint, token, project_id, public_key, created_at) 
 DELETE FROM sqlite_sequence;
 INSERT INTO sqlite_sequence (name, seq) VALUES ('events', 1795892652856);
 INSERT INTO sqlite_sequence (name, seq) VALUES ('goose_db_version', 15);
+CREATE VIEW targeted_instances AS
+SELECT resources.id AS load_balancer_id, json_extract(t.value, '$.instanceId') AS instance_id
+FROM resources, json_each(document, '$.targets') AS t
+WHERE kind = 'load-balancer' AND json_type(t.value, '$.instanceId') = 'text'
+UNION
+SELECT resources.id, json_extract(t.value, '$.instanceId')
+FROM resources, json_each(document, '$.listeners') AS l, json_each(document, l.fullkey || '.targets') AS t
+WHERE kind = 'load-balancer' AND json_type(t.value, '$.instanceId') = 'text';
 CREATE TRIGGER targets_made AFTER INSERT ON resources WHEN NEW.kind = 'load-balancer' BEGIN
     INSERT INTO load_balancer_targets (load_balancer_id, instance_id)
-    SELECT NEW.id, json_extract(value, '$.instanceId') FROM json_each(NEW.document, '$.targets') WHERE type = 'object';
+    SELECT load_balancer_id, instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id;
 END;
 CREATE TRIGGER instances_made AFTER INSERT ON resources WHEN NEW.kind = 'instance' BEGIN
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'instances', '', 1)
@@ -334,12 +343,15 @@ CREATE TRIGGER resources_gone AFTER DELETE ON resources WHEN OLD.kind <> 'instan
     WHERE project_id = OLD.project_id AND kind = CASE OLD.kind WHEN 'address' THEN 'addresses' ELSE OLD.kind || 's' END AND zone = '';
 END;
 CREATE TRIGGER targets_changed AFTER UPDATE OF document ON resources
-WHEN NEW.kind = 'load-balancer' AND json_extract(NEW.document, '$.targets') IS NOT json_extract(OLD.document, '$.targets') BEGIN
+WHEN NEW.kind = 'load-balancer' AND (
+    json_extract(NEW.document, '$.targets') IS NOT json_extract(OLD.document, '$.targets')
+    OR json_extract(NEW.document, '$.listeners') IS NOT json_extract(OLD.document, '$.listeners')
+) BEGIN
     DELETE FROM load_balancer_targets WHERE load_balancer_id = NEW.id AND instance_id NOT IN (
-        SELECT json_extract(value, '$.instanceId') FROM json_each(NEW.document, '$.targets') WHERE type = 'object'
+        SELECT instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id
     );
     INSERT OR IGNORE INTO load_balancer_targets (load_balancer_id, instance_id)
-    SELECT NEW.id, json_extract(value, '$.instanceId') FROM json_each(NEW.document, '$.targets') WHERE type = 'object';
+    SELECT load_balancer_id, instance_id FROM targeted_instances WHERE load_balancer_id = NEW.id;
 END;
 CREATE TRIGGER secondary_addresses_taken AFTER INSERT ON resources WHEN NEW.kind = 'instance' BEGIN
     INSERT INTO secondary_addresses (address, instance_id)

@@ -1,6 +1,9 @@
--- Listeners can have targets of their own, and targets can be addresses instead of instances. Faults are as in the API.
+-- Operations have what a dialect of another cloud calls them. Listeners can have targets of their own, and targets can
+-- be addresses instead of instances. Faults are as in the API.
 
 -- +goose Up
+ALTER TABLE operations ADD COLUMN records TEXT NOT NULL DEFAULT '{}';
+
 -- +goose StatementBegin
 DROP TRIGGER targets_made;
 DROP TRIGGER targets_changed;
