@@ -97,9 +97,11 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 	}
 	b.listenersOf = listenersOf(f)
 	backends, wanted := f.AllBackends(), map[checkKey]bool{}
-	for _, backend := range backends {
+	keys := make([][]checkKey, len(backends)) // of each backend
+	for i, backend := range backends {
 		for _, check := range checksInForce(f, b.listenersOf(backend.Target)) {
-			wanted[keyOf(backend, check)] = true
+			key := keyOf(backend, check)
+			wanted[key], keys[i] = true, append(keys[i], key)
 		}
 	}
 	for key, w := range b.checkedTargets {
@@ -108,10 +110,9 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 			delete(b.checkedTargets, key)
 		}
 	}
-	for _, backend := range backends {
+	for i, backend := range backends {
 		var requests []chan struct{}
-		for _, check := range checksInForce(f, b.listenersOf(backend.Target)) {
-			key := keyOf(backend, check)
+		for _, key := range keys[i] {
 			if b.checkedTargets[key] == nil {
 				b.checkedTargets[key] = b.startCheck(key, history[backend.Target])
 			}
@@ -327,36 +328,35 @@ func (f failedCheck) Error() string { return f.message }
 
 func (f failedCheck) Unwrap() error { return f.error }
 
-// healthCheckClient opens a new connection for each check, and follows no redirects: it
-// is the target itself that is checked. A target may have any certificate.
-func healthCheckClient(settings cloud.HealthCheck) *http.Client {
-	host, _, _ := strings.Cut(settings.Host, ":")
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
-				return dialer.DialContext(ctx, "tcp", at)
-			},
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, ServerName: host}, //nolint:gosec // As clouds do.
-			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+// healthCheckClient opens a new connection for each check, to the checkedAddress of its request, and follows no
+// redirects: it is the target itself that is checked. A target may have any certificate.
+var healthCheckClient = &http.Client{
+	Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", ctx.Value(checkedAddress{}).(netip.AddrPort).String())
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // As clouds do.
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+	},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
+
+type checkedAddress struct{}
 
 // maxCheckedBody is how much of an answer is searched for the text that a check expects.
 const maxCheckedBody = 64 << 10
 
 // checkHTTP sends one GET request and fails if the answer is not what settings expect.
 func checkHTTP(ctx context.Context, at netip.AddrPort, settings cloud.HealthCheck) error {
-	req, err := http.NewRequestWithContext(
-		ctx, http.MethodGet, string(settings.Protocol)+"://"+at.String()+"/"+strings.TrimPrefix(settings.Path, "/"), http.NoBody,
-	)
+	ctx = context.WithValue(ctx, checkedAddress{}, at)
+	path := "/" + strings.TrimPrefix(settings.Path, "/")
+	url := string(settings.Protocol) + "://" + cmp.Or(settings.Host, at.String()) + path
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	req.Host = settings.Host
 	req.Header.Set("User-Agent", "fakecloud-health-check")
-	resp, err := healthCheckClient(settings).Do(req)
+	resp, err := healthCheckClient.Do(req)
 	if err != nil {
 		return err
 	}
