@@ -210,6 +210,7 @@ type Request struct {
 
 	instances map[string]cloud.Instance
 	addresses []cloud.ReservedAddress
+	balancers []cloud.LoadBalancer
 	networks  map[string]int64
 	records   map[string][]cloud.DialectRecord
 }
@@ -268,6 +269,14 @@ func (r *Request) Addresses(ctx context.Context) (_ []cloud.ReservedAddress, err
 		r.addresses, _, err = r.Cloud.Addresses.List(ctx, r.Project, all)
 	}
 	return r.addresses, err
+}
+
+// LoadBalancers gives the caller's load balancers, for what they refer to.
+func (r *Request) LoadBalancers(ctx context.Context) (_ []cloud.LoadBalancer, err error) {
+	if r.balancers == nil {
+		r.balancers, _, err = r.Cloud.ListLoadBalancers(ctx, r.Project, all)
+	}
+	return r.balancers, err
 }
 
 // Records gives the caller's records of a type.

@@ -133,6 +133,15 @@ func TestFaultCountsCallsOfTheDialect(t *testing.T) {
 	require.NoError(t, network())
 }
 
+// What a network refers to is no call of its own: no fault touches it.
+func TestNetworksAreReadWithoutCallsAboutBalancers(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	c.Fail(api.FaultCreate{
+		Match: api.FaultMatch{Operations: []string{"listLoadBalancers"}}, Effect: api.FaultEffect{Status: 503},
+	})
+	assert.NotEmpty(t, must.Do(sdk.Network.All(t.Context()))(t))
+}
+
 func TestWhatNobodyReadsIsCounted(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
 	for range 2 {

@@ -90,7 +90,7 @@ func toNetwork(ctx context.Context, r *dialect.Request, n *api.Network) (schema.
 		}
 	}
 	slices.Sort(network.Servers)
-	balancers, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	balancers, err := r.LoadBalancers(ctx)
 	if err != nil {
 		return network, err
 	}
@@ -259,7 +259,7 @@ func freeAddressIn(ctx context.Context, r *dialect.Request, n *api.Network, want
 	if err != nil {
 		return "", err
 	}
-	balancers, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	balancers, err := r.LoadBalancers(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -294,7 +294,7 @@ func freeAddressIn(ctx context.Context, r *dialect.Request, n *api.Network, want
 
 // detachBalancers takes the load balancers out of a network that is deleted.
 func detachBalancers(ctx context.Context, r *dialect.Request, n *api.Network) error {
-	all, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	all, err := r.LoadBalancers(ctx)
 	if err != nil {
 		return err
 	}
@@ -302,7 +302,7 @@ func detachBalancers(ctx context.Context, r *dialect.Request, n *api.Network) er
 		if lb.NetworkID != n.ID {
 			continue
 		}
-		b, err := toBalancer(&lb)
+		b, err := toBalancer(&lb.LoadBalancer)
 		if err == nil {
 			err = detachFromNetwork(ctx, r, b, detachRequest{Network: n.Serial})
 		}
