@@ -60,7 +60,8 @@ func (e FaultEffect) Text() string {
 	return joinNonEmpty(nameValue("delay", ms(e.DelayMilliseconds)), nameValue(
 		"jitter", ms(e.JitterMilliseconds),
 	), nameIfSet("carry-out", e.CarryOut),
-		nameValue("status", e.Status), nameValue("dialect-code", e.DialectCode), nameValue("retry-after", time.Duration(e.RetryAfterSeconds)*time.Second),
+		nameValue("status", e.Status), nameValue("dialect-code", e.DialectCode),
+		nameValue("retry-after", time.Duration(e.RetryAfterSeconds)*time.Second),
 		nameValue("project", e.Project),
 		nameIfSet("hang", e.Hang), nameIfSet("drop", e.Drop), nameIfSet("body", e.Body != nil),
 		nameIfSet("empty-list", e.EmptyList), throttle,

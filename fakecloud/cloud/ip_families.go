@@ -39,12 +39,15 @@ func trackedPrefix(pool netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(pool.Addr(), max(pool.Bits(), 96))
 }
 
-// IPFamilies gives the families of addresses that balancers of this cloud can have.
+// IPFamilies gives the families of which a new balancer can have an address. A machine may have no IPv6 address but
+// ::1, and so one balancer with it.
 func (c *Cloud) IPFamilies() []api.IPFamily {
-	if !c.cfg.LoadBalancerCIDR6.IsValid() {
-		return []api.IPFamily{api.IPv4}
+	if pool := c.cfg.LoadBalancerCIDR6; pool.IsValid() {
+		if _, free := c.usedIPv6.lowestFree(hostRange(pool)); free {
+			return []api.IPFamily{api.IPv4, api.IPv6}
+		}
 	}
-	return []api.IPFamily{api.IPv4, api.IPv6}
+	return []api.IPFamily{api.IPv4}
 }
 
 // checkFamilies refuses combinations of families that no balancer can have. None at all

@@ -270,7 +270,8 @@ func checkEffect(e api.FaultEffect, p *problems) {
 	case len(ends)+len(cycles) == 0 && e.DelayMilliseconds == 0 && e.JitterMilliseconds == 0 && !e.CarryOut:
 		p.add(
 			"effect",
-			"does nothing: give a delay, or one of status, dialectCode, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage",
+			"does nothing: give a delay, or one of status, dialectCode, hang,"+
+				" drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage",
 		)
 	}
 	losesAnswer := []string{"status", "dialectCode", "hang", "drop", "body"}

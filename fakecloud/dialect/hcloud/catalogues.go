@@ -1,6 +1,7 @@
 package hcloud
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -70,10 +71,8 @@ var knownLocations = map[string]schema.Location{
 	"sin":  {Description: "Singapore", Country: "SG", City: "Singapore", Latitude: 1.283333, Longitude: 103.833333},
 }
 
-// datacenterSuffixes are those of Hetzner's data centres.
-var datacenterSuffixes = map[string]string{
-	"fsn1": "dc14", "nbg1": "dc3", "hel1": "dc2", "ash": "dc1", "hil": "dc1", "sin": "dc1",
-}
+// datacenterSuffixes are those of Hetzner's data centres that are not dc1.
+var datacenterSuffixes = map[string]string{"fsn1": "dc14", "nbg1": "dc3", "hel1": "dc2"}
 
 // locations are numbered as the zones are ordered.
 var locations = catalogue(
@@ -129,10 +128,7 @@ var datacenters = catalogue(
 )
 
 func datacenterOf(r *dialect.Request, zone string) schema.Datacenter {
-	suffix, known := datacenterSuffixes[zone]
-	if !known {
-		suffix = "dc1"
-	}
+	suffix := cmp.Or(datacenterSuffixes[zone], "dc1")
 	var types []int64
 	for _, t := range allServerTypes {
 		types = append(types, t.id)
@@ -229,14 +225,22 @@ func getPricing(_ context.Context, r *dialect.Request, _ struct{}) (schema.Prici
 	return schema.PricingGetResponse{Pricing: p}, nil
 }
 
-// findServerType finds one by its ID or name.
-func findServerType(of schema.IDOrName) (serverType, error) {
-	for _, t := range allServerTypes {
-		if of.ID == t.id || of.ID == 0 && of.Name == t.name {
-			return t, nil
+func (t serverType) identity() (int64, string) { return t.id, t.name }
+
+func (i item[T]) identity() (int64, string) { return i.Serial, i.Name }
+
+// findByIDOrName finds what a field of a request names.
+func findByIDOrName[T interface{ identity() (int64, string) }](
+	field string,
+	all []T,
+	of schema.IDOrName,
+) (found T, err error) {
+	for _, one := range all {
+		if id, name := one.identity(); of.ID == id || of.ID == 0 && of.Name == name {
+			return one, nil
 		}
 	}
-	return serverType{}, dialect.Invalid("server_type", "is none that there is")
+	return found, dialect.Invalid(field, "is none that there is")
 }
 
 // serverTypeOf gives the server type that was asked for, or one of the native type's size.
@@ -269,16 +273,6 @@ func newImage(id int64, flavor, version string) item[schema.Image] {
 var images = catalogue("image", func(context.Context, *dialect.Request) ([]item[schema.Image], error) {
 	return slices.Clone(allImages), nil
 }, "type", "status", "architecture", "bound_to", "include_deprecated", "label_selector")
-
-// findImage finds one by its ID or name.
-func findImage(of schema.IDOrName) (*schema.Image, error) {
-	for _, i := range allImages {
-		if of.ID == i.Serial || of.ID == 0 && of.Name == i.Name {
-			return &i.shown, nil
-		}
-	}
-	return nil, dialect.Invalid("image", "is none that there is")
-}
 
 // isos are none: no machine boots from one.
 var isos = catalogue("iso", func(context.Context, *dialect.Request) ([]item[schema.ISO], error) { return nil, nil })

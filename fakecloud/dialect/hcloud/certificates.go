@@ -79,7 +79,7 @@ func toCertificate(ctx context.Context, r *dialect.Request, c *api.Certificate) 
 	if out.Type == "managed" {
 		out.Status = &schema.CertificateStatusRef{Issuance: "completed", Renewal: "unavailable"} // None is renewed here.
 	}
-	balancers, _, err := r.Cloud.ListLoadBalancers(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
+	balancers, err := r.LoadBalancers(ctx)
 	for _, lb := range balancers {
 		if slices.ContainsFunc(lb.Listeners, func(l api.Listener) bool { return slices.Contains(l.CertificateIDs, c.ID) }) {
 			out.UsedBy = append(out.UsedBy, schema.CertificateUsedByRef{ID: lb.Serial, Type: "load_balancer"})
@@ -97,7 +97,7 @@ func createCertificate(ctx context.Context, r *dialect.Request, q schema.Certifi
 	switch {
 	case err != nil:
 	case isManaged:
-		create.Certificate, create.PrivateKey, err = issue(r, q.DomainNames)
+		create.Certificate, create.PrivateKey, err = issueCertificate(r, q.DomainNames)
 	case q.Type != "" && q.Type != "uploaded":
 		err = dialect.Invalid("type", "must be uploaded or managed")
 	case q.Certificate == "":
@@ -127,9 +127,9 @@ func createCertificate(ctx context.Context, r *dialect.Request, q schema.Certifi
 
 var domainName = regexp.MustCompile(`^(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)+[a-z][-a-z0-9]*[a-z0-9]$`)
 
-// issue makes a certificate for domain names, which signs itself, and its private key. It is valid for 90 days, as
+// issueCertificate makes a certificate for domain names, which signs itself, and its private key. It is valid for 90 days, as
 // Let's Encrypt's are.
-func issue(r *dialect.Request, domains []string) (certificate, privateKey string, err error) {
+func issueCertificate(r *dialect.Request, domains []string) (certificate, privateKey string, err error) {
 	if len(domains) == 0 {
 		return "", "", dialect.Invalid("domain_names", "is required")
 	}

@@ -55,13 +55,13 @@ func (c collection[N, T]) calls() []dialect.Call {
 		dialect.Handle(http.MethodGet, c.path()+"/{id}", nil, dialect.Show(c.answer, c.find)),
 	}
 	if c.update != nil {
-		calls = append(calls, dialect.Handle(http.MethodPut, c.path()+"/{id}", nil, dialect.Show(c.answer, c.rename)))
+		calls = append(calls, dialect.Handle(http.MethodPut, c.path()+"/{id}", nil, dialect.Show(c.answer, c.updateResource)))
 	}
 	return calls
 }
 
-// rename changes the name and the labels of the resource in the call's path.
-func (c collection[N, T]) rename(ctx context.Context, r *dialect.Request, q updateRequest) (*N, error) {
+// updateResource changes the name and the labels of the resource in the call's path.
+func (c collection[N, T]) updateResource(ctx context.Context, r *dialect.Request, q updateRequest) (*N, error) {
 	native, err := c.find(ctx, r, struct{}{})
 	if err == nil {
 		err = checkLabels(api.ValueOf(q.Labels))
@@ -256,11 +256,11 @@ func (c collection[N, T]) answerPage(ctx context.Context, r *dialect.Request, _ 
 	if err != nil {
 		return nil, err
 	}
-	natives, err := c.list(ctx, r, query.Get("name"))
+	name := query.Get("name")
+	natives, err := c.list(ctx, r, name)
 	if err != nil {
 		return nil, err
 	}
-	name := query.Get("name")
 	natives = slices.DeleteFunc(natives, func(n N) bool {
 		meta := metaOf(&n)
 		return c.gone != nil && c.gone(n) || name != "" && meta.Name != name || !selector.matches(meta.Tags)

@@ -109,14 +109,12 @@ func (t balancerType) show(r *dialect.Request) schema.LoadBalancerType {
 	return shown
 }
 
+func (t balancerType) identity() (int64, string) { return t.id, t.name }
+
 // findType finds the native type of a balancer's type, which is given by its ID or name.
 func findType(of schema.IDOrName) (api.LoadBalancerType, error) {
-	for _, t := range allBalancerTypes {
-		if of.ID == t.id || of.ID == 0 && of.Name == t.name {
-			return t.native, nil
-		}
-	}
-	return "", dialect.Invalid("load_balancer_type", "is none that there is")
+	t, err := findByIDOrName("load_balancer_type", allBalancerTypes, of)
+	return t.native, err
 }
 
 // typeOf is the balancer's type; the largest for one without limits, which was made otherwise.
@@ -243,11 +241,12 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 	out.PublicNet.Enabled = lb.Scheme == api.SchemePublic
 	out.PublicNet.IPv4, out.PublicNet.IPv6 = b.publicAddress(lb.Address), b.publicAddress(b.ipv6())
 	if lb.NetworkID != "" {
-		n, err := r.Cloud.Networks.Get(ctx, r.Project, lb.NetworkID)
+		networks, err := r.NetworkSerials(ctx)
 		if err != nil {
 			return out, err
 		}
-		out.PrivateNet = append(out.PrivateNet, schema.LoadBalancerPrivateNet{Network: n.Serial, IP: lb.PrivateAddress})
+		private := schema.LoadBalancerPrivateNet{Network: networks[lb.NetworkID], IP: lb.PrivateAddress}
+		out.PrivateNet = append(out.PrivateNet, private)
 	}
 	out.Services = []shownService{}
 	for _, s := range b.services() {
@@ -349,7 +348,7 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 	}
 	ctxOfCreate := client.OperationInto(ctx, &operation)
 	lb, err := r.CreateLoadBalancer(ctxOfCreate, create)
-	if client.HasCode(err, api.ProblemCode(cloud.AddressPoolExhausted)) { // A machine may have no IPv6 address but ::1.
+	if client.HasCode(err, api.ProblemCode(cloud.AddressPoolExhausted)) { // Another balancer has the last of IPv6.
 		create.IPFamilies = nil
 		lb, err = r.CreateLoadBalancer(ctxOfCreate, create)
 	}

@@ -99,9 +99,11 @@ func toServer(ctx context.Context, r *dialect.Request, in *api.Instance) (s serv
 		Volumes: []int64{}, LoadBalancers: []int64{}, PrivateNet: []schema.ServerPrivateNet{},
 	}
 	if record.Image != "" {
-		if s.Image, err = findImage(schema.IDOrName{Name: record.Image}); err != nil {
+		image, err := findByIDOrName("image", allImages, schema.IDOrName{Name: record.Image})
+		if err != nil {
 			return s, err
 		}
+		s.Image = &image.shown
 	}
 	if s.PublicNet, err = publicNetOf(ctx, r, in, record); err != nil || record.Detached {
 		return s, err
@@ -241,11 +243,11 @@ func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create
 	if err := checkSSHKeys(ctx, r, q.SSHKeys); err != nil {
 		return create, err
 	}
-	kind, err := findServerType(q.ServerType)
+	kind, err := findByIDOrName("server_type", allServerTypes, q.ServerType)
 	if err != nil {
 		return create, err
 	}
-	image, err := findImage(q.Image)
+	image, err := findByIDOrName("image", allImages, q.Image)
 	if err != nil {
 		return create, err
 	}
@@ -267,7 +269,7 @@ func (q serverRequest) toCreate(ctx context.Context, r *dialect.Request) (create
 		}
 	}
 	create.Records = dialect.WithRecord(name, nil, serverRecord{
-		ServerType: kind.name, Image: *image.Name, UserData: q.UserData,
+		ServerType: kind.name, Image: image.Name, UserData: q.UserData,
 		Detached: len(q.Networks) == 0,
 	})
 	return create, err
@@ -439,7 +441,7 @@ func changeServerType(
 	s *serverRecord,
 	q schema.ServerActionChangeTypeRequest,
 ) error {
-	kind, err := findServerType(q.ServerType)
+	kind, err := findByIDOrName("server_type", allServerTypes, q.ServerType)
 	switch {
 	case err != nil:
 		return err
