@@ -631,12 +631,15 @@ func (b *balancer) toUpdate() api.LoadBalancerUpdate {
 
 // commonTargets are the backends of the most sets that are served. Listeners of others have targets of their own.
 func (b *balancer) commonTargets() api.Targets {
+	var served []api.Targets
+	for _, set := range b.servedSets() {
+		served = append(served, b.toTargets(set))
+	}
 	common, most := api.Targets{}, 0
-	served := b.servedSets()
-	for _, set := range served {
-		targets, same := b.toTargets(set), 0
+	for _, targets := range served {
+		same := 0
 		for _, other := range served {
-			if slices.Equal(targets, b.toTargets(other)) {
+			if slices.Equal(targets, other) {
 				same++
 			}
 		}
